@@ -1,0 +1,69 @@
+# make run    install what is missing and start the broker on 127.0.0.1:1883
+# make test   install everything and run every test, kernels compiled and interpreted
+# make check  style, types, room borders, module sizes
+# make bench  the benchmarks, compiled and interpreted
+# make fuzz   a longer fuzz run, kernels built with AddressSanitizer
+# make lock   renew requirements.lock from pyproject.toml
+
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/pip --disable-pip-version-check -q
+KERNEL_SOURCES := $(shell find src -name '*.pxd') $(patsubst %.pxd,%.py,$(shell find src -name '*.pxd'))
+BUILD := setup.py src/everlog/_kernels.py
+FUZZ_SECONDS ?= 60
+
+.PHONY: run test check bench fuzz install kernels lock clean
+
+run: install
+	$(BIN)/everlog serve
+
+install: .venv/.installed .venv/.kernels
+kernels: .venv/.kernels
+
+.venv/.python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "everlog needs Python 3.11 or later: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv .venv
+	touch $@
+
+.venv/.installed: .venv/.python pyproject.toml requirements.lock
+	$(PIP) install -c requirements.lock setuptools Cython
+	$(PIP) install --no-build-isolation -c requirements.lock -e .
+	touch $@
+
+.venv/.all: .venv/.installed
+	$(PIP) install --no-build-isolation -c requirements.lock -e '.[all]'
+	touch $@
+
+.venv/.kernels: .venv/.installed $(BUILD) $(KERNEL_SOURCES)
+	$(BIN)/python setup.py -q build_ext --inplace
+	touch $@
+
+.venv/.servers:
+	tools/install-servers
+	touch $@
+
+test: .venv/.all .venv/.kernels .venv/.servers
+	$(BIN)/python -m pytest -q
+	EVERLOG_PURE=1 $(BIN)/python -m pytest -q -m 'not compiled_only'
+
+check: .venv/.all .venv/.kernels
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python tools/check_sizes.py
+
+bench: .venv/.all .venv/.kernels
+	$(BIN)/python -m everlog.bench
+	EVERLOG_PURE=1 $(BIN)/python -m everlog.bench
+
+fuzz: .venv/.all
+	tools/fuzz $(FUZZ_SECONDS)
+
+lock: .venv/.all
+	$(BIN)/pip-compile -q --strip-extras --all-extras --all-build-deps --allow-unsafe --no-header --no-annotate \
+	    --no-emit-index-url --no-emit-find-links --upgrade -o requirements.lock pyproject.toml
+
+clean:
+	rm -rf .venv build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	find src -name '*.so' -delete

@@ -1,0 +1,52 @@
+"""The one list of compiled modules, and the switch that runs them interpreted.
+
+The build compiles each of these from its `.py` and the `.pxd` beside it. At run time `EVERLOG_PURE=1` makes the
+import system take the `.py` although a compiled module is there, which is how the tests run both twins.
+"""
+
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+KERNELS = (
+    "everlog.base.interning",
+    "everlog.base.columns",
+    "everlog.base.records",
+    # "everlog.mqtt.inbound",
+    # "everlog.mqtt.outbound",
+)
+
+SOURCE_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+class PureFinder:
+    """Finds the kernels' `.py` files before the path finder finds their compiled twins."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name not in KERNELS:
+            return None
+        return importlib.util.spec_from_file_location(name, os.path.join(SOURCE_ROOT, *name.split(".")) + ".py")
+
+
+def choose_twin() -> None:
+    """Called once when the package is first imported."""
+    if os.environ.get("EVERLOG_PURE") == "1" and not any(isinstance(f, PureFinder) for f in sys.meta_path):
+        sys.meta_path.insert(0, PureFinder())  # type: ignore[arg-type]
+
+
+def interpreted() -> list[str]:
+    """The kernels that run interpreted in this process."""
+    return [name for name in KERNELS if str(importlib.import_module(name).__file__).endswith(".py")]
+
+
+def describe() -> str:
+    """`compiled`, `interpreted` or `partly compiled (…)`, for the version, the start-up line and the test header."""
+    slow = interpreted()
+    if not slow:
+        return "compiled"
+    return "interpreted" if len(slow) == len(KERNELS) else f"partly compiled (interpreted: {', '.join(slow)})"

@@ -1,0 +1,52 @@
+"""The columns that a run of arriving messages is parsed into, and the runs that are ranges of them.
+
+One workspace serves all connections of a thread: the columns are reused, so a run is good until the next chunk is
+fed. Ranges are positions in `source`, the buffer that was parsed. Properties end where the payload starts.
+"""
+
+# Bits of the flags column. The low four are those of the PUBLISH fixed header.
+RETAIN = 0x01
+QOS_BITS = 0x06
+QOS_SHIFT = 1
+DUP = 0x08
+HAS_EXPIRY = 0x10
+HAS_ALIAS = 0x20
+
+
+class MessageColumns:
+    """Room for `capacity` messages of one chunk."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.source = b""
+        self.topics = bytearray(4 * capacity)
+        self.flags = bytearray(capacity)
+        self.packet_ids = bytearray(2 * capacity)
+        self.property_starts = bytearray(4 * capacity)
+        self.payload_starts = bytearray(4 * capacity)
+        self.payload_ends = bytearray(4 * capacity)
+
+
+class PublishRun:
+    """Messages `start` to `stop` of the columns, as one connection sent them in a row."""
+
+    def __init__(self, columns: MessageColumns, start: int, stop: int, any_flags: int) -> None:
+        self.columns = columns
+        self.start = start
+        self.stop = stop
+        self.any_flags = any_flags
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+class AckRun:
+    """Acknowledgements of one packet type, in the order they arrived: packet ids and reason codes."""
+
+    def __init__(self, packet_type: int, ids: bytes, reasons: bytes) -> None:
+        self.packet_type = packet_type
+        self.ids = ids
+        self.reasons = reasons
+
+    def __len__(self) -> int:
+        return len(self.reasons)

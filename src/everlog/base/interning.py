@@ -1,0 +1,123 @@
+"""Topic names as small numbers: one table per broker for what arrives, one per segment for what is kept.
+
+Names are stored once, back to back; a hash table of ids finds them. Ids are dense, from 0, in the order of first
+sight. Invariants: `ends[i]` is where name `i` ends; a slot holds an id + 1, or 0 when it is free; at most half of the
+slots are used.
+"""
+
+import cython
+
+if not cython.compiled:
+    from everlog.base.memory import Buffer, copy, equal, hash_of, pointer, u32s
+
+ABSENT = -1
+_FIRST_SLOTS = 64
+
+
+class TopicTable:
+    """Interns topic names; full at `max_topics` names or `max_bytes` of them, when nothing new is taken in."""
+
+    def __init__(self, seed: int = 0, max_topics: int = 1 << 24, max_bytes: int = 1 << 30) -> None:
+        self.seed = seed & 0xFFFFFFFFFFFFFFFF
+        self.max_topics = max_topics
+        self.max_bytes = max_bytes
+        self.generation = -1
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget every name; `generation` tells holders of ids that theirs mean nothing any more."""
+        self.generation += 1
+        self.count = 0
+        self.name_bytes = 0
+        self.last = ABSENT
+        self.mask = _FIRST_SLOTS - 1
+        self.names = bytearray(1024)
+        self.ends = bytearray(4 * (_FIRST_SLOTS // 2 + 1))
+        self.hashes = bytearray(4 * (_FIRST_SLOTS // 2))
+        self.slots = bytearray(4 * _FIRST_SLOTS)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def intern(self, name: bytes) -> int:
+        """The id of a name, new or known; -1 when the table is full."""
+        return self.find_or_add(pointer(name), 0, len(name))
+
+    def lookup(self, name: bytes) -> int:
+        """The id of a known name, else -1."""
+        return self.find(pointer(name), 0, len(name))
+
+    def name(self, topic: int) -> bytes:
+        """The name with this id."""
+        if not 0 <= topic < self.count:
+            raise IndexError(f"no topic has id {topic}; {self.count} are known")
+        ends = u32s(self.ends)
+        start, end = ends[topic], ends[topic + 1]
+        return bytes(self.names[start:end])
+
+    def all_names(self, first: int = 0) -> list[bytes]:
+        """Every name from id `first` on, in id order."""
+        return [self.name(topic) for topic in range(first, self.count)]
+
+    def find(self, source: Buffer, start: int, size: int) -> int:
+        """The id of the name in a range, else -1."""
+        names = pointer(self.names)
+        ends = u32s(self.ends)
+        if self.last >= 0:
+            at = ends[self.last]
+            if ends[self.last + 1] - at == size and equal(names, at, source, start, size):
+                return self.last
+        hashes = u32s(self.hashes)
+        slots = u32s(self.slots)
+        code = hash_of(source, start, size, self.seed)
+        slot = code & self.mask
+        while slots[slot] != 0:
+            topic = slots[slot] - 1
+            if hashes[topic] == code:
+                at = ends[topic]
+                if ends[topic + 1] - at == size and equal(names, at, source, start, size):
+                    self.last = topic
+                    return topic
+            slot = (slot + 1) & self.mask
+        return ABSENT
+
+    def find_or_add(self, source: Buffer, start: int, size: int) -> int:
+        """The id of the name in a range, taken in when it is new; -1 when the table is full."""
+        topic = self.find(source, start, size)
+        if topic >= 0:
+            return topic
+        if self.count >= self.max_topics or self.name_bytes + size > self.max_bytes:
+            return ABSENT
+        self._make_room(size)
+        topic = self.count
+        copy(pointer(self.names), self.name_bytes, source, start, size)
+        self.name_bytes += size
+        self.count += 1
+        code = hash_of(source, start, size, self.seed)
+        u32s(self.ends)[topic + 1] = self.name_bytes
+        u32s(self.hashes)[topic] = code
+        self._place(topic, code)
+        self.last = topic
+        return topic
+
+    def _place(self, topic: int, code: int) -> int:
+        slots = u32s(self.slots)
+        slot = code & self.mask
+        while slots[slot] != 0:
+            slot = (slot + 1) & self.mask
+        slots[slot] = topic + 1
+        return 0
+
+    def _make_room(self, size: int) -> int:
+        if self.name_bytes + size > len(self.names):
+            self.names.extend(bytes(max(size, len(self.names))))
+        if 2 * (self.count + 1) <= self.mask + 1:
+            return 0
+        self.mask = 2 * self.mask + 1
+        self.ends.extend(bytes(len(self.ends)))
+        self.hashes.extend(bytes(len(self.hashes)))
+        self.slots = bytearray(4 * (self.mask + 1))
+        hashes = u32s(self.hashes)
+        for topic in range(self.count):
+            self._place(topic, hashes[topic])
+        return 0

@@ -1,0 +1,1 @@
+"""mqtt: bytes in, packets out, and back again, without I/O."""

@@ -1,0 +1,202 @@
+"""The fifteen control packets as values, the same for every protocol version.
+
+What a version lacks has its neutral value: a 3.1.1 packet has no properties, its acks say SUCCESS, and its CONNACK
+return codes appear as the MQTT 5 reasons that they mean. `type` is the packet's kind, for tables keyed by it.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+from everlog.mqtt.packet_type import PacketType
+from everlog.mqtt.properties import NO_PROPERTIES, Properties
+from everlog.mqtt.reasons import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Will:
+    """The message that the server publishes for a client that it loses."""
+
+    topic: str
+    payload: bytes
+    qos: int = 0
+    retain: bool = False
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """A client asks for a connection; `version` is 3 (3.1), 4 (3.1.1) or 5, `clean_start` 3.1.1's clean session."""
+
+    type: ClassVar[PacketType] = PacketType.CONNECT
+    version: int
+    client_id: str
+    clean_start: bool = True
+    keep_alive: int = 0
+    will: Will | None = None
+    user_name: str | None = None
+    password: bytes | None = None
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(frozen=True, slots=True)
+class Connack:
+    """The server's answer to a CONNECT."""
+
+    type: ClassVar[PacketType] = PacketType.CONNACK
+    session_present: bool
+    reason: Reason
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """An application message on its way; `packet_id` is 0 with QoS 0."""
+
+    type: ClassVar[PacketType] = PacketType.PUBLISH
+    topic: str
+    payload: bytes
+    qos: int = 0
+    retain: bool = False
+    dup: bool = False
+    packet_id: int = 0
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(frozen=True, slots=True)
+class Puback:
+    """Ends a QoS 1 PUBLISH."""
+
+    type: ClassVar[PacketType] = PacketType.PUBACK
+    packet_id: int
+    reason: Reason = Reason.SUCCESS
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(frozen=True, slots=True)
+class Pubrec:
+    """First answer to a QoS 2 PUBLISH: the message is taken over."""
+
+    type: ClassVar[PacketType] = PacketType.PUBREC
+    packet_id: int
+    reason: Reason = Reason.SUCCESS
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(frozen=True, slots=True)
+class Pubrel:
+    """Answer to a PUBREC: the sender will not send the message again."""
+
+    type: ClassVar[PacketType] = PacketType.PUBREL
+    packet_id: int
+    reason: Reason = Reason.SUCCESS
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(frozen=True, slots=True)
+class Pubcomp:
+    """Ends a QoS 2 PUBLISH."""
+
+    type: ClassVar[PacketType] = PacketType.PUBCOMP
+    packet_id: int
+    reason: Reason = Reason.SUCCESS
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """One topic filter of a SUBSCRIBE with its options; 3.1.1 has the QoS alone."""
+
+    filter: str
+    qos: int = 0
+    no_local: bool = False
+    retain_as_published: bool = False
+    retain_handling: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """A client asks for subscriptions."""
+
+    type: ClassVar[PacketType] = PacketType.SUBSCRIBE
+    packet_id: int
+    subscriptions: tuple[Subscription, ...]
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(frozen=True, slots=True)
+class Suback:
+    """One reason for each filter of the SUBSCRIBE, in its order."""
+
+    type: ClassVar[PacketType] = PacketType.SUBACK
+    packet_id: int
+    reasons: tuple[Reason, ...]
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribe:
+    """A client gives subscriptions up."""
+
+    type: ClassVar[PacketType] = PacketType.UNSUBSCRIBE
+    packet_id: int
+    filters: tuple[str, ...]
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(frozen=True, slots=True)
+class Unsuback:
+    """One reason for each filter of the UNSUBSCRIBE, in its order; none in 3.1.1."""
+
+    type: ClassVar[PacketType] = PacketType.UNSUBACK
+    packet_id: int
+    reasons: tuple[Reason, ...] = ()
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(frozen=True, slots=True)
+class Pingreq:
+    """A client is alive and asks whether the server is."""
+
+    type: ClassVar[PacketType] = PacketType.PINGREQ
+
+
+@dataclass(frozen=True, slots=True)
+class Pingresp:
+    """The server is."""
+
+    type: ClassVar[PacketType] = PacketType.PINGRESP
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnect:
+    """The last packet of a connection."""
+
+    type: ClassVar[PacketType] = PacketType.DISCONNECT
+    reason: Reason = Reason.NORMAL_DISCONNECTION
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(frozen=True, slots=True)
+class Auth:
+    """A step of an enhanced authentication."""
+
+    type: ClassVar[PacketType] = PacketType.AUTH
+    reason: Reason = Reason.SUCCESS
+    properties: Properties = NO_PROPERTIES
+
+
+Ack: TypeAlias = Puback | Pubrec | Pubrel | Pubcomp
+Packet: TypeAlias = (
+    Connect
+    | Connack
+    | Publish
+    | Ack
+    | Subscribe
+    | Suback
+    | Unsubscribe
+    | Unsuback
+    | Pingreq
+    | Pingresp
+    | Disconnect
+    | Auth
+)

@@ -1,0 +1,34 @@
+"""topics: say which topic names and filters are valid, who subscribed to a topic, and which topics a filter selects."""
+
+from everlog.topics.index import TopicIndex
+from everlog.topics.indexbuild import build_index
+from everlog.topics.indexformat import CorruptTopicIndex
+from everlog.topics.matchcache import MatchCache
+from everlog.topics.names import (
+    MAX_TOPIC_BYTES,
+    MAX_TOPIC_LEVELS,
+    Filter,
+    check_topic_name,
+    matches,
+    parse_filter,
+)
+from everlog.topics.postings import Postings
+from everlog.topics.sections import SectionCache
+from everlog.topics.trie import Subscription, SubscriptionTrie
+
+__all__ = [
+    "MAX_TOPIC_BYTES",
+    "MAX_TOPIC_LEVELS",
+    "CorruptTopicIndex",
+    "Filter",
+    "MatchCache",
+    "Postings",
+    "SectionCache",
+    "Subscription",
+    "SubscriptionTrie",
+    "TopicIndex",
+    "build_index",
+    "check_topic_name",
+    "matches",
+    "parse_filter",
+]

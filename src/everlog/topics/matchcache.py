@@ -1,0 +1,135 @@
+"""Match results kept per topic id, dropped exactly when a filter that matches the topic comes or goes.
+
+The cached topics have postings of their own (see `postings`), so a changed filter finds the results to drop by a few
+bitmap operations, whatever the number of cached topics. Two generations bound the size without a cost per hit: new
+results go to the young one; when that is full, the old one is let go whole and the young becomes old. A result that is
+used again moves to the young one and stays the same object. Owned by one thread.
+"""
+
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+from pyroaring import BitMap
+
+from everlog.base import UsageError
+from everlog.topics.names import Filter
+from everlog.topics.postings import Postings
+from everlog.topics.trie import Subscription, SubscriptionTrie
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+R = TypeVar("R")
+
+MAX_TOPICS = 200_000
+MAX_MATCHES = 4_000_000
+
+_HEAVY = 16  # results of more subscriptions than this are counted against max_matches
+
+
+class _Generation(Generic[R]):
+    """Half of the cache; a dropped result's topic stays in the postings, so looking it up again is cheaper."""
+
+    __slots__ = ("heavy", "matches", "postings", "results")
+
+    def __init__(self) -> None:
+        self.results: dict[int, R] = {}
+        self.postings = Postings()
+        self.heavy: dict[int, int] = {}
+        self.matches = 0
+
+    def drop(self, topic_id: int) -> bool:
+        """Forget the result of one topic; tells whether there was one."""
+        if topic_id not in self.results:
+            return False
+        del self.results[topic_id]
+        self.matches -= self.heavy.pop(topic_id, 0)
+        return True
+
+
+class MatchCache(Generic[K, V, R]):
+    """The trie's matches as the router wants them: `make` turns a topic's subscriptions into the result that is kept.
+
+    At most `max_topics` results are kept, and about `max_matches` subscriptions in them; at either limit the half
+    used longest ago is let go. While the cache is in use, filters are changed through it and not in the trie itself.
+    An id stands for one name until `forget` is called.
+    """
+
+    def __init__(
+        self,
+        trie: SubscriptionTrie[K, V],
+        make: Callable[[list[Subscription[K, V]]], R],
+        *,
+        max_topics: int = MAX_TOPICS,
+        max_matches: int = MAX_MATCHES,
+    ) -> None:
+        if max_topics < 2 or max_matches < 2:
+            raise UsageError("a match cache holds at least 2 topics and 2 matches")
+        self.version = 0  # goes up with every change of the subscriptions
+        self._trie = trie
+        self._make = make
+        self._half_topics = max_topics // 2
+        self._half_matches = max_matches // 2
+        self._young: _Generation[R] = _Generation()
+        self._old: _Generation[R] = _Generation()
+
+    def __len__(self) -> int:
+        return len(self._young.results) + len(self._old.results)
+
+    def __contains__(self, topic_id: int) -> bool:
+        return topic_id in self._young.results or topic_id in self._old.results
+
+    def lookup(self, topic_id: int, name: str) -> R:
+        """The result for a topic: the same object until a filter that matches it comes or goes, or it is let go."""
+        try:
+            return self._young.results[topic_id]
+        except KeyError:
+            return self._miss(topic_id, name)
+
+    def insert(self, flt: Filter, key: K, value: V) -> Subscription[K, V] | None:
+        """Subscribe in the trie and drop the results that this changes; gives back the replaced subscription."""
+        old = self._trie.insert(flt, key, value)
+        self.invalidate(flt)
+        return old
+
+    def remove(self, flt: Filter, key: K) -> Subscription[K, V] | None:
+        """Unsubscribe in the trie and drop the results that this changes; gives back what was removed."""
+        old = self._trie.remove(flt, key)
+        if old is not None:
+            self.invalidate(flt)
+        return old
+
+    def invalidate(self, flt: Filter) -> int:
+        """Drop exactly the results of the topics that `flt` matches; tells how many there were."""
+        self.version += 1
+        return sum(self._drop(generation, generation.postings.select(flt)) for generation in (self._young, self._old))
+
+    def forget(self, topic_id: int) -> None:
+        """Drop the result of an id that will stand for another name from now on."""
+        for generation in (self._young, self._old):
+            generation.drop(topic_id)
+
+    def _drop(self, generation: _Generation[R], topic_ids: BitMap) -> int:
+        return sum(map(generation.drop, topic_ids))
+
+    def _miss(self, topic_id: int, name: str) -> R:
+        old = self._old
+        if topic_id in old.results:
+            result = old.results[topic_id]
+            matches = old.heavy.get(topic_id, 0)
+            old.drop(topic_id)
+        else:
+            subscriptions = self._trie.match(name)
+            result = self._make(subscriptions)
+            matches = len(subscriptions) if len(subscriptions) > _HEAVY else 0
+        young = self._young
+        is_known = topic_id in young.postings
+        if (not is_known and len(young.postings) >= self._half_topics) or young.matches + matches > self._half_matches:
+            self._old, self._young = young, _Generation()
+            young, is_known = self._young, False
+        if not is_known:
+            young.postings.add(topic_id, name)
+        young.results[topic_id] = result
+        if matches:
+            young.heavy[topic_id] = matches
+            young.matches += matches
+        return result

@@ -1,0 +1,201 @@
+"""The subscription trie: who subscribed to a topic.
+
+Filters without wildcards, the most common, are one dictionary; only those with wildcards are nodes. A node is reached
+by one path only, so a match visits no node twice: its cost is bounded by the wildcard filters that share a prefix with
+the topic, never by 2**levels. Nothing recurses, so depth costs no stack. Many keys on one filter are a dictionary, a
+lone key is held bare. Owned by one thread.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from everlog.topics.names import Filter
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription(Generic[K, V]):
+    """One key's subscription to one filter; `filter.group` tells a shared one."""
+
+    filter: Filter
+    key: K
+    value: V
+
+
+# Invariant: None is nobody, a bare Subscription is exactly one; a dictionary is never empty. A group's subscription
+# and a plain one of the same key to the same pattern are two.
+_Bucket = Subscription[K, V] | dict[tuple[str | None, K], Subscription[K, V]] | None
+
+
+class _Node(Generic[K, V]):
+    """A level of wildcard filters; a lone literal child is held without a dictionary, as most nodes have one."""
+
+    __slots__ = ("child", "children", "here", "multi", "plus", "token")
+
+    def __init__(self) -> None:
+        self.token: str | None = None  # of the lone child
+        self.child: _Node[K, V] | None = None
+        self.children: dict[str, _Node[K, V]] | None = None  # when there are several
+        self.plus: _Node[K, V] | None = None
+        self.here: _Bucket[K, V] = None  # filters that end here
+        self.multi: _Bucket[K, V] = None  # filters that end here with /#
+
+    def get(self, token: str) -> "_Node[K, V] | None":
+        """The node that `token`, a literal or `+`, leads to."""
+        if token == "+":
+            return self.plus
+        if self.children is not None:
+            return self.children.get(token)
+        return self.child if token == self.token else None
+
+    def grow(self, token: str) -> "_Node[K, V]":
+        """A new node behind `token`, which leads nowhere yet."""
+        node: _Node[K, V] = _Node()
+        if token == "+":
+            self.plus = node
+        elif self.children is not None:
+            self.children[token] = node
+        elif self.token is None or self.child is None:
+            self.token, self.child = token, node
+        else:
+            self.children = {self.token: self.child, token: node}
+            self.token = self.child = None
+        return node
+
+    def cut(self, token: str) -> None:
+        """Forget the node behind `token`."""
+        if token == "+":
+            self.plus = None
+        elif self.children is None:
+            self.token = self.child = None
+        else:
+            del self.children[token]
+            if not self.children:
+                self.children = None
+
+    def is_bare(self) -> bool:
+        """Whether nothing hangs on this node, so that it can go."""
+        return not (self.here or self.multi or self.plus or self.child or self.children)
+
+
+class SubscriptionTrie(Generic[K, V]):
+    """Subscriptions by filter and key; `len()` is their number."""
+
+    def __init__(self) -> None:
+        self._exact: dict[str, _Bucket[K, V]] = {}
+        self._root: _Node[K, V] = _Node()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def insert(self, flt: Filter, key: K, value: V) -> Subscription[K, V] | None:
+        """Subscribe `key` to `flt`; gives back the subscription that this one replaces, if any."""
+        new = Subscription(flt, key, value)
+        if flt.is_exact:
+            self._exact[flt.pattern], old = _put(self._exact.get(flt.pattern), new)
+        else:
+            levels = flt.levels
+            node = self._root
+            for token in levels[:-1] if flt.ends_open else levels:
+                node = node.get(token) or node.grow(token)
+            if flt.ends_open:
+                node.multi, old = _put(node.multi, new)
+            else:
+                node.here, old = _put(node.here, new)
+        self._count += old is None
+        return old
+
+    def remove(self, flt: Filter, key: K) -> Subscription[K, V] | None:
+        """Unsubscribe `key` from `flt`; gives back what was removed, or None if there was nothing."""
+        old = self._remove_exact(flt, key) if flt.is_exact else self._remove_wild(flt, key)
+        self._count -= old is not None
+        return old
+
+    def match(self, topic: str) -> list[Subscription[K, V]]:
+        """Every subscription to every filter that matches `topic`, in no promised order."""
+        found: list[Subscription[K, V]] = []
+        _collect(self._exact.get(topic), found)
+        root = self._root
+        levels = topic.split("/")
+        if topic.startswith("$"):  # [MQTT-4.7.2-1] a leading wildcard does not match $ topics
+            first = root.get(levels[0]) if levels[0] != "+" else None
+            frontier = [first] if first is not None else []
+            rest = levels[1:]
+        else:
+            frontier, rest = [root], levels
+        for level in rest:
+            if not frontier:
+                return found
+            reached: list[_Node[K, V]] = []
+            for node in frontier:
+                if node.multi is not None:
+                    _collect(node.multi, found)
+                child = node.children.get(level) if node.children is not None else node.child
+                if child is not None and (node.children is not None or node.token == level):
+                    reached.append(child)
+                if node.plus is not None:
+                    reached.append(node.plus)
+            frontier = reached
+        for node in frontier:
+            _collect(node.here, found)
+            _collect(node.multi, found)  # a/# matches its parent a too
+        return found
+
+    def _remove_exact(self, flt: Filter, key: K) -> Subscription[K, V] | None:
+        bucket, old = _take(self._exact.get(flt.pattern), flt, key)
+        if old is not None and bucket is None:
+            del self._exact[flt.pattern]
+        return old
+
+    def _remove_wild(self, flt: Filter, key: K) -> Subscription[K, V] | None:
+        path: list[tuple[_Node[K, V], str]] = []
+        node = self._root
+        levels = flt.levels
+        for token in levels[:-1] if flt.ends_open else levels:
+            child = node.get(token)
+            if child is None:
+                return None
+            path.append((node, token))
+            node = child
+        if flt.ends_open:
+            node.multi, old = _take(node.multi, flt, key)
+        else:
+            node.here, old = _take(node.here, flt, key)
+        while path and node.is_bare():
+            node, token = path.pop()
+            node.cut(token)
+        return old
+
+
+def _put(bucket: _Bucket[K, V], new: Subscription[K, V]) -> tuple[_Bucket[K, V], Subscription[K, V] | None]:
+    if bucket is None:
+        return new, None
+    slot = (new.filter.group, new.key)
+    if isinstance(bucket, Subscription):
+        if (bucket.filter.group, bucket.key) == slot:
+            return new, bucket
+        bucket = {(bucket.filter.group, bucket.key): bucket}
+    old = bucket.get(slot)
+    bucket[slot] = new
+    return bucket, old
+
+
+def _take(bucket: _Bucket[K, V], flt: Filter, key: K) -> tuple[_Bucket[K, V], Subscription[K, V] | None]:
+    if bucket is None:
+        return None, None
+    slot = (flt.group, key)
+    if isinstance(bucket, Subscription):
+        return (None, bucket) if (bucket.filter.group, bucket.key) == slot else (bucket, None)
+    old = bucket.pop(slot, None)
+    return bucket or None, old
+
+
+def _collect(bucket: _Bucket[K, V], found: list[Subscription[K, V]]) -> None:
+    if isinstance(bucket, dict):
+        found.extend(bucket.values())
+    elif bucket is not None:
+        found.append(bucket)
