@@ -15,8 +15,9 @@ KERNELS = (
     "everlog.base.interning",
     "everlog.base.columns",
     "everlog.base.records",
-    # "everlog.mqtt.inbound",
-    # "everlog.mqtt.outbound",
+    "everlog.base.gather",
+    "everlog.mqtt.inbound",
+    "everlog.mqtt.outbound",
 )
 
 SOURCE_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

@@ -12,6 +12,7 @@ from everlog.base.columns import (
     PublishRun,
 )
 from everlog.base.errors import EverlogError, PeerError, StorageError, Unavailable, UsageError
+from everlog.base.gather import gather, select
 from everlog.base.interning import TopicTable
 from everlog.base.records import HEADER_BYTES, Layout, RecordBuilder, Records
 
@@ -35,4 +36,6 @@ __all__ = [
     "TopicTable",
     "Unavailable",
     "UsageError",
+    "gather",
+    "select",
 ]

@@ -1,7 +1,11 @@
 cdef class MessageColumns:
-    cdef readonly Py_ssize_t capacity
+    cdef readonly Py_ssize_t capacity, ack_capacity
     cdef public object source
     cdef readonly bytearray topics, flags, packet_ids, property_starts, payload_starts, payload_ends
+    cdef readonly bytearray ack_ids, ack_reasons
+
+    cpdef grow(self)
+    cpdef grow_acks(self)
 
 
 cdef class PublishRun:

@@ -14,7 +14,7 @@ HAS_ALIAS = 0x20
 
 
 class MessageColumns:
-    """Room for `capacity` messages of one chunk."""
+    """Room for the messages of one chunk, `capacity` of them to begin with."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -25,6 +25,29 @@ class MessageColumns:
         self.property_starts = bytearray(4 * capacity)
         self.payload_starts = bytearray(4 * capacity)
         self.payload_ends = bytearray(4 * capacity)
+        self.ack_capacity = capacity
+        self.ack_ids = bytearray(2 * capacity)
+        self.ack_reasons = bytearray(capacity)
+
+    def grow(self) -> None:
+        """Room for twice as many; a chunk bounds how many there can be, as no message has fewer than five bytes."""
+        more = self.capacity
+        self.capacity += more
+        for column, width in (
+            (self.topics, 4),
+            (self.flags, 1),
+            (self.packet_ids, 2),
+            (self.property_starts, 4),
+            (self.payload_starts, 4),
+            (self.payload_ends, 4),
+        ):
+            column.extend(bytes(width * more))
+
+    def grow_acks(self) -> None:
+        """Room for twice as many acks; a chunk bounds them too, at four bytes each."""
+        self.ack_ids.extend(bytes(2 * self.ack_capacity))
+        self.ack_reasons.extend(bytes(self.ack_capacity))
+        self.ack_capacity *= 2
 
 
 class PublishRun:

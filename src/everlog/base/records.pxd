@@ -5,8 +5,13 @@ from everlog.base.columns cimport MessageColumns
 from everlog.base.interning cimport TopicTable
 from everlog.base.memory cimport blank, check_of, copy, filled, get32, get64, pointer, put32, put64, u32s
 
+cdef enum:
+    HAS_ALIAS = 0x20
+
 
 cdef Py_ssize_t padded(Py_ssize_t size) noexcept nogil
+
+cdef uint32_t marked(unsigned char* mark, uint64_t time_us, uint32_t topic, uint32_t flags) noexcept nogil
 
 @cython.locals(kind="unsigned char", end=Py_ssize_t, size=Py_ssize_t)
 cdef Py_ssize_t property_size(const unsigned char* source, Py_ssize_t position) noexcept nogil
@@ -19,7 +24,7 @@ cdef class RecordBuilder:
     cdef public uint64_t last_time
     cdef TopicTable source_table
     cdef Py_ssize_t source_generation, capacity
-    cdef bytearray ids, times, topics, flags, property_ends, payload_ends, checks, properties, payloads
+    cdef bytearray mark, ids, times, topics, flags, property_ends, payload_ends, checks, properties, payloads
 
     @cython.locals(count=Py_ssize_t, source="unsigned char*", in_topics="uint32_t*", in_flags="unsigned char*",
                    in_properties="uint32_t*", in_payloads="uint32_t*", in_ends="uint32_t*", previous=Py_ssize_t, end=Py_ssize_t,
@@ -29,7 +34,7 @@ cdef class RecordBuilder:
                    payloads="unsigned char*", ids="uint32_t*", route="unsigned char*", filtered=bint,
                    delta=uint32_t, at=Py_ssize_t, property_at=Py_ssize_t, payload_at=Py_ssize_t, i=Py_ssize_t,
                    topic=Py_ssize_t, flag="unsigned char", begin=Py_ssize_t, middle=Py_ssize_t, size=Py_ssize_t,
-                   check=uint32_t, room=Py_ssize_t, taken=Py_ssize_t)
+                   check=uint32_t, mark="unsigned char*", stored="unsigned char", room=Py_ssize_t, taken=Py_ssize_t)
     cpdef Py_ssize_t append(self, MessageColumns columns, Py_ssize_t start, Py_ssize_t stop, uint64_t now_us,
                             TopicTable table, bytearray routes=*, int wanted=*) except -1
 
@@ -53,24 +58,30 @@ cdef class RecordBuilder:
 
 
 cdef class Layout:
-    cdef readonly Py_ssize_t times, topics, flags, property_ends, payload_ends, checks, name_ends, names
+    cdef readonly Py_ssize_t times, topics, flags, property_ends, payload_ends, checks, offsets, name_ends, names
     cdef readonly Py_ssize_t properties, payloads, end
 
 
 cdef class Records:
     cdef readonly object data
     cdef readonly Py_ssize_t start, size, count, new_topics, first_new_topic, name_bytes, property_bytes, payload_bytes
-    cdef readonly uint64_t base_offset, first_time, last_time
-    cdef readonly bint with_properties
+    cdef readonly uint64_t base_offset, end_offset, first_time, last_time
+    cdef readonly bint with_properties, with_offsets
     cdef readonly Layout layout
     cdef public TopicTable table
+
+    cpdef uint64_t offset(self, Py_ssize_t i) except? 0
+
+    @cython.locals(raw="unsigned char*", at=Py_ssize_t, i=Py_ssize_t)
+    cdef bint _offsets_rise(self) except -1
 
     @cython.locals(raw="unsigned char*", plan=Layout)
     cpdef bint verify_columns(self) except -1
 
     @cython.locals(raw="unsigned char*", plan=Layout, properties=Py_ssize_t, payloads=Py_ssize_t, ends=Py_ssize_t,
                    property_ends=Py_ssize_t, checks=Py_ssize_t, before=Py_ssize_t, property_before=Py_ssize_t,
-                   check=uint32_t, i=Py_ssize_t, end=Py_ssize_t, property_end=Py_ssize_t)
+                   check=uint32_t, i=Py_ssize_t, end=Py_ssize_t, property_end=Py_ssize_t, times=Py_ssize_t,
+                   topics=Py_ssize_t, flags=Py_ssize_t, mark="unsigned char*")
     cpdef bint verify(self) except -1
 
     @cython.locals(raw="unsigned char*", plan=Layout, at=Py_ssize_t, payload=Py_ssize_t, here=Py_ssize_t,

@@ -2,16 +2,15 @@
 
 `RecordBuilder` gathers messages of many connections and seals them into a batch; `Records` reads one. The layout is
 `docs/formats/batch.md`. Every byte is covered by a check: the header's covers the header, the columns and the topic
-names; each record's own covers its properties and payload, so a reader verifies only what it takes.
+names; each record's own covers its time, topic, flags, properties and payload, so a reader verifies only what it takes.
 """
 
 import cython
 
-from everlog.base.columns import HAS_ALIAS
 from everlog.base.errors import StorageError, UsageError
 
 if not cython.compiled:
-    from everlog.base.columns import MessageColumns
+    from everlog.base.columns import HAS_ALIAS, MessageColumns
     from everlog.base.interning import TopicTable
     from everlog.base.memory import (
         Buffer,
@@ -34,10 +33,10 @@ MAX_BATCH_BYTES = 0x7FFFFFFF
 
 # Bits of the header's flags.
 WITH_PROPERTIES = 0x01
+WITH_OFFSETS = 0x02  # the records are a selection: a column says how far each is from the base offset
 
-_ALIAS_PROPERTY = 0x23
-_ABSENT = 0xFFFFFFFF
 _KEPT_BYTES = 4 << 20
+_MARK_BYTES = 16
 _NEWER = "read it with a newer Everlog"
 
 
@@ -68,6 +67,7 @@ class RecordBuilder:
         self.checks = bytearray()
         self.properties = bytearray()
         self.payloads = bytearray()
+        self.mark = bytearray(_MARK_BYTES)
         self.start_segment()
 
     def start_segment(self) -> None:
@@ -167,6 +167,7 @@ class RecordBuilder:
         payloads = pointer(self.payloads)
         ids = u32s(self.ids)
         route = pointer(routes if routes is not None else b"")
+        mark = pointer(self.mark)
         filtered = routes is not None
         delta = now_us - self.first_time
         at = self.count
@@ -177,25 +178,26 @@ class RecordBuilder:
             flag = in_flags[i]
             if filtered and route[4 * topic + (flag >> 1 & 3)] != wanted:
                 continue
-            if ids[topic] == _ABSENT:
+            if ids[topic] == 0xFFFFFFFF:
                 ids[topic] = self._name(table, topic)
             begin = in_properties[i]
             middle = in_payloads[i]
             size = in_ends[i] - middle
-            check = 0
+            stored = flag & 0x17  # DUP and the alias belong to the connection, not to the message
+            check = marked(mark, now_us, ids[topic], stored)
             if middle > begin:
                 room = middle - begin
                 if flag & HAS_ALIAS:
                     room = self._without_alias(source, begin, middle, properties, property_at)
                 else:
                     copy(properties, property_at, source, begin, room)
-                check = check_of(properties, property_at, room, 0)
+                check = check_of(properties, property_at, room, check)
                 property_at += room
             copy(payloads, payload_at, source, middle, size)
             payload_at += size
             times[at] = delta
             topics[at] = ids[topic]
-            flags[at] = flag & 0x17  # DUP and the alias belong to the connection, not to the message
+            flags[at] = stored
             checks[at] = check_of(source, middle, size, check)
             at += 1
             property_ends[at] = property_at
@@ -243,7 +245,7 @@ class RecordBuilder:
         position = begin
         while position < middle:
             size = property_size(source, position)
-            if source[position] != _ALIAS_PROPERTY:
+            if source[position] != 0x23:  # topic alias
                 copy(target, out, source, position, size)
                 out += size
             position += size
@@ -311,7 +313,14 @@ class Layout:
     """Where each column of a batch stands, counted from its first byte."""
 
     def __init__(
-        self, count: int, new: int, name_bytes: int, property_bytes: int, payload_bytes: int, with_properties: bool
+        self,
+        count: int,
+        new: int,
+        name_bytes: int,
+        property_bytes: int,
+        payload_bytes: int,
+        with_properties: bool,
+        with_offsets: bool = False,
     ) -> None:
         self.times = HEADER_BYTES
         self.topics = self.times + padded(4 * count)
@@ -319,7 +328,8 @@ class Layout:
         self.property_ends = self.flags + padded(count)
         self.payload_ends = self.property_ends + (padded(4 * (count + 1)) if with_properties else 0)
         self.checks = self.payload_ends + padded(4 * (count + 1))
-        self.name_ends = self.checks + padded(4 * count)
+        self.offsets = self.checks + padded(4 * count)
+        self.name_ends = self.offsets + (padded(4 * count) if with_offsets else 0)
         self.names = self.name_ends + (padded(4 * (new + 1)) if new else 0)
         self.properties = self.names + padded(name_bytes)
         self.payloads = self.properties + padded(property_bytes)
@@ -348,9 +358,10 @@ class Records:
                 f"batch format version {get32(raw, start + 4) & 0xFFFF} is not known to this version of Everlog",
                 hint=_NEWER,
             )
-        if get32(raw, start + 4) >> 16 & ~WITH_PROPERTIES:
+        if get32(raw, start + 4) >> 16 & ~(WITH_PROPERTIES | WITH_OFFSETS):
             raise StorageError("the batch uses a feature this version of Everlog does not know", hint=_NEWER)
         self.with_properties = bool(get32(raw, start + 4) >> 16 & WITH_PROPERTIES)
+        self.with_offsets = bool(get32(raw, start + 4) >> 16 & WITH_OFFSETS)
         self.size = get32(raw, start + 8)
         self.base_offset = get64(raw, start + 16)
         self.count = get32(raw, start + 24)
@@ -362,13 +373,26 @@ class Records:
         self.property_bytes = get32(raw, start + 56)
         self.payload_bytes = get32(raw, start + 60)
         self.layout = Layout(
-            self.count, self.new_topics, self.name_bytes, self.property_bytes, self.payload_bytes, self.with_properties
+            self.count,
+            self.new_topics,
+            self.name_bytes,
+            self.property_bytes,
+            self.payload_bytes,
+            self.with_properties,
+            self.with_offsets,
         )
         if self.count == 0 or self.layout.end != self.size or self.size > size - start:
             raise StorageError("the batch is shorter than its header says")
+        self.end_offset = self.offset(self.count - 1) + 1
 
     def __len__(self) -> int:
         return self.count
+
+    def offset(self, i: int) -> int:
+        """The offset of record `i`, which is one of the batch."""
+        if self.with_offsets:
+            return self.base_offset + get32(pointer(self.data), self.start + self.layout.offsets + 4 * i)
+        return self.base_offset + i
 
     def verify_columns(self) -> bool:
         """Whether header, columns and names are what was written; after that every range lies inside the batch."""
@@ -387,19 +411,27 @@ class Records:
         ends = self.start + plan.payload_ends
         property_ends = self.start + plan.property_ends
         checks = self.start + plan.checks
+        times = self.start + plan.times
+        topics = self.start + plan.topics
+        flags = self.start + plan.flags
+        holder = bytearray(_MARK_BYTES)
+        mark = pointer(holder)
         before = 0
         property_before = 0
-        check = 0
+        if self.with_offsets and not self._offsets_rise():
+            return False
         for i in range(self.count):
             end = get32(raw, ends + 4 * (i + 1))
             if end < before or end > self.payload_bytes:
                 return False
-            check = 0
+            check = marked(
+                mark, self.first_time + get32(raw, times + 4 * i), get32(raw, topics + 4 * i), raw[flags + i]
+            )
             if self.with_properties:
                 property_end = get32(raw, property_ends + 4 * (i + 1))
                 if property_end < property_before or property_end > self.property_bytes:
                     return False
-                check = check_of(raw, properties + property_before, property_end - property_before, 0)
+                check = check_of(raw, properties + property_before, property_end - property_before, check)
                 property_before = property_end
             if check_of(raw, payloads + before, end - before, check) != get32(raw, checks + 4 * i):
                 return False
@@ -409,6 +441,16 @@ class Records:
                 return False
         for i in range(payloads + self.payload_bytes, self.start + self.size):
             if raw[i]:
+                return False
+        return True
+
+    def _offsets_rise(self) -> bool:
+        raw = pointer(self.data)
+        at = self.start + self.layout.offsets
+        if get32(raw, at) != 0:
+            return False
+        for i in range(1, self.count):
+            if get32(raw, at + 4 * i) <= get32(raw, at + 4 * i - 4):
                 return False
         return True
 
@@ -426,7 +468,7 @@ class Records:
             base = self.start + plan.properties
             properties = bytes(self.data[base + get32(raw, here) : base + get32(raw, here + 4)])
         return (
-            self.base_offset + i,
+            self.offset(i),
             self.first_time + get32(raw, self.start + plan.times + 4 * i),
             get32(raw, self.start + plan.topics + 4 * i),
             raw[self.start + plan.flags + i],
@@ -456,6 +498,14 @@ class Records:
         if self.start == 0 and len(self.data) == self.size:
             return self.data
         return bytes(self.data[self.start : self.start + self.size])
+
+
+def marked(mark: bytearray, time_us: int, topic: int, flags: int) -> int:
+    """What a record's check starts from: its own time, topic and flags, so that they can be trusted without the rest."""
+    put64(mark, 0, time_us)
+    put32(mark, 8, topic)
+    put32(mark, 12, flags)
+    return check_of(mark, 0, 16, 0)
 
 
 def property_size(source: Buffer, position: int) -> int:

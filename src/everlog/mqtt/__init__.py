@@ -1,1 +1,75 @@
 """mqtt: bytes in, packets out, and back again, without I/O."""
+
+from everlog.mqtt.codec import decode, encode
+from everlog.mqtt.inbound import Decoder
+from everlog.mqtt.machine import NEXT, Event, State, Step, next_state, step_of
+from everlog.mqtt.outbound import PublishWriter, write_acks, write_answers
+from everlog.mqtt.packet_type import PacketType
+from everlog.mqtt.packets import (
+    Ack,
+    Auth,
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    Subscription,
+    Unsuback,
+    Unsubscribe,
+    Will,
+)
+from everlog.mqtt.properties import NO_PROPERTIES, PROPERTIES, Properties, PropertyRule, PropertyType
+from everlog.mqtt.reasons import Reason, return_code
+from everlog.mqtt.wire import MAX_VARINT, read_fixed_header
+
+__all__ = [
+    "Decoder",
+    "PublishWriter",
+    "write_acks",
+    "write_answers",
+    "MAX_VARINT",
+    "NEXT",
+    "NO_PROPERTIES",
+    "PROPERTIES",
+    "Ack",
+    "Auth",
+    "Connack",
+    "Connect",
+    "Disconnect",
+    "Event",
+    "Packet",
+    "PacketType",
+    "Pingreq",
+    "Pingresp",
+    "Properties",
+    "PropertyRule",
+    "PropertyType",
+    "Puback",
+    "Pubcomp",
+    "Publish",
+    "Pubrec",
+    "Pubrel",
+    "Reason",
+    "State",
+    "Step",
+    "Suback",
+    "Subscribe",
+    "Subscription",
+    "Unsuback",
+    "Unsubscribe",
+    "Will",
+    "decode",
+    "encode",
+    "next_state",
+    "read_fixed_header",
+    "return_code",
+    "step_of",
+]

@@ -31,7 +31,7 @@ class PropertyType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PropertyRule:
-    """One property: `name` is its field in `Properties`, `section` where the specification rules its value."""
+    """One property: `name` is its field in `Properties`, `section` and `clause` are what a bad value breaks."""
 
     id: int
     name: str
@@ -42,6 +42,7 @@ class PropertyRule:
     highest: int = U32_MAX
     repeatable: bool = False
     out_of_range: Reason = Reason.PROTOCOL_ERROR
+    clause: str = ""  # the numbered clause of its range, where there is one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +89,6 @@ _ENDS = frozenset({_P.CONNACK, _P.DISCONNECT})
 _ANSWERS = _ENDS | {_P.PUBACK, _P.PUBREC, _P.PUBREL, _P.PUBCOMP, _P.SUBACK, _P.UNSUBACK, _P.AUTH}
 _ANY = _ANSWERS | _MESSAGE | {_P.CONNECT, _P.SUBSCRIBE, _P.UNSUBSCRIBE}
 _AUTH = _BOTH_CONNECTS | {_P.AUTH}
-_ALIAS = Reason.TOPIC_ALIAS_INVALID
 
 _RULES = (
     PropertyRule(0x01, "payload_format_indicator", _T.BYTE, _MESSAGE, "MQTT-3.3.2.3.2", highest=1),
@@ -120,7 +120,14 @@ _RULES = (
     PropertyRule(0x21, "receive_maximum", _T.TWO_BYTES, _BOTH_CONNECTS, "MQTT-3.1.2.11.3", lowest=1),
     PropertyRule(0x22, "topic_alias_maximum", _T.TWO_BYTES, _BOTH_CONNECTS, "MQTT-3.1.2.11.5"),
     PropertyRule(
-        0x23, "topic_alias", _T.TWO_BYTES, frozenset({_P.PUBLISH}), "MQTT-3.3.2-8", lowest=1, out_of_range=_ALIAS
+        0x23,
+        "topic_alias",
+        _T.TWO_BYTES,
+        frozenset({_P.PUBLISH}),
+        "MQTT-3.3.2.3.4",
+        lowest=1,
+        out_of_range=Reason.TOPIC_ALIAS_INVALID,
+        clause="MQTT-3.3.2-8",
     ),
     PropertyRule(0x24, "maximum_qos", _T.BYTE, _CONNACK, "MQTT-3.2.2.3.4", highest=1),
     PropertyRule(0x25, "retain_available", _T.BYTE, _CONNACK, "MQTT-3.2.2.3.5", highest=1),
@@ -159,6 +166,7 @@ _WRITE: dict[PropertyType, Callable[[Any], bytes]] = {
     _T.STRING: wire.string,
     _T.STRING_PAIR: lambda pair: wire.string(pair[0]) + wire.string(pair[1]),
 }
+_REPEATABLE = frozenset(rule.name for rule in _RULES if rule.repeatable)
 _NUMBERS = frozenset({_T.BYTE, _T.TWO_BYTES, _T.FOUR_BYTES, _T.VARINT})
 
 
@@ -177,13 +185,15 @@ def decode_properties(reader: Reader, packet: PacketType) -> Properties:
             malformed(f"property {ident:#04x} is not one of {packet.name}", "MQTT-2.2.2.2")
         value = _READ[rule.type](section)
         if rule.type in _NUMBERS and not rule.lowest <= value <= rule.highest:
-            raise PeerError(rule.out_of_range, f"{rule.name} is {value}", clause=rule.section)
+            raise PeerError(rule.out_of_range, f"{rule.name} is {value}", clause=rule.clause or rule.section)
         if rule.repeatable:
-            values[rule.name] = (*values.get(rule.name, ()), value)
+            values.setdefault(rule.name, []).append(value)
         elif rule.name in values:
             protocol_error(f"{rule.name} twice", rule.section)
         else:
             values[rule.name] = value
+    for name in _REPEATABLE & values.keys():
+        values[name] = tuple(values[name])
     if (topic := values.get("response_topic")) is not None:
         check_topic_name(topic, "MQTT-3.3.2-14")
     # section 3.1.2.11.10: data for no method means nothing

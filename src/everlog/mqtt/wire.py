@@ -1,7 +1,7 @@
 """The data representations of MQTT (section 1.5): integers, strings and binary data, read within bounds and written.
 
-Clause ids in this room are those of MQTT 5.0; where a rule is 3.1.1's alone, its id there is given and the line says so.
-A clause without its last number (MQTT-2.1.4) is a section whose rule has no number.
+Clause ids in this room are those of MQTT 5.0; for a rule that only 3.1.1 has, its id there, and the line says so. A
+clause without its last number (MQTT-2.1.4) is a section whose rule has no number.
 """
 
 from typing import NoReturn
@@ -98,8 +98,9 @@ class Reader:
         """A reader of the next `size` bytes, which this one steps over."""
         if size > self.end - self.pos:
             malformed(f"a section of {size} bytes in {self.end - self.pos}", clause)
-        pos = self._advance(size)
-        return Reader(self.data, pos, pos + size, clause)
+        start = self.pos
+        self.pos += size
+        return Reader(self.data, start, self.pos, clause)
 
     def finish(self) -> None:
         """Refuses bytes behind the packet's last field."""
@@ -165,6 +166,20 @@ def string(value: str) -> bytes:
     if 0 in raw:  # [MQTT-1.5.4-2]
         raise UsageError("a string with the null character")
     return binary(raw)
+
+
+def qos(value: int) -> int:
+    """A QoS that fits its two bits."""
+    if not 0 <= value <= 2:
+        raise UsageError(f"no QoS {value}")
+    return value
+
+
+def packet_id(value: int) -> bytes:
+    """A packet identifier."""
+    if not value:  # [MQTT-2.2.1-3] [MQTT-2.2.1-4]
+        raise UsageError("packet identifier 0")
+    return u16(value)
 
 
 def frame(first_byte: int, body: bytes) -> bytes:

@@ -3,6 +3,7 @@
 from everlog.topics.index import TopicIndex
 from everlog.topics.indexbuild import build_index
 from everlog.topics.indexformat import CorruptTopicIndex
+from everlog.topics.indexverify import verify_index
 from everlog.topics.matchcache import MatchCache
 from everlog.topics.names import (
     MAX_TOPIC_BYTES,
@@ -31,4 +32,5 @@ __all__ = [
     "check_topic_name",
     "matches",
     "parse_filter",
+    "verify_index",
 ]

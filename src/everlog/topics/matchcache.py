@@ -50,8 +50,8 @@ class MatchCache(Generic[K, V, R]):
     """The trie's matches as the router wants them: `make` turns a topic's subscriptions into the result that is kept.
 
     At most `max_topics` results are kept, and about `max_matches` subscriptions in them; at either limit the half
-    used longest ago is let go. While the cache is in use, filters are changed through it and not in the trie itself.
-    An id stands for one name until `forget` is called.
+    used longest ago is let go, and a result larger than half of `max_matches` is not kept at all. While the cache is
+    in use, filters are changed through it and not in the trie itself. An id stands for one name until `forget`.
     """
 
     def __init__(
@@ -103,10 +103,11 @@ class MatchCache(Generic[K, V, R]):
         self.version += 1
         return sum(self._drop(generation, generation.postings.select(flt)) for generation in (self._young, self._old))
 
-    def forget(self, topic_id: int) -> None:
-        """Drop the result of an id that will stand for another name from now on."""
+    def forget(self, topic_id: int, name: str) -> None:
+        """Drop all that is known of an id that stood for `name` and may stand for another from now on."""
         for generation in (self._young, self._old):
             generation.drop(topic_id)
+            generation.postings.remove(topic_id, name)
 
     def _drop(self, generation: _Generation[R], topic_ids: BitMap) -> int:
         return sum(map(generation.drop, topic_ids))
@@ -121,6 +122,8 @@ class MatchCache(Generic[K, V, R]):
             subscriptions = self._trie.match(name)
             result = self._make(subscriptions)
             matches = len(subscriptions) if len(subscriptions) > _HEAVY else 0
+            if matches > self._half_matches:
+                return result
         young = self._young
         is_known = topic_id in young.postings
         if (not is_known and len(young.postings) >= self._half_topics) or young.matches + matches > self._half_matches:

@@ -37,7 +37,7 @@ class Filter:
     @property
     def starts_wild(self) -> bool:
         """Whether the first level is a wildcard, so that no `$` topic matches."""
-        return self.pattern[0] in "+#" if self.pattern else False
+        return self.pattern[0] in "+#"
 
     @property
     def ends_open(self) -> bool:
@@ -45,13 +45,11 @@ class Filter:
         return self.pattern[-1:] == "#"
 
 
-def check_topic_name(
-    name: str, *, max_levels: int = MAX_TOPIC_LEVELS, max_bytes: int = MAX_TOPIC_BYTES, clause: str = "MQTT-3.3.2-2"
-) -> None:
-    """Raise PeerError unless a client may publish to `name`; `clause` is the rule against wildcards in it."""
+def check_topic_name(name: str, *, max_levels: int = MAX_TOPIC_LEVELS, max_bytes: int = MAX_TOPIC_BYTES) -> None:
+    """Raise PeerError unless `name` is one that a message, or a will, can be published to."""
     _check_string(name, TOPIC_NAME_INVALID, "topic name", max_levels, max_bytes)
     if "+" in name or "#" in name:  # [MQTT-4.7.0-1] [MQTT-3.3.2-2] no wildcards in a topic name
-        raise PeerError(TOPIC_NAME_INVALID, "topic name has a wildcard", clause=clause)
+        raise PeerError(TOPIC_NAME_INVALID, "topic name has a wildcard", clause="MQTT-4.7.0-1")
 
 
 def parse_filter(

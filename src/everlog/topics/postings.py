@@ -104,6 +104,20 @@ class Postings:
         self.depths.setdefault(len(tokens), BitMap()).add(topic_id)
         self._all.add(topic_id)
 
+    def remove(self, topic_id: int, name: str) -> None:
+        """Take out a topic that was added under this id and name; nothing happens if the id is not there."""
+        if topic_id not in self._all:
+            return
+        tokens = name.split("/")
+        for table, token in zip(self.levels, tokens, strict=False):
+            posting = _without(table[token], topic_id)
+            if posting is None:
+                del table[token]
+            else:
+                table[token] = posting
+        for ids in (self.depths[len(tokens)], self._dollar, self._all):
+            ids.discard(topic_id)
+
     def extend(self, first_id: int, names: Iterable[str]) -> None:
         """Add many topics under the ids from `first_id` on, none of which is there yet."""
         rest = iter(names)
@@ -166,6 +180,15 @@ def _with(posting: Posting, topic_id: int) -> Posting:
     if len(posting) >= FEW:
         return BitMap(chain(posting, (topic_id,)))
     return sorted([*posting, topic_id])
+
+
+def _without(posting: Posting, topic_id: int) -> Posting | None:
+    if isinstance(posting, int):
+        return None if posting == topic_id else posting
+    if isinstance(posting, BitMap):
+        posting.discard(topic_id)
+        return posting or None
+    return [known for known in posting if known != topic_id] or None
 
 
 def _merge(table: dict[str, Posting], column: list[str], ids: list[int]) -> None:

@@ -122,7 +122,7 @@ class SubscriptionTrie(Generic[K, V]):
         root = self._root
         levels = topic.split("/")
         if topic.startswith("$"):  # [MQTT-4.7.2-1] a leading wildcard does not match $ topics
-            first = root.get(levels[0]) if levels[0] != "+" else None
+            first = root.get(levels[0])
             frontier = [first] if first is not None else []
             rest = levels[1:]
         else:

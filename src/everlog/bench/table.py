@@ -1,0 +1,42 @@
+"""Timing a thing and showing rows of results."""
+
+import time
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+from rich.console import Console
+from rich.table import Table
+
+Row: TypeAlias = tuple[str, float, str, str]  # name, value, unit, note
+
+
+def measure(work: Callable[[], int], seconds: float = 0.5) -> float:
+    """Units of work a second of CPU: the best of several stretches, as other programs can only slow it down."""
+    best = 0.0
+    done = time.perf_counter() + seconds
+    while time.perf_counter() < done:
+        units, stretch = 0, time.process_time()
+        until = time.perf_counter() + seconds / 5
+        while time.perf_counter() < until:
+            units += work()
+        best = max(best, units / max(time.process_time() - stretch, 1e-9))
+    return best
+
+
+def figure(value: float) -> str:
+    """A number as people read it."""
+    if value >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def show(title: str, rows: Iterable[Row]) -> None:
+    """Print rows as a table."""
+    table = Table(title=title, title_justify="left", title_style="bold")
+    table.add_column("what")
+    table.add_column("value", justify="right")
+    table.add_column("unit")
+    table.add_column("note", style="dim")
+    for name, value, unit, note in rows:
+        table.add_row(name, figure(value), unit, note)
+    Console(width=140).print(table)

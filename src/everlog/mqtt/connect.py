@@ -1,0 +1,139 @@
+"""CONNECT and CONNACK (sections 3.1 and 3.2), read and written."""
+
+from everlog.base import PeerError, UsageError
+from everlog.mqtt import wire
+from everlog.mqtt.packet_type import PacketType
+from everlog.mqtt.packets import Connack, Connect, Will
+from everlog.mqtt.properties import NO_PROPERTIES, check_topic_name, decode_properties, encode_properties
+from everlog.mqtt.reasons import ALLOWED, RETURN_CODES, Reason, return_code
+from everlog.mqtt.wire import Reader, malformed, protocol_error
+
+# The first seven or nine bytes of a CONNECT that we can read: protocol name and level.
+_PREAMBLES = {5: b"\x00\x04MQTT\x05", 4: b"\x00\x04MQTT\x04", 3: b"\x00\x06MQIsdp\x03"}
+
+USER_NAME, PASSWORD, WILL_RETAIN, WILL_QOS, WILL, CLEAN_START, RESERVED = 0x80, 0x40, 0x20, 0x18, 0x04, 0x02, 0x01
+
+
+def _read_version(reader: Reader) -> int:
+    for version, preamble in _PREAMBLES.items():
+        if reader.data.startswith(preamble, reader.pos):
+            reader.pos += len(preamble)
+            return version
+    name, level = reader.string(), reader.u8()
+    if name not in ("MQTT", "MQIsdp"):
+        clause = "MQTT-3.1.2-1"
+    else:
+        clause = "MQTT-3.1.2-2"
+    raise PeerError(Reason.UNSUPPORTED_PROTOCOL_VERSION, f"protocol {name!r} level {level}", clause=clause)
+
+
+def _check_flags(flags: int, version: int) -> None:
+    if flags & RESERVED and version != 3:  # 3.1 leaves the bit unused
+        malformed("the reserved flag of a CONNECT is set", "MQTT-3.1.2-3")
+    if flags & WILL:
+        if flags & WILL_QOS == WILL_QOS:
+            malformed("a will QoS of 3", "MQTT-3.1.2-12")
+    elif flags & WILL_QOS:
+        malformed("a will QoS without a will", "MQTT-3.1.2-11")
+    elif flags & WILL_RETAIN:
+        malformed("a retained will without a will", "MQTT-3.1.2-13")
+    if version != 5 and flags & PASSWORD and not flags & USER_NAME:
+        malformed("a password without a user name", "MQTT-3.1.2-22")  # of 3.1.1; MQTT 5.0 allows it
+
+
+def _check_client_id(client_id: str, clean: bool, version: int) -> None:
+    # [MQTT-3.1.3-8] of 3.1.1: no id needs a clean session; 3.1 always needs an id
+    if not client_id and (version == 3 or (version == 4 and not clean)):
+        raise PeerError(Reason.CLIENT_IDENTIFIER_NOT_VALID, "an empty client identifier", clause="MQTT-3.1.3-8")
+
+
+def _read_will(reader: Reader, flags: int, version: int) -> Will:
+    properties = decode_properties(reader, PacketType.WILL) if version == 5 else NO_PROPERTIES
+    topic = reader.string()  # [MQTT-3.1.3-11]
+    check_topic_name(topic, "MQTT-4.7.0-1")
+    payload = reader.binary()
+    return Will(topic, payload, (flags & WILL_QOS) >> 3, bool(flags & WILL_RETAIN), properties)
+
+
+def decode_connect(reader: Reader) -> Connect:
+    """Reads a CONNECT of any version."""
+    version = _read_version(reader)
+    flags = reader.u8()
+    _check_flags(flags, version)
+    keep_alive = reader.u16()
+    properties = decode_properties(reader, PacketType.CONNECT) if version == 5 else NO_PROPERTIES
+    # [MQTT-3.1.3-1] the fields of the payload in this order, [MQTT-3.1.3-3] the client identifier first
+    client_id = reader.string()  # [MQTT-3.1.3-4]
+    clean = bool(flags & CLEAN_START)
+    _check_client_id(client_id, clean, version)
+    will = _read_will(reader, flags, version) if flags & WILL else None  # [MQTT-3.1.2-9]
+    user_name = password = None
+    # MQTT 3.1 lets the remaining length overrule the flags: a flagged name or password may be missing
+    if flags & USER_NAME and (version != 3 or reader.pos < reader.end):
+        user_name = reader.string()  # [MQTT-3.1.2-17] [MQTT-3.1.3-12]
+    if flags & PASSWORD and (version != 3 or reader.pos < reader.end):
+        password = reader.binary()  # [MQTT-3.1.2-19]
+    reader.finish()  # [MQTT-3.1.2-16] [MQTT-3.1.2-18] nothing that the flags do not announce
+    return Connect(version, client_id, clean, keep_alive, will, user_name, password, properties)
+
+
+def encode_connect(packet: Connect, version: int) -> bytes:
+    """Writes a CONNECT; its own version counts."""
+    del version
+    preamble = _PREAMBLES.get(packet.version)
+    if preamble is None:
+        raise UsageError(f"no MQTT version has the number {packet.version}")
+    if packet.version != 5 and packet.password is not None and packet.user_name is None:
+        raise UsageError("3.1.1 has no password without a user name")  # [MQTT-3.1.2-22] of 3.1.1
+    will, five = packet.will, packet.version == 5
+    flags = CLEAN_START if packet.clean_start else 0
+    if will is not None:
+        flags |= WILL | wire.qos(will.qos) << 3 | (WILL_RETAIN if will.retain else 0)
+    if packet.user_name is not None:
+        flags |= USER_NAME
+    if packet.password is not None:
+        flags |= PASSWORD
+    out = [preamble, bytes((flags,)), wire.u16(packet.keep_alive)]
+    if five:
+        out.append(encode_properties(packet.properties, PacketType.CONNECT))
+    out.append(wire.string(packet.client_id))
+    if will is not None:
+        if five:
+            out.append(encode_properties(will.properties, PacketType.WILL))
+        out += wire.string(will.topic), wire.binary(will.payload)
+    if packet.user_name is not None:
+        out.append(wire.string(packet.user_name))
+    if packet.password is not None:
+        out.append(wire.binary(packet.password))
+    return wire.frame(0x10, b"".join(out))
+
+
+def decode_connack(reader: Reader, version: int) -> Connack:
+    """Reads a CONNACK; a 3.1.1 return code becomes the reason that it means."""
+    flags = reader.u8() if version != 3 else reader.u8() * 0  # 3.1 leaves the byte unused
+    if flags & 0xFE:
+        malformed("reserved flags of a CONNACK are set", "MQTT-3.2.2-1")
+    code = reader.u8()
+    reason = (ALLOWED[PacketType.CONNACK] if version == 5 else RETURN_CODES).get(code)
+    if reason is None:
+        protocol_error(f"a CONNACK with reason {code:#04x}", "MQTT-3.2.2-8")
+    if flags and reason.is_error:
+        protocol_error("a refused connection has no session", "MQTT-3.2.2-6")
+    properties = decode_properties(reader, PacketType.CONNACK) if version == 5 else NO_PROPERTIES
+    reader.finish()
+    return Connack(bool(flags), reason, properties)
+
+
+def encode_connack(packet: Connack, version: int) -> bytes:
+    """Writes a CONNACK."""
+    if packet.session_present and packet.reason.is_error:
+        raise UsageError("a refused connection has no session")  # [MQTT-3.2.2-6]
+    if version == 5:
+        if packet.reason not in ALLOWED[PacketType.CONNACK]:  # [MQTT-3.2.2-8]
+            raise UsageError(f"no CONNACK says {packet.reason.name}")
+        body = bytes((packet.session_present, packet.reason))
+        return wire.frame(0x20, body + encode_properties(packet.properties, PacketType.CONNACK))
+    code = return_code(packet.reason)
+    if code is None:
+        raise UsageError(f"3.1.1 has no CONNACK for {packet.reason.name}", hint="close the connection without one")
+    return wire.frame(0x20, bytes((packet.session_present and version == 4, code)))

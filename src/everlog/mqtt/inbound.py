@@ -1,0 +1,415 @@
+"""The inbound kernel: a chunk of bytes becomes its packets, each run of PUBLISHes one set of columns.
+
+It takes only what is plainly right. Whatever looks wrong goes to the plain decoder (`decode`), which knows every rule
+and its reason code, so the rules are written once. The columns are shared by all decoders of a thread and reused: a
+run is good until the next `feed` of any of them.
+"""
+
+import cython
+
+from everlog.base import PeerError
+from everlog.mqtt.codec import decode
+from everlog.mqtt.packet_type import PacketType
+from everlog.mqtt.properties import PROPERTIES, PropertyType
+from everlog.mqtt.reasons import Reason
+
+if not cython.compiled:
+    from everlog.base.interning import TopicTable
+    from everlog.base.columns import HAS_ALIAS, HAS_EXPIRY, AckRun, MessageColumns, PublishRun
+    from everlog.base.memory import Buffer, pointer, text_ok, u16s, u32s
+
+    _BAD = -1
+    # What a property of a PUBLISH holds; 0 means that it has no place there.
+    _BYTE, _EXPIRY, _ALIAS, _VARINT, _TEXT, _BINARY, _PAIR, _TOPIC = range(1, 9)
+
+MAX_PACKET_BYTES = 268_435_455 + 5
+
+_KIND_OF = {
+    PropertyType.BYTE: _BYTE,
+    PropertyType.FOUR_BYTES: _EXPIRY,
+    PropertyType.TWO_BYTES: _ALIAS,
+    PropertyType.VARINT: _VARINT,
+    PropertyType.BINARY: _BINARY,
+    PropertyType.STRING: _TEXT,
+    PropertyType.STRING_PAIR: _PAIR,
+}
+_RESPONSE_TOPIC = 0x08
+
+
+def _kinds(from_client: bool) -> bytes:
+    kinds = bytearray(256)
+    for rule in PROPERTIES.values():
+        if PacketType.PUBLISH in rule.packets:
+            kinds[rule.id] = _KIND_OF[rule.type]
+    kinds[_RESPONSE_TOPIC] = _TOPIC
+    if from_client:
+        kinds[0x0B] = 0  # [MQTT-3.3.4-6] only a server sends subscription identifiers
+    return bytes(kinds)
+
+
+_FROM_CLIENT = _kinds(True)
+_FROM_SERVER = _kinds(False)
+
+
+class Decoder:
+    """Decodes one direction of one connection; `version` is 0 until a CONNECT has said it.
+
+    A packet larger than `max_packet_bytes` is refused when its fixed header is seen. The last event may be a
+    `PeerError`: what came before it in the chunk counts, nothing after it is read.
+    """
+
+    def __init__(
+        self,
+        columns: MessageColumns,
+        table: TopicTable,
+        max_packet_bytes: int = MAX_PACKET_BYTES,
+        max_aliases: int = 0,
+        version: int = 0,
+        from_client: bool = True,
+    ) -> None:
+        self.columns = columns
+        self.table = table
+        self.max_packet_bytes = max_packet_bytes
+        self.max_aliases = max_aliases
+        self.version = version
+        self.from_client = from_client
+        self.failed = False
+        self.kinds = _FROM_CLIENT if from_client else _FROM_SERVER
+        self.carry = None
+        self.need = 0
+        self.alias = 0
+        self.alias_names = None
+        self.alias_ids = None
+        self.alias_generation = -1
+
+    def feed(self, chunk: Buffer, size: int = -1) -> list[object]:
+        """The packets that are whole once these bytes are there, in order; `size` if the chunk is a larger buffer."""
+        if self.failed:
+            return []
+        if size < 0:
+            size = len(chunk)
+        if self.carry is None:
+            return self._parse(chunk, size)
+        self.carry += chunk if size == len(chunk) else memoryview(chunk)[:size]
+        if len(self.carry) < self.need:
+            return []
+        data = self.carry
+        self.carry = None
+        return self._parse(data, len(data))
+
+    @property
+    def buffered_bytes(self) -> int:
+        """What is held of a packet that is not whole yet; never more than `max_packet_bytes` and one chunk."""
+        return 0 if self.carry is None else len(self.carry)
+
+    def _parse(self, data: Buffer, size: int) -> list[object]:
+        events: list[object] = []
+        columns = self.columns
+        columns.source = data
+        source = pointer(data)
+        position = 0
+        row = 0
+        run = 0
+        any_flags = 0
+        acks = 0
+        ack_kind = 0
+        need = 2
+        while True:
+            if size - position < 2:
+                need = 2
+                break
+            first = source[position]
+            length = source[position + 1]
+            at = position + 2
+            if length & 0x80:
+                length &= 0x7F
+                shift = 7
+                byte = 0x80
+                while byte & 0x80 and shift < 28 and at < size:
+                    byte = source[at]
+                    at += 1
+                    length |= (byte & 0x7F) << shift
+                    shift += 7
+                if byte & 0x80 and shift < 28:
+                    need = at - position + 1
+                    break
+                if byte & 0x80 or byte == 0:
+                    self._flush(events, run, row, any_flags, ack_kind, acks)
+                    return self._fail(events, Reason.MALFORMED_PACKET, "bad remaining length", "MQTT-1.5.5-1")
+            end = at + length
+            if end - position > self.max_packet_bytes:  # before anything of it is buffered
+                self._flush(events, run, row, any_flags, ack_kind, acks)
+                return self._fail(events, Reason.PACKET_TOO_LARGE, "packet exceeds the limit", "MQTT-3.2.2-15")
+            kind = first >> 4
+            if self.version == 0 and kind != 1:
+                self._flush(events, run, row, any_flags, ack_kind, acks)
+                return self._fail(events, Reason.PROTOCOL_ERROR, "the first packet must be CONNECT", "MQTT-3.1.0-1")
+            if end > size:
+                need = end - position
+                break
+            if kind == 3:
+                if acks:
+                    self._flush(events, row, row, 0, ack_kind, acks)
+                    acks = 0
+                    run = row
+                if row == columns.capacity:
+                    columns.grow()
+                flags = self._publish(source, first, at, end, row)
+                if flags != _BAD:
+                    any_flags |= flags
+                    row += 1
+                    position = end
+                    continue
+            elif 4 <= kind <= 7:
+                if row > run or (acks and kind != ack_kind):
+                    self._flush(events, run, row, any_flags, ack_kind, acks)
+                    acks = 0
+                    any_flags = 0
+                    run = row
+                ack_kind = kind
+                if acks == columns.ack_capacity:
+                    columns.grow_acks()
+                if self._ack(source, first, at, end, acks) != _BAD:
+                    acks += 1
+                    position = end
+                    continue
+            self._flush(events, run, row, any_flags, ack_kind, acks)
+            acks = 0
+            any_flags = 0
+            run = row
+            if not self._other(events, first, bytes(data[at:end]), kind):
+                return events
+            position = end
+        self._flush(events, run, row, any_flags, ack_kind, acks)
+        if position < size:
+            self.carry = bytearray(memoryview(data)[position:size])
+            self.need = need
+        return events
+
+    def _flush(self, events: list[object], run: int, row: int, any_flags: int, ack_kind: int, acks: int) -> int:
+        """End the run that is under way, of either sort."""
+        if row > run:
+            events.append(PublishRun(self.columns, run, row, any_flags))
+        elif acks:
+            columns = self.columns
+            events.append(AckRun(ack_kind, bytes(columns.ack_ids[: 2 * acks]), bytes(columns.ack_reasons[:acks])))
+        return 0
+
+    def _fail(self, events: list[object], reason: int, message: str, clause: str) -> list[object]:
+        """The last event of this connection."""
+        self.failed = True
+        events.append(PeerError(reason, message, clause=clause))
+        return events
+
+    def _other(self, events: list[object], first: int, body: bytes, kind: int) -> bool:
+        """A packet for the plain decoder: any but PUBLISH and acks, and those that the kernel did not like."""
+        try:
+            packet = decode(first, body, self.version, from_client=self.from_client)
+            if kind == 3:
+                self._refuse_alias(packet)
+        except PeerError as error:
+            self.failed = True
+            events.append(error)
+            return False
+        if kind == 1:
+            if self.version:
+                self._fail(events, Reason.PROTOCOL_ERROR, "a second CONNECT", "MQTT-3.1.0-2")
+                return False
+            self.version = packet.version
+        if 4 <= kind <= 7:
+            ids = packet.packet_id.to_bytes(2, "little")
+            events.append(AckRun(kind, ids, bytes((packet.reason,))))
+        else:
+            events.append(packet)
+        return True
+
+    def _refuse_alias(self, packet: object) -> None:
+        """Why a PUBLISH that is right by itself can't be taken on this connection."""
+        alias = packet.properties.topic_alias  # type: ignore[attr-defined]
+        if alias is not None and alias > self.max_aliases:
+            raise PeerError(Reason.TOPIC_ALIAS_INVALID, f"topic alias {alias} is over the limit", clause="MQTT-3.3.2-9")
+        if not packet.topic:  # type: ignore[attr-defined]
+            raise PeerError(Reason.PROTOCOL_ERROR, f"topic alias {alias} has no topic yet", clause="MQTT-3.3.2.3.4")
+        raise PeerError(
+            Reason.QUOTA_EXCEEDED, "too many distinct topics", hint="raise the limit of topics, or use fewer"
+        )
+
+    def _publish(self, source: Buffer, first: int, at: int, end: int, row: int) -> int:
+        """One PUBLISH into its row; its flags, or -1 when the plain decoder must judge it."""
+        qos = first >> 1 & 3
+        if qos == 3 or (first & 0x0E) == 0x08 or end - at < 2:
+            return _BAD
+        topic_at = at + 2
+        topic_size = source[at] << 8 | source[at + 1]
+        at = topic_at + topic_size
+        if at > end:
+            return _BAD
+        columns = self.columns
+        packet_id = 0
+        if qos:
+            if end - at < 2:
+                return _BAD
+            packet_id = source[at] << 8 | source[at + 1]
+            at += 2
+            if packet_id == 0:
+                return _BAD
+        flags = first & 0x0F
+        properties = at
+        self.alias = 0
+        if self.version == 5:
+            if at >= end:
+                return _BAD
+            size = source[at]
+            at += 1
+            if size & 0x80:
+                size &= 0x7F
+                shift = 7
+                byte = 0x80
+                while byte & 0x80 and shift < 28 and at < end:
+                    byte = source[at]
+                    at += 1
+                    size |= (byte & 0x7F) << shift
+                    shift += 7
+                if byte & 0x80 or byte == 0:
+                    return _BAD
+            if size > end - at:
+                return _BAD
+            properties = at
+            at += size
+            if size:
+                more = self._properties(source, properties, at)
+                if more == _BAD:
+                    return _BAD
+                flags |= more
+        topic = self._topic(source, topic_at, topic_size)
+        if topic < 0:
+            return _BAD
+        u32s(columns.topics)[row] = topic
+        pointer(columns.flags)[row] = flags
+        u16s(columns.packet_ids)[row] = packet_id
+        u32s(columns.property_starts)[row] = properties
+        u32s(columns.payload_starts)[row] = at
+        u32s(columns.payload_ends)[row] = end
+        return flags
+
+    def _topic(self, source: Buffer, at: int, size: int) -> int:
+        """The id of a topic name or of what its alias stands for, else -1."""
+        alias = self.alias
+        if alias > self.max_aliases:
+            return _BAD
+        if size == 0:
+            return self._aliased(alias) if alias else _BAD
+        topic = self.table.find(source, at, size)
+        if topic < 0:
+            if not text_ok(source, at, size):  # a known name was checked when it was new
+                return _BAD
+            for i in range(at, at + size):
+                if source[i] == 0x23 or source[i] == 0x2B:
+                    return _BAD
+            topic = self.table.find_or_add(source, at, size)
+        if alias and topic >= 0:
+            self._set_alias(alias, topic)
+        return topic
+
+    def _aliased(self, alias: int) -> int:
+        if self.alias_names is None or self.alias_names[alias] is None:
+            return _BAD
+        if self.alias_generation != self.table.generation:
+            self.alias_generation = self.table.generation
+            for i in range(1, self.max_aliases + 1):
+                if self.alias_names[i] is not None:
+                    u32s(self.alias_ids)[i] = self.table.intern(self.alias_names[i])
+        return u32s(self.alias_ids)[alias]
+
+    def _set_alias(self, alias: int, topic: int) -> int:
+        if self.alias_names is None:
+            self.alias_names = [None] * (self.max_aliases + 1)
+            self.alias_ids = bytearray(4 * (self.max_aliases + 1))
+            self.alias_generation = self.table.generation
+        if u32s(self.alias_ids)[alias] != topic or self.alias_names[alias] is None:
+            self.alias_names[alias] = self.table.name(topic)
+            u32s(self.alias_ids)[alias] = topic
+        return 0
+
+    def _properties(self, source: Buffer, at: int, end: int) -> int:
+        """Whether a PUBLISH property section is plainly right: the flags that follow from it, or -1."""
+        kinds = pointer(self.kinds)
+        seen = 0
+        one = 1
+        flags = 0
+        while at < end:
+            number = source[at]
+            kind = kinds[number]
+            at += 1
+            if kind == 0:
+                return _BAD
+            if kind != _PAIR and kind != _VARINT:
+                if seen >> number & 1:
+                    return _BAD
+                seen |= one << number
+            if kind == _BYTE:
+                if at >= end or source[at] > 1:
+                    return _BAD
+                at += 1
+            elif kind == _EXPIRY:
+                flags |= HAS_EXPIRY
+                at += 4
+            elif kind == _ALIAS:
+                if end - at < 2:
+                    return _BAD
+                self.alias = source[at] << 8 | source[at + 1]
+                if self.alias == 0:
+                    return _BAD
+                flags |= HAS_ALIAS
+                at += 2
+            elif kind == _VARINT:
+                count = 0
+                while at < end and source[at] & 0x80 and count < 3:
+                    at += 1
+                    count += 1
+                if at >= end or source[at] & 0x80 or source[at] == 0:
+                    return _BAD
+                at += 1
+            else:
+                at = self._string(source, at, end, kind)
+                if at == _BAD:
+                    return _BAD
+                if kind == _PAIR:
+                    at = self._string(source, at, end, kind)
+                    if at == _BAD:
+                        return _BAD
+            if at > end:
+                return _BAD
+        return flags
+
+    def _string(self, source: Buffer, at: int, end: int, kind: int) -> int:
+        """Where a string or binary value ends, or -1."""
+        if end - at < 2:
+            return _BAD
+        size = source[at] << 8 | source[at + 1]
+        at += 2
+        if size > end - at:
+            return _BAD
+        if kind != _BINARY and not text_ok(source, at, size):
+            return _BAD
+        if kind == _TOPIC:
+            if size == 0:
+                return _BAD
+            for i in range(at, at + size):
+                if source[i] == 0x23 or source[i] == 0x2B:
+                    return _BAD
+        return at + size
+
+    def _ack(self, source: Buffer, first: int, at: int, end: int, row: int) -> int:
+        """One plain ack into its row: success, no properties. Anything else is the plain decoder's."""
+        if first != (0x62 if first >> 4 == 6 else first & 0xF0):
+            return _BAD
+        size = end - at
+        if size != 2 and (size != 3 or self.version != 5 or source[at + 2] != 0):
+            return _BAD
+        packet_id = source[at] << 8 | source[at + 1]
+        if packet_id == 0:
+            return _BAD
+        u16s(self.columns.ack_ids)[row] = packet_id
+        pointer(self.columns.ack_reasons)[row] = 0
+        return 0

@@ -1,0 +1,69 @@
+cimport cython
+from libc.stdint cimport uint16_t, uint32_t, uint64_t
+
+from everlog.base.columns cimport PublishRun
+from everlog.base.interning cimport TopicTable
+from everlog.base.memory cimport blank, copy, filled, get32, pointer, u16s, u32s
+from everlog.base.records cimport Layout, Records, property_size
+
+cdef enum:
+    HAS_EXPIRY = 0x10
+
+
+cdef Py_ssize_t varint_bytes(Py_ssize_t value) noexcept nogil
+cdef Py_ssize_t put_varint(unsigned char* target, Py_ssize_t at, Py_ssize_t value) noexcept nogil
+
+
+cdef class PublishWriter:
+    cdef readonly int version
+    cdef readonly Py_ssize_t max_packet_bytes, max_aliases, written, left_out
+    cdef readonly bint retain_as_published
+    cdef readonly bytes identifiers
+    cdef readonly unsigned int next_id
+    cdef bytearray alias_topics, scratch
+    cdef TopicTable alias_table
+
+    @cython.locals(limit=Py_ssize_t, total=Py_ssize_t)
+    cpdef bytes write(self, Records records, rows, Py_ssize_t start, Py_ssize_t stop, int max_qos, int first_id,
+                      uint64_t now_us, bint dup=*)
+
+    @cython.locals(count=Py_ssize_t, lengths="uint32_t*", raw="unsigned char*", plan=Layout, base=Py_ssize_t,
+                   name_ends="uint32_t*", known=Py_ssize_t, chosen="uint32_t*", every=bint, v5=bint, aliases=bint,
+                   own=Py_ssize_t, written=Py_ssize_t, total=Py_ssize_t, k=Py_ssize_t, i=Py_ssize_t,
+                   flags="unsigned int", topic=Py_ssize_t, ends=Py_ssize_t, size=Py_ssize_t, name=Py_ssize_t,
+                   qos="unsigned int", alias=uint32_t, section=Py_ssize_t, whole=Py_ssize_t)
+    cdef Py_ssize_t _measure(self, Records records, rows, Py_ssize_t start, Py_ssize_t stop, int max_qos,
+                             uint64_t now_us) except -1
+
+    @cython.locals(lengths="uint32_t*", raw="unsigned char*", plan=Layout, base=Py_ssize_t, names="unsigned char*",
+                   name_ends="uint32_t*", chosen="uint32_t*", every=bint, v5=bint, own=Py_ssize_t,
+                   identifiers="unsigned char*", packet_id="unsigned int", at=Py_ssize_t, k=Py_ssize_t,
+                   size=Py_ssize_t, i=Py_ssize_t, flags="unsigned int", qos="unsigned int", first="unsigned int",
+                   topic=Py_ssize_t, alias=uint32_t, name=Py_ssize_t, section=Py_ssize_t, begin=Py_ssize_t)
+    cdef int _fill(self, Records records, rows, Py_ssize_t start, Py_ssize_t stop, unsigned int max_qos, int first_id,
+                   uint64_t now_us, bint dup, unsigned char* out) except -1
+
+    cdef Py_ssize_t _expiry(self, const unsigned char* source, Py_ssize_t at, Py_ssize_t end) noexcept
+
+    @cython.locals(arrived=uint64_t)
+    cdef uint64_t _age(self, Records records, Py_ssize_t i, uint64_t now_us) except? 0
+
+    @cython.locals(raw="unsigned char*", ends=Py_ssize_t, base=Py_ssize_t, at=Py_ssize_t, interval=uint64_t)
+    cdef bint _expired(self, Records records, Py_ssize_t i, uint64_t now_us) except -1
+
+    @cython.locals(interval=uint64_t)
+    cdef int _count_down(self, Records records, Py_ssize_t i, uint64_t now_us, unsigned char* out, Py_ssize_t at,
+                         Py_ssize_t end) except -1
+
+    cdef int _bind_aliases(self, Records records) except -1
+
+    @cython.locals(alias=uint32_t, topics="uint32_t*")
+    cdef uint32_t _alias_of(self, uint32_t topic) except? 0
+
+
+@cython.locals(column="uint16_t*", out="unsigned char*", at=Py_ssize_t, i=Py_ssize_t, packet_id="unsigned int")
+cpdef bytes write_acks(unsigned int first_byte, ids, Py_ssize_t start, Py_ssize_t stop)
+
+@cython.locals(flags="unsigned char*", column="uint16_t*", count=Py_ssize_t, out="unsigned char*", at=Py_ssize_t,
+               i=Py_ssize_t, packet_id="unsigned int")
+cpdef bytes write_answers(PublishRun run)

@@ -1,0 +1,319 @@
+"""The outbound kernels: the bytes of a run of PUBLISHes for one subscriber, and of a run of acks, each in one call.
+
+A `PublishWriter` holds what is the subscriber's own: version, identifiers, aliases, limits. Records that have expired
+or exceed the subscriber's packet size are left out and counted; everything else of the run is written in order.
+"""
+
+import cython
+
+from everlog.base import UsageError
+
+if not cython.compiled:
+    from everlog.base import PublishRun
+    from everlog.base.columns import HAS_EXPIRY
+    from everlog.base.memory import Buffer, blank, copy, filled, get32, pointer, u16s, u32s
+    from everlog.base.records import Records, property_size
+
+MAX_PACKET_BYTES = 268_435_455 + 5
+
+
+def varint_bytes(value: int) -> int:
+    """How many bytes a variable byte integer takes."""
+    return 1 if value < 128 else 2 if value < 16_384 else 3 if value < 2_097_152 else 4
+
+
+def put_varint(target: bytearray, at: int, value: int) -> int:
+    """Write a variable byte integer; where it ends."""
+    while value > 127:
+        target[at] = value & 0x7F | 0x80
+        value >>= 7
+        at += 1
+    target[at] = value
+    return at + 1
+
+
+class PublishWriter:
+    """Writes PUBLISH packets for one subscriber (or, at QoS 0 and without aliases, for all of one version).
+
+    `identifiers` is the encoded run of Subscription Identifier properties. After each `write`, `next_id` is the
+    packet id that comes after those used, `written` and `left_out` count records. With `max_aliases` each topic goes
+    to the alias that its id selects, so an alias may change hands but the table never grows.
+    """
+
+    def __init__(
+        self,
+        version: int,
+        max_packet_bytes: int = MAX_PACKET_BYTES,
+        max_aliases: int = 0,
+        retain_as_published: bool = False,
+        identifiers: bytes = b"",
+    ) -> None:
+        self.version = version
+        self.max_packet_bytes = max_packet_bytes
+        self.max_aliases = max_aliases if version == 5 else 0
+        self.retain_as_published = retain_as_published
+        self.identifiers = identifiers if version == 5 else b""
+        self.next_id = 1
+        self.written = 0
+        self.left_out = 0
+        self.alias_topics = None
+        self.alias_table = None
+        self.scratch = bytearray()
+
+    def write(
+        self,
+        records: Records,
+        rows: Buffer | None,
+        start: int,
+        stop: int,
+        max_qos: int,
+        first_id: int,
+        now_us: int,
+        dup: bool = False,
+    ) -> bytes:
+        """The packets of rows `start` to `stop` (of the batch, or of the row numbers in `rows`).
+
+        The caller knows that the packet ids from `first_id` on are free; they go up by one and from 65,535 to 1.
+        """
+        limit = records.count if rows is None else len(rows) // 4
+        if not 0 <= start <= stop <= limit or not 0 <= max_qos <= 2 or not 1 <= first_id <= 65_535:
+            raise UsageError(f"rows {start} to {stop} of {limit} at QoS {max_qos} from packet id {first_id}")
+        total = self._measure(records, rows, start, stop, max_qos, now_us)
+        block = blank(total)
+        self._fill(records, rows, start, stop, max_qos, first_id, now_us, dup, pointer(block))
+        return filled(block)
+
+    def _measure(
+        self, records: Records, rows: Buffer | None, start: int, stop: int, max_qos: int, now_us: int
+    ) -> int:
+        """The size of the whole; each row's remaining length goes to the scratch column, 0 for one left out."""
+        count = stop - start
+        if len(self.scratch) < 8 * count:
+            self.scratch = bytearray(8 * count)
+        lengths = u32s(self.scratch)
+        raw = pointer(records.data)
+        plan = records.layout
+        base = records.start
+        name_ends = u32s(records.table.ends)
+        known = records.table.count
+        chosen = u32s(rows if rows is not None else b"")
+        every = rows is None
+        v5 = self.version == 5
+        aliases = self.max_aliases > 0
+        if aliases:
+            self._bind_aliases(records)
+        own = len(self.identifiers)
+        written = 0
+        total = 0
+        for k in range(count):
+            i = start + k if every else chosen[start + k]
+            lengths[2 * k] = 0
+            if i >= records.count:
+                raise UsageError(f"no row {i} in a batch of {records.count}")
+            flags = raw[base + plan.flags + i]
+            if flags & HAS_EXPIRY and self._expired(records, i, now_us):
+                continue
+            topic = get32(raw, base + plan.topics + 4 * i)
+            if topic >= known:
+                raise UsageError(f"row {i} has topic id {topic} of {known}")
+            ends = base + plan.payload_ends + 4 * i
+            size = 2 + get32(raw, ends + 4) - get32(raw, ends)
+            name = name_ends[topic + 1] - name_ends[topic]
+            qos = flags >> 1 & 3
+            if qos and max_qos:
+                size += 2
+            alias = 0
+            if v5:
+                section = own
+                if records.with_properties:
+                    ends = base + plan.property_ends + 4 * i
+                    section += get32(raw, ends + 4) - get32(raw, ends)
+                if aliases:
+                    alias = self._alias_of(topic)
+                    section += 3
+                    if alias > 0xFFFF:
+                        name = 0
+                size += section + varint_bytes(section)
+            size += name
+            whole = 1 + varint_bytes(size) + size
+            if whole > self.max_packet_bytes:  # [MQTT-3.1.2-24] not sent, as if it had been
+                if aliases and alias <= 0xFFFF:
+                    u32s(self.alias_topics)[alias] = 0
+                continue
+            lengths[2 * k] = size
+            lengths[2 * k + 1] = alias
+            written += 1
+            total += whole
+        self.written = written
+        self.left_out = count - written
+        return total
+
+    def _fill(
+        self,
+        records: Records,
+        rows: Buffer | None,
+        start: int,
+        stop: int,
+        max_qos: int,
+        first_id: int,
+        now_us: int,
+        dup: bool,
+        out: bytearray,
+    ) -> int:
+        lengths = u32s(self.scratch)
+        raw = pointer(records.data)
+        plan = records.layout
+        base = records.start
+        names = pointer(records.table.names)
+        name_ends = u32s(records.table.ends)
+        chosen = u32s(rows if rows is not None else b"")
+        every = rows is None
+        v5 = self.version == 5
+        own = len(self.identifiers)
+        identifiers = pointer(self.identifiers)
+        packet_id = first_id
+        at = 0
+        for k in range(stop - start):
+            size = lengths[2 * k]
+            if size == 0:
+                continue
+            i = start + k if every else chosen[start + k]
+            flags = raw[base + plan.flags + i]
+            qos = flags >> 1 & 3
+            if qos > max_qos:
+                qos = max_qos
+            first = 0x30 | qos << 1
+            if self.retain_as_published:
+                first |= flags & 1  # [MQTT-3.3.1-13]; otherwise 0 [MQTT-3.3.1-12]
+            if dup and qos:
+                first |= 0x08  # [MQTT-3.3.1-1] a redelivery sets DUP, [MQTT-3.3.1-2] never at QoS 0
+            out[at] = first
+            at = put_varint(out, at + 1, size)
+            topic = get32(raw, base + plan.topics + 4 * i)
+            alias = lengths[2 * k + 1]
+            name = 0 if alias > 0xFFFF else name_ends[topic + 1] - name_ends[topic]
+            out[at] = name >> 8
+            out[at + 1] = name & 0xFF
+            copy(out, at + 2, names, name_ends[topic], name)
+            at += 2 + name
+            if qos:
+                out[at] = packet_id >> 8
+                out[at + 1] = packet_id & 0xFF
+                at += 2
+                packet_id = packet_id + 1 if packet_id < 65_535 else 1
+            if v5:
+                section = 0
+                begin = 0
+                if records.with_properties:
+                    begin = get32(raw, base + plan.property_ends + 4 * i)
+                    section = get32(raw, base + plan.property_ends + 4 * i + 4) - begin
+                at = put_varint(out, at, section + own + (3 if alias else 0))
+                if alias:
+                    out[at] = 0x23
+                    out[at + 1] = alias >> 8 & 0xFF
+                    out[at + 2] = alias & 0xFF
+                    at += 3
+                copy(out, at, raw, base + plan.properties + begin, section)
+                if flags & HAS_EXPIRY:
+                    self._count_down(records, i, now_us, out, at, at + section)
+                at += section
+                copy(out, at, identifiers, 0, own)
+                at += own
+            begin = get32(raw, base + plan.payload_ends + 4 * i)
+            size = get32(raw, base + plan.payload_ends + 4 * i + 4) - begin
+            copy(out, at, raw, base + plan.payloads + begin, size)
+            at += size
+        self.next_id = packet_id
+        return 0
+
+    def _expiry(self, source: Buffer, at: int, end: int) -> int:
+        """Where the value of the Message Expiry Interval stands in a property section, or -1."""
+        while at < end:
+            if source[at] == 0x02:
+                return at + 1
+            at += property_size(source, at)
+        return -1
+
+    def _age(self, records: Records, i: int, now_us: int) -> int:
+        """Whole seconds since a record arrived."""
+        arrived = records.first_time + get32(pointer(records.data), records.start + records.layout.times + 4 * i)
+        return (now_us - arrived) // 1_000_000 if now_us > arrived else 0
+
+    def _expired(self, records: Records, i: int, now_us: int) -> bool:
+        """[MQTT-3.3.2-5] whether a record's time has passed."""
+        raw = pointer(records.data)
+        ends = records.start + records.layout.property_ends + 4 * i
+        base = records.start + records.layout.properties
+        at = self._expiry(raw, base + get32(raw, ends), base + get32(raw, ends + 4))
+        if at < 0:
+            return False
+        interval = raw[at] << 24 | raw[at + 1] << 16 | raw[at + 2] << 8 | raw[at + 3]
+        return self._age(records, i, now_us) >= interval
+
+    def _count_down(self, records: Records, i: int, now_us: int, out: bytearray, at: int, end: int) -> int:
+        """[MQTT-3.3.2-6] the interval that is sent is what is left of it."""
+        at = self._expiry(out, at, end)
+        if at >= 0:
+            interval = out[at] << 24 | out[at + 1] << 16 | out[at + 2] << 8 | out[at + 3]
+            interval -= self._age(records, i, now_us)
+            out[at] = interval >> 24 & 0xFF
+            out[at + 1] = interval >> 16 & 0xFF
+            out[at + 2] = interval >> 8 & 0xFF
+            out[at + 3] = interval & 0xFF
+        return 0
+
+    def _bind_aliases(self, records: Records) -> int:
+        """Aliases are kept by topic id, so they start anew with another table of names."""
+        if self.alias_table is not records.table:
+            self.alias_table = records.table
+            self.alias_topics = bytearray(4 * (self.max_aliases + 1))
+        return 0
+
+    def _alias_of(self, topic: int) -> int:
+        """The alias of a topic; with bit 16 when the subscriber knows it already, so that the name can stay out."""
+        alias = 1 + topic % self.max_aliases
+        topics = u32s(self.alias_topics)
+        if topics[alias] == topic + 1:
+            return alias | 0x10000
+        topics[alias] = topic + 1
+        return alias
+
+
+def write_acks(first_byte: int, ids: Buffer, start: int, stop: int) -> bytes:
+    """A run of plain acks of one type for the packet ids `start` to `stop` of a column."""
+    if not 0 <= start <= stop <= len(ids) // 2:
+        raise UsageError(f"packet ids {start} to {stop} of {len(ids) // 2}")
+    column = u16s(ids)
+    block = blank(4 * (stop - start))
+    out = pointer(block)
+    at = 0
+    for i in range(start, stop):
+        packet_id = column[i]
+        out[at] = first_byte
+        out[at + 1] = 2
+        out[at + 2] = packet_id >> 8
+        out[at + 3] = packet_id & 0xFF
+        at += 4
+    return filled(block)
+
+
+def write_answers(run: PublishRun) -> bytes:
+    """What a run of PUBLISHes is answered with once it is safe: PUBACK at QoS 1, PUBREC at QoS 2, in order."""
+    flags = pointer(run.columns.flags)
+    column = u16s(run.columns.packet_ids)
+    count = 0
+    for i in range(run.start, run.stop):
+        if flags[i] & 0x06:
+            count += 1
+    block = blank(4 * count)
+    out = pointer(block)
+    at = 0
+    for i in range(run.start, run.stop):
+        if flags[i] & 0x06:
+            packet_id = column[i]
+            out[at] = 0x40 if flags[i] & 0x02 else 0x50
+            out[at + 1] = 2
+            out[at + 2] = packet_id >> 8
+            out[at + 3] = packet_id & 0xFF
+            at += 4
+    return filled(block)

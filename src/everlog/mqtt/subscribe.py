@@ -1,0 +1,168 @@
+"""SUBSCRIBE, SUBACK, UNSUBSCRIBE and UNSUBACK (sections 3.8 to 3.11), read and written.
+
+Of a topic filter only the string is checked here, not its wildcards: a bad filter fails alone in its SUBACK.
+"""
+
+from everlog.base import UsageError
+from everlog.mqtt import wire
+from everlog.mqtt.packet_type import PacketType
+from everlog.mqtt.packets import Suback, Subscribe, Subscription, Unsuback, Unsubscribe
+from everlog.mqtt.properties import NO_PROPERTIES, Properties, decode_properties, encode_properties
+from everlog.mqtt.reasons import ALLOWED, Reason
+from everlog.mqtt.wire import Reader, malformed, protocol_error
+
+NO_LOCAL, RETAIN_AS_PUBLISHED = 0x04, 0x08
+_FAILURE = 0x80  # the one error code of a 3.1.1 SUBACK
+
+
+def _read_packet_id(reader: Reader, clause: str) -> int:
+    packet_id = reader.u16()
+    if not packet_id:
+        protocol_error("packet identifier 0", clause)
+    return packet_id
+
+
+def _read_filter(reader: Reader) -> str:
+    text = reader.string()  # [MQTT-3.8.3-1] [MQTT-3.10.3-1]
+    if not text:
+        malformed("an empty topic filter", "MQTT-4.7.3-1")
+    return text
+
+
+def _read_subscription(reader: Reader, version: int) -> Subscription:
+    text = _read_filter(reader)
+    options = reader.u8()
+    qos = options & 3
+    if version != 5:
+        if options > 2:
+            malformed(f"requested QoS {options:#04x}", "MQTT-3-8.3-4")  # of 3.1.1, numbered so there
+        return Subscription(text, qos)
+    if options & 0xC0:
+        malformed("reserved bits of the subscription options are set", "MQTT-3.8.3-5")
+    if qos == 3:
+        protocol_error("a maximum QoS of 3", "MQTT-3.8.3.1")
+    if options >> 4 == 3:
+        protocol_error("retain handling 3", "MQTT-3.8.3.1")
+    no_local = bool(options & NO_LOCAL)
+    if no_local and text.startswith("$share/"):
+        protocol_error("no local on a shared subscription", "MQTT-3.8.3-4")
+    return Subscription(text, qos, no_local, bool(options & RETAIN_AS_PUBLISHED), options >> 4)
+
+
+def decode_subscribe(reader: Reader, version: int) -> Subscribe:
+    """Reads a SUBSCRIBE."""
+    packet_id = _read_packet_id(reader, "MQTT-2.2.1-3")
+    properties = NO_PROPERTIES
+    if version == 5:
+        properties = decode_properties(reader, PacketType.SUBSCRIBE)
+        if len(properties.subscription_identifiers) > 1:
+            protocol_error("more than one subscription identifier", "MQTT-3.8.2.1.2")
+    if reader.pos == reader.end:
+        protocol_error("a SUBSCRIBE without a topic filter", "MQTT-3.8.3-2")
+    subscriptions = []
+    while reader.pos < reader.end:
+        subscriptions.append(_read_subscription(reader, version))
+    return Subscribe(packet_id, tuple(subscriptions), properties)
+
+
+def encode_subscribe(packet: Subscribe, version: int) -> bytes:
+    """Writes a SUBSCRIBE."""
+    if not packet.subscriptions:
+        raise UsageError("a SUBSCRIBE needs a topic filter")  # [MQTT-3.8.3-2]
+    out = _head(packet.packet_id, packet.properties, PacketType.SUBSCRIBE, version)
+    for each in packet.subscriptions:
+        options = wire.qos(each.qos)
+        if version == 5:
+            options |= NO_LOCAL if each.no_local else 0
+            options |= RETAIN_AS_PUBLISHED if each.retain_as_published else 0
+            options |= each.retain_handling << 4
+        out += wire.string(each.filter)
+        out.append(options)
+    return wire.frame(0x82, bytes(out))
+
+
+def decode_unsubscribe(reader: Reader, version: int) -> Unsubscribe:
+    """Reads an UNSUBSCRIBE."""
+    packet_id = _read_packet_id(reader, "MQTT-2.2.1-3")
+    properties = decode_properties(reader, PacketType.UNSUBSCRIBE) if version == 5 else NO_PROPERTIES
+    if reader.pos == reader.end:
+        protocol_error("an UNSUBSCRIBE without a topic filter", "MQTT-3.10.3-2")
+    filters = []
+    while reader.pos < reader.end:
+        filters.append(_read_filter(reader))
+    return Unsubscribe(packet_id, tuple(filters), properties)
+
+
+def encode_unsubscribe(packet: Unsubscribe, version: int) -> bytes:
+    """Writes an UNSUBSCRIBE."""
+    if not packet.filters:
+        raise UsageError("an UNSUBSCRIBE needs a topic filter")  # [MQTT-3.10.3-2]
+    out = _head(packet.packet_id, packet.properties, PacketType.UNSUBSCRIBE, version)
+    for text in packet.filters:
+        out += wire.string(text)
+    return wire.frame(0xA2, bytes(out))
+
+
+def _read_reasons(reader: Reader, kind: PacketType, clause: str) -> tuple[Reason, ...]:
+    allowed = ALLOWED[kind]
+    if reader.pos == reader.end:  # one reason for each filter, and there was a filter
+        protocol_error(f"a {kind.name} without a reason", clause)
+    reasons = []
+    for code in reader.rest():
+        reason = allowed.get(code)
+        if reason is None:
+            protocol_error(f"a {kind.name} with reason {code:#04x}", clause)
+        reasons.append(reason)
+    return tuple(reasons)
+
+
+def decode_suback(reader: Reader, version: int) -> Suback:
+    """Reads a SUBACK."""
+    packet_id = _read_packet_id(reader, "MQTT-2.2.1-6")
+    properties = decode_properties(reader, PacketType.SUBACK) if version == 5 else NO_PROPERTIES
+    reasons = _read_reasons(reader, PacketType.SUBACK, "MQTT-3.9.3-2")
+    if version != 5 and max(reasons) > _FAILURE:
+        protocol_error("a 3.1.1 SUBACK with a reserved return code", "MQTT-3.9.3-2")
+    return Suback(packet_id, reasons, properties)
+
+
+def encode_suback(packet: Suback, version: int) -> bytes:
+    """Writes a SUBACK; every error is 0x80 to a 3.1.1 client."""
+    out = _head(packet.packet_id, packet.properties, PacketType.SUBACK, version)
+    if version == 5:
+        out += _reasons(packet.reasons, PacketType.SUBACK)  # [MQTT-3.9.3-2]
+    else:
+        out += bytes(min(reason, _FAILURE) for reason in packet.reasons)
+    return wire.frame(0x90, bytes(out))
+
+
+def decode_unsuback(reader: Reader, version: int) -> Unsuback:
+    """Reads an UNSUBACK; in 3.1.1 it has no payload."""
+    packet_id = _read_packet_id(reader, "MQTT-2.2.1-6")
+    if version != 5:
+        reader.finish()
+        return Unsuback(packet_id)
+    properties = decode_properties(reader, PacketType.UNSUBACK)
+    return Unsuback(packet_id, _read_reasons(reader, PacketType.UNSUBACK, "MQTT-3.11.3-2"), properties)
+
+
+def encode_unsuback(packet: Unsuback, version: int) -> bytes:
+    """Writes an UNSUBACK."""
+    out = _head(packet.packet_id, packet.properties, PacketType.UNSUBACK, version)
+    if version == 5:
+        out += _reasons(packet.reasons, PacketType.UNSUBACK)  # [MQTT-3.11.3-2]
+    return wire.frame(0xB0, bytes(out))
+
+
+def _reasons(reasons: tuple[Reason, ...], kind: PacketType) -> bytes:
+    allowed = ALLOWED[kind]
+    if not reasons or not all(reason in allowed for reason in reasons):
+        raise UsageError(f"no {kind.name} says {reasons}")
+    return bytes(reasons)
+
+
+def _head(packet_id: int, properties: Properties, kind: PacketType, version: int) -> bytearray:
+    out = bytearray(wire.packet_id(packet_id))
+    if version == 5:
+        out += encode_properties(properties, kind)
+    return out

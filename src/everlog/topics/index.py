@@ -1,0 +1,164 @@
+"""The topic index of a sealed segment, read a section at a time.
+
+Opening reads the header and the directory and nothing else; a query reads the sections it needs, each checked by its
+CRC before use, and leaves them in a cache that its owner bounds. Nothing is written: a damaged index is rebuilt from
+the log by whoever owns the segment. Any number of threads may ask at once if `read_at` allows it.
+"""
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from typing import TypeVar, cast
+
+from pyroaring import BitMap
+
+from everlog.base import UsageError
+from everlog.topics import indexformat as fmt
+from everlog.topics.indexformat import Column, ReadAt, Ref, Refs
+from everlog.topics.names import Filter
+from everlog.topics.postings import select
+from everlog.topics.sections import SectionCache
+
+T = TypeVar("T")
+
+OWN_CACHE_BYTES = 1 << 20
+
+
+class TopicIndex:
+    """Which topics of a segment a filter matches, which batches hold them, and their names.
+
+    `read_at(position, length)` gives the index's bytes, fewer only at its end. `cache` bounds what queries keep in
+    memory and is best shared by all indexes of a store; without it the index has a small one of its own.
+    """
+
+    __slots__ = ("_cache", "_directory", "_header", "_label", "_owner", "_read_at")
+
+    def __init__(self, read_at: ReadAt, *, label: str = "", cache: SectionCache | None = None) -> None:
+        self._read_at = read_at
+        self._label = label
+        self._cache = cache if cache is not None else SectionCache(OWN_CACHE_BYTES)
+        self._owner = self._cache.new_owner()
+        self._header, self._directory = fmt.open_directory(read_at, label)
+
+    @classmethod
+    def from_buffer(
+        cls, data: bytes | bytearray | memoryview, *, label: str = "", cache: SectionCache | None = None
+    ) -> "TopicIndex":
+        """An index whose bytes are in memory or mapped."""
+        view = memoryview(data)
+        return cls(lambda position, length: bytes(view[position : position + length]), label=label, cache=cache)
+
+    @property
+    def topic_count(self) -> int:
+        """The number of topics; their ids count from 0."""
+        return self._header.topics
+
+    @property
+    def batch_count(self) -> int:
+        """The number of batches in the segment."""
+        return self._header.batches
+
+    @property
+    def length(self) -> int:
+        """The index's size in bytes."""
+        return self._header.length
+
+    def match(self, flt: Filter) -> BitMap:
+        """The ids of the topics that `flt` matches."""
+        return select(flt, self)
+
+    def batches_of(self, topic_ids: BitMap) -> BitMap:
+        """The numbers of the batches that hold any of these topics."""
+        used = self._bitmap(fmt.USED_BATCHES, 0)
+        if len(topic_ids) == self.topic_count:
+            return used.copy()
+        found = BitMap()
+        few: array[int] = array("I")
+        for rows, block in self._rows(fmt.BATCHES, topic_ids):
+            for row in rows:
+                posting = block[row]
+                if posting[:1] == fmt.IDS:
+                    few.extend(fmt.to_u32(posting[1:]))
+                else:
+                    found |= self._load(fmt.unpack_ref(posting, 1), fmt.unpack_bitmap, "batches")
+            if len(few) > len(used):
+                found.update(few)
+                few = array("I")
+            if len(found) == len(used):  # every batch: the other topics can't add one
+                return found
+        found.update(few)
+        return found
+
+    def name(self, topic_id: int) -> str:
+        """The name of one topic."""
+        return next(self.names(BitMap((topic_id,))))[1]
+
+    def names(self, topic_ids: BitMap) -> Iterator[tuple[int, str]]:
+        """The ids and names of these topics, by rising id."""
+        ids = iter(topic_ids)
+        for rows, block in self._rows(fmt.NAMES, topic_ids):
+            for row in rows:
+                yield next(ids), block[row].decode()
+
+    def drop_cache(self) -> None:
+        """Let go of what queries of this index loaded, as when its segment is closed or removed."""
+        self._cache.drop(self._owner)
+
+    def find(self, level: int, token: str) -> tuple[int, Callable[[], BitMap]] | None:
+        """See postings.Source."""
+        ref = self._directory.get((fmt.LEVEL, level))
+        if ref is None:
+            return None
+        key = token.encode()
+        fence = self._load(ref, fmt.unpack_fence, "token table")
+        place = bisect_right(fence.first, key) - 1
+        if place < 0:
+            return None
+        block = self._load(fence.refs[place], fmt.unpack_tokens, "token block")
+        row = bisect_left(block.tokens, key)
+        if row == len(block.tokens) or block.tokens[row] != key:
+            return None
+        posting = block.postings[row]
+        if posting[:1] == fmt.IDS:
+            return len(posting), lambda: BitMap(fmt.to_u32(posting[1:]))
+        blob = fmt.unpack_ref(posting, 1)
+        return blob.length, lambda: self._load(blob, fmt.unpack_bitmap, "bitmap of a token")
+
+    def at_depth(self, depth: int) -> BitMap:
+        """See postings.Source."""
+        return self._bitmap(fmt.DEPTH, depth)
+
+    def from_depth(self, depth: int) -> BitMap:
+        """See postings.Source."""
+        if depth <= 1:
+            return BitMap(range(self.topic_count))
+        depths = [number for kind, number in self._directory if kind == fmt.DEPTH and number >= depth]
+        return BitMap().union(*(self.at_depth(number) for number in depths))
+
+    def dollar(self) -> BitMap:
+        """See postings.Source."""
+        return self._bitmap(fmt.DOLLAR, 0)
+
+    def _bitmap(self, kind: int, number: int) -> BitMap:
+        ref = self._directory.get((kind, number))
+        return BitMap() if ref is None else self._load(ref, fmt.unpack_bitmap, "bitmap")
+
+    def _rows(self, kind: int, topic_ids: BitMap) -> Iterator[tuple[list[int], Column]]:
+        """The blocks that hold rows of these topics, each with the numbers of those rows in it."""
+        if topic_ids and topic_ids.max() >= self.topic_count:
+            raise UsageError(f"topic id {topic_ids.max()} is not in the index of {self.topic_count} topics")
+        table = self._load(self._directory[kind, 0], Refs, "block table")
+        size = self._header.rows_per_block
+        for number, ids in groupby(topic_ids, key=lambda topic_id: topic_id // size):
+            yield [topic_id % size for topic_id in ids], self._load(table[number], fmt.unpack_rows, "block")
+
+    def _load(self, ref: Ref, decode: Callable[[bytes], T], what: str) -> T:
+        """The decoded section, from the cache or read and checked."""
+        held = self._cache.get(self._owner, ref.position)
+        if held is not None:
+            return cast(T, held)
+        section = decode(fmt.read_part(self._read_at, ref, what, self._label))
+        if ref.length:  # an empty part shares its position with the next
+            self._cache.put(self._owner, ref.position, section, ref.length)
+        return section

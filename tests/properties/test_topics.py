@@ -1,0 +1,135 @@
+"""Trie, match cache and topic index against the plain reference, on names that collide as often as they can."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyroaring import BitMap
+
+from everlog.base import StorageError
+from everlog.topics import (
+    MatchCache,
+    Postings,
+    SubscriptionTrie,
+    TopicIndex,
+    build_index,
+    matches,
+    parse_filter,
+    verify_index,
+)
+
+TOKENS = st.sampled_from(["", "a", "b", "$s", "$", "é"])
+TOPICS = st.lists(TOKENS, min_size=1, max_size=5).map("/".join).filter(bool)
+PATTERNS = (
+    st.tuples(st.lists(st.one_of(TOKENS, st.just("+")), max_size=5), st.sampled_from([[], ["#"]]))
+    .map(lambda parts: "/".join(parts[0] + parts[1]))
+    .filter(bool)
+)
+FILTERS = st.one_of(PATTERNS, PATTERNS.map(lambda text: "$share/g/" + text)).map(parse_filter)
+KEYS = st.integers(0, 3)
+CHANGES = st.lists(st.tuples(st.booleans(), FILTERS, KEYS), max_size=30)
+
+
+def expected(model, topic):
+    return {(flt, key, value) for (flt, key), value in model.items() if matches(flt, topic)}
+
+
+def actual(subscriptions):
+    found = [(s.filter, s.key, s.value) for s in subscriptions]
+    assert len(found) == len(set(found))
+    return set(found)
+
+
+@given(CHANGES, st.lists(TOPICS, max_size=10))
+def test_trie_matches_what_the_reference_matches(changes, topics):
+    trie, model = SubscriptionTrie(), {}
+    for number, (is_insert, flt, key) in enumerate(changes):
+        if is_insert:
+            old = trie.insert(flt, key, number)
+            replaced = model.get((flt, key))
+            model[flt, key] = number
+        else:
+            old = trie.remove(flt, key)
+            replaced = model.pop((flt, key), None)
+        assert (old.value if old else None) == replaced
+        assert len(trie) == len(model)
+    for topic in topics:
+        assert actual(trie.match(topic)) == expected(model, topic)
+
+
+@given(CHANGES, st.lists(TOPICS, min_size=1, max_size=12, unique=True), st.sampled_from([2, 6, 100]))
+def test_cache_gives_what_the_trie_gives_and_drops_exactly_what_changed(changes, topics, max_topics):
+    trie = SubscriptionTrie()
+    cache = MatchCache(trie, tuple, max_topics=max_topics)
+    for number, (is_insert, flt, key) in enumerate(changes):
+        kept = {i: cache.lookup(i, topic) for i, topic in enumerate(topics)}
+        kept = {i: result for i, result in kept.items() if i in cache}
+        changed = cache.insert(flt, key, number) is None if is_insert else cache.remove(flt, key) is not None
+        for i, result in kept.items():
+            assert (i in cache) == (not (matches(flt, topics[i]) and (changed or is_insert)))
+            if i in cache and max_topics == 100:
+                assert cache.lookup(i, topics[i]) is result
+        for i, topic in enumerate(topics):
+            assert actual(cache.lookup(i, topic)) == actual(trie.match(topic))
+        assert len(cache) <= max_topics
+
+
+@given(
+    st.lists(TOPICS, max_size=40),
+    st.lists(FILTERS, min_size=1, max_size=8),
+    st.lists(st.lists(st.integers(0, 60), max_size=8), max_size=30),
+)
+def test_index_serialised_or_in_memory_selects_what_the_reference_matches(names, filters, batches):
+    batches = [[i for i in ids if i < len(names)] for ids in batches]
+    in_memory = Postings()
+    for topic_id, name in enumerate(names):
+        in_memory.add(topic_id, name)
+    data = build_index(names, batches)
+    index = TopicIndex.from_buffer(data)
+    for flt in filters:
+        found = [i for i, name in enumerate(names) if matches(flt, name)]
+        assert list(in_memory.select(flt)) == found
+        assert list(index.match(flt)) == found
+        holding = [number for number, ids in enumerate(batches) if set(ids) & set(found)]
+        assert list(index.batches_of(BitMap(found))) == holding
+        assert list(index.names(BitMap(found))) == [(i, names[i]) for i in found]
+    assert not list(verify_index(lambda position, length: data[position : position + length]))
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.lists(TOPICS, min_size=1, max_size=30), st.lists(FILTERS, min_size=1, max_size=3), st.integers(1, 255))
+def test_index_of_many_rows_agrees_too(names, filters, spread):
+    names = [f"{name}/{number % spread}" for number in range(20) for name in names]
+    index = TopicIndex.from_buffer(build_index(names, [range(len(names))] * 70))
+    for flt in [*filters, parse_filter("+/0"), parse_filter("a/+/3/#")]:
+        found = [i for i, name in enumerate(names) if matches(flt, name)]
+        assert list(index.match(flt)) == found
+        assert len(index.batches_of(BitMap(found[:1]))) == (70 if found else 0)
+
+
+@pytest.mark.parametrize("mask", [0x01, 0x80, 0xFF])
+def test_every_flipped_byte_of_an_index_is_refused_or_does_not_matter(mask):
+    names = [f"a/{i}" for i in range(20)] + ["$s/x", "a/3/b"]
+    batches = [[i, 20] for i in range(20)] + [[21]] + [[1]] * 70
+    filters = [parse_filter(text) for text in ("#", "a/+", "a/3/#", "+/3", "a/3/b", "$s/+", "zz/#")]
+    data = build_index(names, batches)
+
+    def questions(index):
+        asked = [lambda flt=flt: list(index.match(flt)) for flt in filters]
+        asked += [lambda i=i: index.name(i) for i in (0, 21)]
+        return asked + [lambda ids=ids: list(index.batches_of(BitMap(ids))) for ids in ([1], [3, 20], range(22))]
+
+    right = [ask() for ask in questions(TopicIndex.from_buffer(data))]
+    for position in range(len(data)):
+        damaged = bytearray(data)
+        damaged[position] ^= mask
+        refused = 0
+        try:
+            index = TopicIndex.from_buffer(damaged)
+        except StorageError:
+            continue
+        for ask, answer in zip(questions(index), right, strict=True):
+            try:
+                assert ask() == answer
+            except StorageError:
+                refused += 1
+        assert refused, position  # these questions together read every byte
