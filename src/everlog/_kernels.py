@@ -18,6 +18,8 @@ KERNELS = (
     "everlog.base.gather",
     "everlog.mqtt.inbound",
     "everlog.mqtt.outbound",
+    "everlog.sessions.window",
+    "everlog.broker.partition",
 )
 
 SOURCE_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

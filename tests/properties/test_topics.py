@@ -59,7 +59,7 @@ def test_trie_matches_what_the_reference_matches(changes, topics):
 @given(CHANGES, st.lists(TOPICS, min_size=1, max_size=12, unique=True), st.sampled_from([2, 6, 100]))
 def test_cache_gives_what_the_trie_gives_and_drops_exactly_what_changed(changes, topics, max_topics):
     trie = SubscriptionTrie()
-    cache = MatchCache(trie, tuple, max_topics=max_topics)
+    cache = MatchCache(trie, list, max_topics=max_topics)
     for number, (is_insert, flt, key) in enumerate(changes):
         kept = {i: cache.lookup(i, topic) for i, topic in enumerate(topics)}
         kept = {i: result for i, result in kept.items() if i in cache}

@@ -1,6 +1,7 @@
 """base: errors by blame, and the columns that messages travel in."""
 
 from everlog.base.columns import (
+    DROPPED,
     DUP,
     HAS_ALIAS,
     HAS_EXPIRY,
@@ -17,6 +18,7 @@ from everlog.base.interning import TopicTable
 from everlog.base.records import HEADER_BYTES, Layout, RecordBuilder, Records
 
 __all__ = [
+    "DROPPED",
     "DUP",
     "HAS_ALIAS",
     "HAS_EXPIRY",

@@ -11,6 +11,7 @@ QOS_SHIFT = 1
 DUP = 0x08
 HAS_EXPIRY = 0x10
 HAS_ALIAS = 0x20
+DROPPED = 0x80  # set by whoever decides that a message goes nowhere
 
 
 class MessageColumns:
@@ -31,7 +32,7 @@ class MessageColumns:
 
     def grow(self) -> None:
         """Room for twice as many; a chunk bounds how many there can be, as no message has fewer than five bytes."""
-        more = self.capacity
+        more = self.capacity or 1
         self.capacity += more
         for column, width in (
             (self.topics, 4),
@@ -45,9 +46,10 @@ class MessageColumns:
 
     def grow_acks(self) -> None:
         """Room for twice as many acks; a chunk bounds them too, at four bytes each."""
-        self.ack_ids.extend(bytes(2 * self.ack_capacity))
-        self.ack_reasons.extend(bytes(self.ack_capacity))
-        self.ack_capacity *= 2
+        more = self.ack_capacity or 1
+        self.ack_ids.extend(bytes(2 * more))
+        self.ack_reasons.extend(bytes(more))
+        self.ack_capacity += more
 
 
 class PublishRun:

@@ -39,7 +39,6 @@ def select(records: Records, wanted: Buffer, first_row: int = 0, stop_row: int =
             raise UsageError(f"topic {topic} is used, and {known} topics were asked about")
         out[found] = i
         found += want[topic] != 0
-    del out
     return rows[: 4 * found]
 
 
@@ -144,7 +143,7 @@ class _Writer:
         self.with_properties = with_properties
         self.with_offsets = with_offsets
         self.block = blank(plan.end)
-        self.mark = bytearray(16)
+        self.mark = bytearray(12)
         self.at = 0
         self.names = 0
         self.name_at = 0
@@ -248,7 +247,7 @@ class _Writer:
             flag = raw[base + theirs.flags + row]
             expected = get32(raw, base + theirs.checks + 4 * row)
             if check:
-                found = marked(mark, part.first_time + time, topic, flag)
+                found = marked(mark, part.first_time + time, flag)
                 found = check_of(raw, property_begin, property_size, found)
                 if check_of(raw, begin, size, found) != expected:
                     raise StorageError(f"the record at offset {part.offset(row)} is damaged", hint=_HINT)

@@ -11,7 +11,7 @@ cdef enum:
 
 cdef Py_ssize_t padded(Py_ssize_t size) noexcept nogil
 
-cdef uint32_t marked(unsigned char* mark, uint64_t time_us, uint32_t topic, uint32_t flags) noexcept nogil
+cdef uint32_t marked(unsigned char* mark, uint64_t time_us, uint32_t flags) noexcept nogil
 
 @cython.locals(kind="unsigned char", end=Py_ssize_t, size=Py_ssize_t)
 cdef Py_ssize_t property_size(const unsigned char* source, Py_ssize_t position) noexcept nogil
@@ -81,7 +81,7 @@ cdef class Records:
     @cython.locals(raw="unsigned char*", plan=Layout, properties=Py_ssize_t, payloads=Py_ssize_t, ends=Py_ssize_t,
                    property_ends=Py_ssize_t, checks=Py_ssize_t, before=Py_ssize_t, property_before=Py_ssize_t,
                    check=uint32_t, i=Py_ssize_t, end=Py_ssize_t, property_end=Py_ssize_t, times=Py_ssize_t,
-                   topics=Py_ssize_t, flags=Py_ssize_t, mark="unsigned char*")
+                   flags=Py_ssize_t, mark="unsigned char*")
     cpdef bint verify(self) except -1
 
     @cython.locals(raw="unsigned char*", plan=Layout, at=Py_ssize_t, payload=Py_ssize_t, here=Py_ssize_t,

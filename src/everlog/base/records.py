@@ -2,7 +2,7 @@
 
 `RecordBuilder` gathers messages of many connections and seals them into a batch; `Records` reads one. The layout is
 `docs/formats/batch.md`. Every byte is covered by a check: the header's covers the header, the columns and the topic
-names; each record's own covers its time, topic, flags, properties and payload, so a reader verifies only what it takes.
+names; each record's own covers its time, flags, properties and payload, so a reader verifies only what it takes.
 """
 
 import cython
@@ -36,7 +36,7 @@ WITH_PROPERTIES = 0x01
 WITH_OFFSETS = 0x02  # the records are a selection: a column says how far each is from the base offset
 
 _KEPT_BYTES = 4 << 20
-_MARK_BYTES = 16
+_MARK_BYTES = 12
 _NEWER = "read it with a newer Everlog"
 
 
@@ -176,7 +176,7 @@ class RecordBuilder:
         for i in range(start, stop):
             topic = in_topics[i]
             flag = in_flags[i]
-            if filtered and route[4 * topic + (flag >> 1 & 3)] != wanted:
+            if flag & 0x80 or (filtered and route[4 * topic + (flag >> 1 & 3)] != wanted):  # 0x80: dropped
                 continue
             if ids[topic] == 0xFFFFFFFF:
                 ids[topic] = self._name(table, topic)
@@ -184,7 +184,7 @@ class RecordBuilder:
             middle = in_payloads[i]
             size = in_ends[i] - middle
             stored = flag & 0x17  # DUP and the alias belong to the connection, not to the message
-            check = marked(mark, now_us, ids[topic], stored)
+            check = marked(mark, now_us, stored)
             if middle > begin:
                 room = middle - begin
                 if flag & HAS_ALIAS:
@@ -215,7 +215,7 @@ class RecordBuilder:
             self.source_generation = table.generation
             self.ids = bytearray()
         if len(self.ids) < 4 * table.count:
-            self.ids.extend(b"\xff" * (4 * max(table.count, 64) - len(self.ids) + len(self.ids) // 2))
+            self.ids.extend(b"\xff" * (4 * max(table.count, 64) - len(self.ids) + len(self.ids) // 8 * 4))
         return 0
 
     def _name(self, table: TopicTable, topic: int) -> int:
@@ -412,7 +412,6 @@ class Records:
         property_ends = self.start + plan.property_ends
         checks = self.start + plan.checks
         times = self.start + plan.times
-        topics = self.start + plan.topics
         flags = self.start + plan.flags
         holder = bytearray(_MARK_BYTES)
         mark = pointer(holder)
@@ -424,9 +423,7 @@ class Records:
             end = get32(raw, ends + 4 * (i + 1))
             if end < before or end > self.payload_bytes:
                 return False
-            check = marked(
-                mark, self.first_time + get32(raw, times + 4 * i), get32(raw, topics + 4 * i), raw[flags + i]
-            )
+            check = marked(mark, self.first_time + get32(raw, times + 4 * i), raw[flags + i])
             if self.with_properties:
                 property_end = get32(raw, property_ends + 4 * (i + 1))
                 if property_end < property_before or property_end > self.property_bytes:
@@ -500,12 +497,11 @@ class Records:
         return bytes(self.data[self.start : self.start + self.size])
 
 
-def marked(mark: bytearray, time_us: int, topic: int, flags: int) -> int:
-    """What a record's check starts from: its own time, topic and flags, so that they can be trusted without the rest."""
+def marked(mark: bytearray, time_us: int, flags: int) -> int:
+    """What a record's check begins with: its time and flags, so that they can be trusted without the other rows."""
     put64(mark, 0, time_us)
-    put32(mark, 8, topic)
-    put32(mark, 12, flags)
-    return check_of(mark, 0, 16, 0)
+    put32(mark, 8, flags)
+    return check_of(mark, 0, 12, 0)
 
 
 def property_size(source: Buffer, position: int) -> int:

@@ -5,7 +5,7 @@ DISCONNECT, AUTH) are here. Whatever the bytes, `decode` returns a packet or rai
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from everlog.base import UsageError
 from everlog.mqtt import wire
@@ -27,26 +27,26 @@ from everlog.mqtt.subscribe import (
 )
 from everlog.mqtt.wire import Reader, malformed, protocol_error
 
-_TYPES = (None, *PacketType)  # by number: the enum's own call is many times slower
 _PINGREQ, _PINGRESP = Pingreq(), Pingresp()
-_SERVER_SENDS_311 = SERVER_SENDS - {PacketType.AUTH, PacketType.DISCONNECT}  # 3.1.1 servers send neither
+_CLIENT_SENDS_311 = CLIENT_SENDS - {PacketType.AUTH}
+_SERVER_SENDS_311 = SERVER_SENDS - {PacketType.AUTH, PacketType.DISCONNECT}
 
 
 def decode(first_byte: int, body: bytes, version: int, *, from_client: bool = True) -> Packet:
     """The packet with this first byte and body; for a CONNECT the version is its own."""
-    kind = _check_first_byte(first_byte, version, from_client)
-    reader = Reader(body, 0, len(body))
-    if kind is PacketType.PUBLISH:
-        return decode_publish(first_byte, reader, version, from_client)
-    if PacketType.PUBACK <= kind <= PacketType.PUBCOMP:
-        return decode_ack(kind, reader, version)
-    if kind is PacketType.CONNECT:
-        return decode_connect(reader)
-    if kind is PacketType.DISCONNECT:
-        return _decode_disconnect(reader, version, from_client)
-    if kind is PacketType.AUTH:
-        return _decode_auth(reader, from_client)
-    return _DECODE[kind](reader, version)
+    kind = first_byte >> 4
+    if version == 5:
+        senders = CLIENT_SENDS if from_client else SERVER_SENDS
+    else:
+        senders = _CLIENT_SENDS_311 if from_client else _SERVER_SENDS_311
+    if kind not in senders:
+        _refuse_kind(kind, version, from_client)
+    if kind in FIXED_FLAGS:
+        flags, clause = FIXED_FLAGS[kind]
+        found = first_byte & 0x0F
+        if found != flags and not (version == 3 and flags and found == flags | 0x08):  # 3.1 repeats these with DUP
+            malformed(f"flags {found:#06b} of a {PacketType(kind).name}", clause)
+    return _DECODE[kind](first_byte, Reader(body, 0, len(body)), version, from_client)
 
 
 def encode(packet: Packet, version: int) -> bytes:
@@ -54,29 +54,20 @@ def encode(packet: Packet, version: int) -> bytes:
     return _ENCODE[packet.type](packet, version)
 
 
-def _check_first_byte(first_byte: int, version: int, from_client: bool) -> PacketType:
-    kind = _TYPES[first_byte >> 4]
-    if kind is None:
+def _refuse_kind(kind: int, version: int, from_client: bool) -> NoReturn:
+    if kind == 0:
         malformed("packet type 0", "MQTT-2.1.2")
-    if kind is PacketType.AUTH and version != 5:
+    if kind == PacketType.AUTH and version != 5:
         malformed("packet type 15, which 3.1.1 reserves", "MQTT-2.2.1")  # of 3.1.1
-    senders = CLIENT_SENDS if from_client else SERVER_SENDS if version == 5 else _SERVER_SENDS_311
-    if kind not in senders:
-        protocol_error(f"a {kind.name} from a {'client' if from_client else 'server'}", "MQTT-2.1.2")
-    if kind is not PacketType.PUBLISH:
-        flags, clause = FIXED_FLAGS[kind]
-        found = first_byte & 0x0F
-        if found != flags and not (version == 3 and flags and found == flags | 0x08):  # 3.1 repeats these with DUP
-            malformed(f"flags {found:#06b} of a {kind.name}", clause)
-    return kind
+    protocol_error(f"a {PacketType(kind).name} from a {'client' if from_client else 'server'}", "MQTT-2.1.2")
 
 
-def _decode_pingreq(reader: Reader, version: int) -> Pingreq:
+def _decode_pingreq(reader: Reader) -> Pingreq:
     reader.finish()
     return _PINGREQ
 
 
-def _decode_pingresp(reader: Reader, version: int) -> Pingresp:
+def _decode_pingresp(reader: Reader) -> Pingresp:
     reader.finish()
     return _PINGRESP
 
@@ -139,14 +130,23 @@ def _encode_auth(packet: Auth, version: int) -> bytes:
     return wire.frame(0xF0, bytes((reason,)) + encode_properties(properties, PacketType.AUTH))
 
 
-_DECODE: dict[PacketType, Callable[[Reader, int], Packet]] = {
-    PacketType.CONNACK: decode_connack,
-    PacketType.SUBSCRIBE: decode_subscribe,
-    PacketType.SUBACK: decode_suback,
-    PacketType.UNSUBSCRIBE: decode_unsubscribe,
-    PacketType.UNSUBACK: decode_unsuback,
-    PacketType.PINGREQ: _decode_pingreq,
-    PacketType.PINGRESP: _decode_pingresp,
+# Called with the first byte, a reader of the body, the version and whether a client sent it.
+_DECODE: dict[int, Callable[[int, Reader, int, bool], Packet]] = {
+    PacketType.CONNECT: lambda first, reader, version, client: decode_connect(reader),
+    PacketType.CONNACK: lambda first, reader, version, client: decode_connack(reader, version),
+    PacketType.PUBLISH: decode_publish,
+    PacketType.PUBACK: lambda first, reader, version, client: decode_ack(PacketType.PUBACK, reader, version),
+    PacketType.PUBREC: lambda first, reader, version, client: decode_ack(PacketType.PUBREC, reader, version),
+    PacketType.PUBREL: lambda first, reader, version, client: decode_ack(PacketType.PUBREL, reader, version),
+    PacketType.PUBCOMP: lambda first, reader, version, client: decode_ack(PacketType.PUBCOMP, reader, version),
+    PacketType.SUBSCRIBE: lambda first, reader, version, client: decode_subscribe(reader, version),
+    PacketType.SUBACK: lambda first, reader, version, client: decode_suback(reader, version),
+    PacketType.UNSUBSCRIBE: lambda first, reader, version, client: decode_unsubscribe(reader, version),
+    PacketType.UNSUBACK: lambda first, reader, version, client: decode_unsuback(reader, version),
+    PacketType.PINGREQ: lambda first, reader, version, client: _decode_pingreq(reader),
+    PacketType.PINGRESP: lambda first, reader, version, client: _decode_pingresp(reader),
+    PacketType.DISCONNECT: lambda first, reader, version, client: _decode_disconnect(reader, version, client),
+    PacketType.AUTH: lambda first, reader, version, client: _decode_auth(reader, client),
 }
 _ENCODE: dict[PacketType, Callable[[Any, int], bytes]] = {
     PacketType.CONNECT: encode_connect,

@@ -110,7 +110,9 @@ def encode_connect(packet: Connect, version: int) -> bytes:
 
 def decode_connack(reader: Reader, version: int) -> Connack:
     """Reads a CONNACK; a 3.1.1 return code becomes the reason that it means."""
-    flags = reader.u8() if version != 3 else reader.u8() * 0  # 3.1 leaves the byte unused
+    flags = reader.u8()
+    if version == 3:
+        flags = 0  # 3.1 leaves the byte unused
     if flags & 0xFE:
         malformed("reserved flags of a CONNACK are set", "MQTT-3.2.2-1")
     code = reader.u8()

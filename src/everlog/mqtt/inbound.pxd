@@ -7,6 +7,7 @@ from everlog.base.memory cimport pointer, text_ok, u16s, u32s
 
 cdef enum:
     _BAD = -1
+    _NO_ID = 0xFFFFFFFF
     HAS_EXPIRY = 0x10
     HAS_ALIAS = 0x20
     _BYTE = 1
@@ -52,7 +53,15 @@ cdef class Decoder:
     @cython.locals(alias=int, topic=Py_ssize_t, i=Py_ssize_t)
     cdef Py_ssize_t _topic(self, const unsigned char* source, Py_ssize_t at, Py_ssize_t size) except -2
 
+    @cython.locals(topic=Py_ssize_t)
     cdef Py_ssize_t _aliased(self, int alias) except -2
+
+    @cython.locals(names=list)
+    cdef bint _knows(self, Py_ssize_t alias) except -1
+
+    @cython.locals(more=Py_ssize_t)
+    cdef int _renew_aliases(self) except -1
+
     cdef int _set_alias(self, int alias, Py_ssize_t topic) except -1
 
     @cython.locals(kinds="unsigned char*", seen=uint64_t, one=uint64_t, flags=int, number="unsigned int", kind="unsigned int",

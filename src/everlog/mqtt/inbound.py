@@ -7,7 +7,7 @@ run is good until the next `feed` of any of them.
 
 import cython
 
-from everlog.base import PeerError
+from everlog.base import PeerError, UsageError
 from everlog.mqtt.codec import decode
 from everlog.mqtt.packet_type import PacketType
 from everlog.mqtt.properties import PROPERTIES, PropertyType
@@ -19,6 +19,7 @@ if not cython.compiled:
     from everlog.base.memory import Buffer, pointer, text_ok, u16s, u32s
 
     _BAD = -1
+    _NO_ID = 0xFFFFFFFF
     # What a property of a PUBLISH holds; 0 means that it has no place there.
     _BYTE, _EXPIRY, _ALIAS, _VARINT, _TEXT, _BINARY, _PAIR, _TOPIC = range(1, 9)
 
@@ -88,6 +89,8 @@ class Decoder:
             return []
         if size < 0:
             size = len(chunk)
+        elif size > len(chunk):
+            raise UsageError(f"{size} bytes of a chunk of {len(chunk)}")
         if self.carry is None:
             return self._parse(chunk, size)
         self.carry += chunk if size == len(chunk) else memoryview(chunk)[:size]
@@ -133,9 +136,10 @@ class Decoder:
                 if byte & 0x80 and shift < 28:
                     need = at - position + 1
                     break
-                if byte & 0x80 or byte == 0:
+                if byte & 0x80 or (byte == 0 and self.version == 5):  # 3.1.1 does not ask for the shortest form
                     self._flush(events, run, row, any_flags, ack_kind, acks)
-                    return self._fail(events, Reason.MALFORMED_PACKET, "bad remaining length", "MQTT-1.5.5-1")
+                    clause = "MQTT-1.5.5" if byte & 0x80 else "MQTT-1.5.5-1"
+                    return self._fail(events, Reason.MALFORMED_PACKET, "bad remaining length", clause)
             end = at + length
             if end - position > self.max_packet_bytes:  # before anything of it is buffered
                 self._flush(events, run, row, any_flags, ack_kind, acks)
@@ -228,7 +232,7 @@ class Decoder:
         alias = packet.properties.topic_alias  # type: ignore[attr-defined]
         if alias is not None and alias > self.max_aliases:
             raise PeerError(Reason.TOPIC_ALIAS_INVALID, f"topic alias {alias} is over the limit", clause="MQTT-3.3.2-9")
-        if not packet.topic:  # type: ignore[attr-defined]
+        if not packet.topic and not self._knows(alias):  # type: ignore[attr-defined]
             raise PeerError(Reason.PROTOCOL_ERROR, f"topic alias {alias} has no topic yet", clause="MQTT-3.3.2.3.4")
         raise PeerError(
             Reason.QUOTA_EXCEEDED, "too many distinct topics", hint="raise the limit of topics, or use fewer"
@@ -237,7 +241,7 @@ class Decoder:
     def _publish(self, source: Buffer, first: int, at: int, end: int, row: int) -> int:
         """One PUBLISH into its row; its flags, or -1 when the plain decoder must judge it."""
         qos = first >> 1 & 3
-        if qos == 3 or (first & 0x0E) == 0x08 or end - at < 2:
+        if qos == 3 or ((first & 0x0E) == 0x08 and self.version != 3) or end - at < 2:
             return _BAD
         topic_at = at + 2
         topic_size = source[at] << 8 | source[at + 1]
@@ -312,23 +316,39 @@ class Decoder:
         return topic
 
     def _aliased(self, alias: int) -> int:
-        if self.alias_names is None or self.alias_names[alias] is None:
+        if not self._knows(alias):
             return _BAD
-        if self.alias_generation != self.table.generation:
-            self.alias_generation = self.table.generation
-            for i in range(1, self.max_aliases + 1):
-                if self.alias_names[i] is not None:
-                    u32s(self.alias_ids)[i] = self.table.intern(self.alias_names[i])
-        return u32s(self.alias_ids)[alias]
+        self._renew_aliases()
+        topic = u32s(self.alias_ids)[alias]
+        if topic == _NO_ID:
+            topic = self.table.intern(self.alias_names[alias])
+            if topic >= 0:
+                u32s(self.alias_ids)[alias] = topic
+        return topic
 
     def _set_alias(self, alias: int, topic: int) -> int:
-        if self.alias_names is None:
-            self.alias_names = [None] * (self.max_aliases + 1)
-            self.alias_ids = bytearray(4 * (self.max_aliases + 1))
-            self.alias_generation = self.table.generation
-        if u32s(self.alias_ids)[alias] != topic or self.alias_names[alias] is None:
+        self._renew_aliases()
+        if u32s(self.alias_ids)[alias] != topic:
             self.alias_names[alias] = self.table.name(topic)
             u32s(self.alias_ids)[alias] = topic
+        return 0
+
+    def _knows(self, alias: int) -> bool:
+        names = self.alias_names
+        return names is not None and alias < len(names) and names[alias] is not None
+
+    def _renew_aliases(self) -> int:
+        """Room for every alias; an id is forgotten, its name not, when the table was reset since."""
+        if self.alias_names is None:
+            self.alias_names = []
+            self.alias_ids = bytearray()
+        more = self.max_aliases + 1 - len(self.alias_names)
+        if more > 0:
+            self.alias_names.extend([None] * more)
+            self.alias_ids.extend(b"\xff" * (4 * more))
+        if self.alias_generation != self.table.generation:
+            self.alias_generation = self.table.generation
+            self.alias_ids[:] = b"\xff" * len(self.alias_ids)
         return 0
 
     def _properties(self, source: Buffer, at: int, end: int) -> int:

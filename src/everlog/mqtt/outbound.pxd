@@ -15,25 +15,26 @@ cdef Py_ssize_t put_varint(unsigned char* target, Py_ssize_t at, Py_ssize_t valu
 
 
 cdef class PublishWriter:
-    cdef readonly int version
-    cdef readonly Py_ssize_t max_packet_bytes, max_aliases, written, left_out
+    cdef readonly int version, max_qos
+    cdef readonly Py_ssize_t max_packet_bytes, max_aliases, written, left_out, ids_used, stopped_at
     cdef readonly bint retain_as_published
     cdef readonly bytes identifiers
     cdef readonly unsigned int next_id
-    cdef bytearray alias_topics, scratch
+    cdef bytearray alias_topics
+    cdef readonly bytearray scratch
     cdef TopicTable alias_table
 
     @cython.locals(limit=Py_ssize_t, total=Py_ssize_t)
     cpdef bytes write(self, Records records, rows, Py_ssize_t start, Py_ssize_t stop, int max_qos, int first_id,
-                      uint64_t now_us, bint dup=*)
+                      uint64_t now_us, bint dup=*, Py_ssize_t max_ids=*)
 
     @cython.locals(count=Py_ssize_t, lengths="uint32_t*", raw="unsigned char*", plan=Layout, base=Py_ssize_t,
                    name_ends="uint32_t*", known=Py_ssize_t, chosen="uint32_t*", every=bint, v5=bint, aliases=bint,
-                   own=Py_ssize_t, written=Py_ssize_t, total=Py_ssize_t, k=Py_ssize_t, i=Py_ssize_t,
-                   flags="unsigned int", topic=Py_ssize_t, ends=Py_ssize_t, size=Py_ssize_t, name=Py_ssize_t,
+                   own=Py_ssize_t, written=Py_ssize_t, used=Py_ssize_t, total=Py_ssize_t, k=Py_ssize_t,
+                   i=Py_ssize_t, flags="unsigned int", topic=Py_ssize_t, ends=Py_ssize_t, size=Py_ssize_t, name=Py_ssize_t,
                    qos="unsigned int", alias=uint32_t, section=Py_ssize_t, whole=Py_ssize_t)
     cdef Py_ssize_t _measure(self, Records records, rows, Py_ssize_t start, Py_ssize_t stop, int max_qos,
-                             uint64_t now_us) except -1
+                             uint64_t now_us, Py_ssize_t max_ids) except -1
 
     @cython.locals(lengths="uint32_t*", raw="unsigned char*", plan=Layout, base=Py_ssize_t, names="unsigned char*",
                    name_ends="uint32_t*", chosen="uint32_t*", every=bint, v5=bint, own=Py_ssize_t,

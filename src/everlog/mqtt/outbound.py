@@ -36,7 +36,7 @@ class PublishWriter:
     """Writes PUBLISH packets for one subscriber (or, at QoS 0 and without aliases, for all of one version).
 
     `identifiers` is the encoded run of Subscription Identifier properties. After each `write`, `next_id` is the
-    packet id that comes after those used, `written` and `left_out` count records. With `max_aliases` each topic goes
+    packet id that comes after the `ids_used`, `written` and `left_out` count records. With `max_aliases` each topic goes
     to the alias that its id selects, so an alias may change hands but the table never grows.
     """
 
@@ -56,6 +56,9 @@ class PublishWriter:
         self.next_id = 1
         self.written = 0
         self.left_out = 0
+        self.ids_used = 0
+        self.stopped_at = 0
+        self.max_qos = 0
         self.alias_topics = None
         self.alias_table = None
         self.scratch = bytearray()
@@ -70,21 +73,24 @@ class PublishWriter:
         first_id: int,
         now_us: int,
         dup: bool = False,
+        max_ids: int = 65_535,
     ) -> bytes:
         """The packets of rows `start` to `stop` (of the batch, or of the row numbers in `rows`).
 
-        The caller knows that the packet ids from `first_id` on are free; they go up by one and from 65,535 to 1.
+        The caller knows that `max_ids` packet ids from `first_id` on are free; they go up by one and from 65,535 to 1.
+        Where they are used up the run ends early, at `stopped_at`.
         """
         limit = records.count if rows is None else len(rows) // 4
         if not 0 <= start <= stop <= limit or not 0 <= max_qos <= 2 or not 1 <= first_id <= 65_535:
             raise UsageError(f"rows {start} to {stop} of {limit} at QoS {max_qos} from packet id {first_id}")
-        total = self._measure(records, rows, start, stop, max_qos, now_us)
+        self.max_qos = max_qos
+        total = self._measure(records, rows, start, stop, max_qos, now_us, max_ids)
         block = blank(total)
-        self._fill(records, rows, start, stop, max_qos, first_id, now_us, dup, pointer(block))
+        self._fill(records, rows, start, self.stopped_at, max_qos, first_id, now_us, dup, pointer(block))
         return filled(block)
 
     def _measure(
-        self, records: Records, rows: Buffer | None, start: int, stop: int, max_qos: int, now_us: int
+        self, records: Records, rows: Buffer | None, start: int, stop: int, max_qos: int, now_us: int, max_ids: int
     ) -> int:
         """The size of the whole; each row's remaining length goes to the scratch column, 0 for one left out."""
         count = stop - start
@@ -104,7 +110,9 @@ class PublishWriter:
             self._bind_aliases(records)
         own = len(self.identifiers)
         written = 0
+        used = 0
         total = 0
+        self.stopped_at = stop
         for k in range(count):
             i = start + k if every else chosen[start + k]
             lengths[2 * k] = 0
@@ -121,6 +129,9 @@ class PublishWriter:
             name = name_ends[topic + 1] - name_ends[topic]
             qos = flags >> 1 & 3
             if qos and max_qos:
+                if used == max_ids:
+                    self.stopped_at = start + k
+                    break
                 size += 2
             alias = 0
             if v5:
@@ -144,8 +155,11 @@ class PublishWriter:
             lengths[2 * k + 1] = alias
             written += 1
             total += whole
+            if qos and max_qos:
+                used += 1
         self.written = written
-        self.left_out = count - written
+        self.left_out = self.stopped_at - start - written
+        self.ids_used = used
         return total
 
     def _fill(

@@ -139,10 +139,6 @@ _RULES = (
 )
 PROPERTIES: dict[int, PropertyRule] = {rule.id: rule for rule in _RULES}
 
-_BY_PACKET: dict[PacketType, dict[int, PropertyRule]] = {
-    packet: {rule.id: rule for rule in _RULES if packet in rule.packets} for packet in PacketType
-}
-
 
 def _read_pair(reader: Reader) -> tuple[str, str]:
     return reader.string(), reader.string()  # [MQTT-1.5.7-1]
@@ -169,6 +165,12 @@ _WRITE: dict[PropertyType, Callable[[Any], bytes]] = {
 _REPEATABLE = frozenset(rule.name for rule in _RULES if rule.repeatable)
 _NUMBERS = frozenset({_T.BYTE, _T.TWO_BYTES, _T.FOUR_BYTES, _T.VARINT})
 
+# By packet and identifier: the rule, how to read its value, and whether the value has a range.
+_PLANS: dict[PacketType, dict[int, tuple[PropertyRule, Callable[[Reader], Any], bool]]] = {
+    packet: {rule.id: (rule, _READ[rule.type], rule.type in _NUMBERS) for rule in _RULES if packet in rule.packets}
+    for packet in PacketType
+}
+
 
 def decode_properties(reader: Reader, packet: PacketType) -> Properties:
     """Reads a property length and its section from `reader`."""
@@ -176,15 +178,16 @@ def decode_properties(reader: Reader, packet: PacketType) -> Properties:
     if not size:  # [MQTT-2.2.2-1]
         return NO_PROPERTIES
     section = reader.section(size, "MQTT-2.2.2.1")
-    rules = _BY_PACKET[packet]
+    plans = _PLANS[packet]
     values: dict[str, Any] = {}
     while section.pos < section.end:
         ident = section.varint()
-        rule = rules.get(ident)
-        if rule is None:
+        plan = plans.get(ident)
+        if plan is None:
             malformed(f"property {ident:#04x} is not one of {packet.name}", "MQTT-2.2.2.2")
-        value = _READ[rule.type](section)
-        if rule.type in _NUMBERS and not rule.lowest <= value <= rule.highest:
+        rule, read, has_range = plan
+        value = read(section)
+        if has_range and not rule.lowest <= value <= rule.highest:
             raise PeerError(rule.out_of_range, f"{rule.name} is {value}", clause=rule.clause or rule.section)
         if rule.repeatable:
             values.setdefault(rule.name, []).append(value)

@@ -75,7 +75,7 @@ def encode_subscribe(packet: Subscribe, version: int) -> bytes:
         if version == 5:
             options |= NO_LOCAL if each.no_local else 0
             options |= RETAIN_AS_PUBLISHED if each.retain_as_published else 0
-            options |= each.retain_handling << 4
+            options |= wire.retain_handling(each.retain_handling) << 4
         out += wire.string(each.filter)
         out.append(options)
     return wire.frame(0x82, bytes(out))

@@ -175,6 +175,13 @@ def qos(value: int) -> int:
     return value
 
 
+def retain_handling(value: int) -> int:
+    """A retain handling option that fits its two bits."""
+    if not 0 <= value <= 2:
+        raise UsageError(f"no retain handling {value}")
+    return value
+
+
 def packet_id(value: int) -> bytes:
     """A packet identifier."""
     if not value:  # [MQTT-2.2.1-3] [MQTT-2.2.1-4]

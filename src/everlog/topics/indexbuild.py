@@ -119,9 +119,8 @@ def _encoded(names: Sequence[str]) -> Iterator[bytes]:
 
 
 def _packed(ids: BitMap) -> bytes:
-    compact = ids.copy()
-    compact.run_optimize()
-    return compact.serialize()
+    ids.run_optimize()
+    return ids.serialize()
 
 
 def _batch_rows(topics: int, batches: Sequence[BitMap], writer: _Writer) -> Iterator[bytes]:

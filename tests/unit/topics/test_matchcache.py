@@ -1,3 +1,5 @@
+from random import Random
+
 import pytest
 
 from everlog.base import UsageError
@@ -5,7 +7,7 @@ from everlog.topics import MatchCache, SubscriptionTrie, parse_filter
 
 
 def cache_of(*names, **limits):
-    cache = MatchCache(SubscriptionTrie(), tuple, **limits)
+    cache = MatchCache(SubscriptionTrie(), list, **limits)  # lists, as all empty tuples are one object
     return cache, {name: cache.lookup(topic_id, name) for topic_id, name in enumerate(names)}
 
 
@@ -29,7 +31,7 @@ def test_remove_drops_only_what_it_changes():
     assert cache.remove(parse_filter("a/#"), "c2") is None
     assert cache.lookup(0, "a") is a
     assert cache.remove(parse_filter("a/#"), "c1") is not None
-    assert cache.lookup(0, "a") == ()
+    assert cache.lookup(0, "a") == []
     assert cache.lookup(1, "b") is b
 
 
@@ -74,7 +76,9 @@ def test_result_that_moved_between_generations_is_still_dropped():
     for topic_id in range(1, 3):
         cache.lookup(topic_id, f"t{topic_id}")
     cache.lookup(0, "hot")
+    assert len(cache) == 3
     cache.insert(parse_filter("hot"), "c", 1)
+    assert len(cache) == 2
     assert [s.key for s in cache.lookup(0, "hot")] == ["c"]
 
 
@@ -91,6 +95,15 @@ def test_subscriptions_in_results_are_bounded_too():
     assert len(cache) == 0
 
 
+def test_subscriptions_are_counted_on_when_their_result_is_used_again():
+    cache, _ = cache_of(max_matches=80)
+    for key in range(20):
+        cache.insert(parse_filter("#"), key, 0)
+    for topic_id in Random(1).choices(range(8), k=300):
+        cache.lookup(topic_id, f"t{topic_id}")
+        assert len(cache) * 20 <= 80
+
+
 def test_counted_subscriptions_go_with_their_result():
     cache, _ = cache_of(max_matches=100)
     for key in range(20):
@@ -105,7 +118,7 @@ def test_counted_subscriptions_go_with_their_result():
 def test_forgotten_id_may_stand_for_another_name():
     cache, _ = cache_of("$x/y/z", "a")
     cache.forget(0, "$x/y/z")
-    assert cache.lookup(0, "b") == ()
+    assert cache.lookup(0, "b") == []
     cache.insert(parse_filter("$x/#"), "c", 1)
     assert 0 in cache
     cache.insert(parse_filter("+"), "c", 1)

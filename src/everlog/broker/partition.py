@@ -1,0 +1,143 @@
+"""Which rows of a batch go to which audience: one pass over the topic column, no Python object a row.
+
+An audience is a number that stands for a set of subscribers; the router keeps what it stands for. Audience 0 is nobody.
+"""
+
+import cython
+
+from everlog.base import UsageError
+
+if not cython.compiled:
+    from everlog.base.columns import PublishRun
+    from everlog.base.memory import get32, pointer, u16s, u32s
+    from everlog.base.records import Records
+
+
+class Partitioner:
+    """Splits batches by audience; owns the scratch columns it counts in."""
+
+    def __init__(self) -> None:
+        self.counts = bytearray(4 * 64)
+        self.rows = bytearray()
+
+    def split(
+        self, records: Records, first_row: int, audience_of: bytearray, audiences: int
+    ) -> list[tuple[int, bytearray | None, int, int]]:
+        """(audience, rows, start, stop) for each audience with rows from `first_row` on; rows None means every row.
+
+        `audience_of` has a 32-bit audience for each topic id of the batch, each below `audiences`.
+        """
+        count = records.count
+        known = len(audience_of) // 4
+        raw = pointer(records.data)
+        topics = records.start + records.layout.topics
+        audience = u32s(audience_of)
+        if len(self.counts) < 4 * audiences:
+            self.counts = bytearray(8 * audiences)
+        counts = u32s(self.counts)
+        touched: list[int] = []
+        for i in range(first_row, count):
+            topic = get32(raw, topics + 4 * i)
+            if topic >= known or audience[topic] >= audiences:
+                self.counts = bytearray(len(self.counts))
+                raise UsageError(f"topic {topic} of the batch has no audience")
+            which = audience[topic]
+            if counts[which] == 0:
+                touched.append(which)
+            counts[which] += 1
+        parts: list[tuple[int, bytearray | None, int, int]] = []
+        if len(touched) == 1:
+            which = touched[0]
+            counts[which] = 0
+            if which:
+                parts.append((which, None, first_row, count))
+            return parts
+        rows = bytearray(4 * (count - first_row))
+        column = u32s(rows)
+        start = 0
+        for which in touched:
+            if which:
+                parts.append((which, rows, start, start + counts[which]))
+            size = counts[which]
+            counts[which] = start
+            start += size
+        for i in range(first_row, count):
+            which = audience[get32(raw, topics + 4 * i)]
+            column[counts[which]] = i
+            counts[which] += 1
+        for which in touched:
+            counts[which] = 0
+        return parts
+
+
+def merge_rows(parts: list[tuple[bytearray, int, int]], count: int) -> bytearray:
+    """The rows of several parts of one batch of `count` records, in order."""
+    marks = bytearray(count)
+    mark = pointer(marks)
+    total = 0
+    for rows, start, stop in parts:
+        column = u32s(rows)
+        for k in range(start, stop):
+            if column[k] < count:
+                mark[column[k]] = 1
+        total += stop - start
+    merged = bytearray(4 * total)
+    out = u32s(merged)
+    at = 0
+    for i in range(count):
+        if mark[i]:
+            out[at] = i
+            at += 1
+    return merged[: 4 * at]
+
+
+def distinct_topics(run: PublishRun) -> list[int]:
+    """The topic ids of a run, each once in the order of first sight when few, at least never twice in a row."""
+    topics = u32s(run.columns.topics)
+    found: list[int] = []
+    seen = set()
+    last = -1
+    for i in range(run.start, run.stop):
+        topic = topics[i]
+        if topic != last:
+            last = topic
+            if topic not in seen:
+                seen.add(topic)
+                found.append(topic)
+    return found
+
+
+def drop_known(run: PublishRun, received: bytearray) -> int:
+    """Mark QoS 2 messages whose id is in the bit set `received` as dropped, and put the others' ids in; how many."""
+    flags = pointer(run.columns.flags)
+    ids = u16s(run.columns.packet_ids)
+    bits = pointer(received)
+    if len(received) < 8192:
+        raise UsageError("a set of packet ids has 8,192 bytes")
+    dropped = 0
+    for i in range(run.start, run.stop):
+        if flags[i] & 0x06 == 0x04:
+            place = ids[i] >> 3
+            bit = 1 << (ids[i] & 7)
+            if bits[place] & bit:
+                flags[i] |= 0x80
+                dropped += 1
+            else:
+                bits[place] |= bit
+    return dropped
+
+
+def forget_ids(ids: bytes, received: bytearray) -> int:
+    """Take packet ids (a column) out of the bit set; how many were in it."""
+    column = u16s(ids)
+    bits = pointer(received)
+    if len(received) < 8192:
+        raise UsageError("a set of packet ids has 8,192 bytes")
+    count = 0
+    for k in range(len(ids) // 2):
+        place = column[k] >> 3
+        bit = 1 << (column[k] & 7)
+        if bits[place] & bit:
+            bits[place] &= 0xFF ^ bit
+            count += 1
+    return count

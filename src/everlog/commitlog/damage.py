@@ -1,0 +1,54 @@
+"""What can't be trusted, and where: damage is reported and fenced off, never deleted."""
+
+from dataclasses import dataclass
+
+from everlog.base import StorageError
+
+VERIFY_HINT = "run: everlog verify DATA_DIR"
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Something in a file that can't be trusted; offsets from `from_offset` to before `to_offset` are not readable."""
+
+    path: str
+    position: int
+    what: str
+    from_offset: int = 0
+    to_offset: int = 0
+
+    def __str__(self) -> str:
+        lost = self.to_offset - self.from_offset
+        offsets = f"; offsets {self.from_offset} to {self.to_offset - 1} are not readable" if lost else ""
+        return f"{self.path} at byte {self.position}: {self.what}{offsets}"
+
+
+class CorruptFile(StorageError):
+    """A file's bytes are not those that were written."""
+
+    def __init__(self, path: str, position: int, what: str) -> None:
+        super().__init__(f"{path} at byte {position}: {what}", hint=VERIFY_HINT)
+        self.damage = Damage(path, position, what)
+
+
+class DamageList:
+    """Every damage met so far, each once; at `LIMIT` further ones are only counted."""
+
+    LIMIT = 10_000
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._reports: dict[tuple[str, int, str], Damage] = {}
+
+    def add(self, damage: Damage) -> None:
+        """Note a damage unless it is known."""
+        key = (damage.path, damage.position, damage.what)
+        if key in self._reports:
+            return
+        self.total += 1
+        if len(self._reports) < self.LIMIT:
+            self._reports[key] = damage
+
+    def reports(self) -> list[Damage]:
+        """The damages, in the order they were met."""
+        return list(self._reports.values())

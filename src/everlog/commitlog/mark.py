@@ -1,0 +1,91 @@
+"""The mark: how far the log is committed, for readers in other processes and as a hint after a crash.
+
+Layout in `docs/formats/segment.md`. Slot 0 is overwritten after every commit and never synced: what it says was true
+when it was written, so after a crash it is a lower bound, or unreadable. Slots 1 and 2 are written in turn and synced,
+so one of them is always whole: they hold the salt, what was committed at the last clean stop, and how far offsets may
+have been given out by a log that does not sync each commit.
+"""
+
+import struct
+from dataclasses import dataclass, replace
+
+import crc32c
+
+from everlog.base import StorageError
+from everlog.commitlog.ports import File
+
+MAGIC = b"EVLM"
+VERSION = 1
+SLOT_BYTES = 72
+SLOT_SPACING = 512  # one slot a sector: writing one never touches another
+MARK_BYTES = 2 * SLOT_SPACING + SLOT_BYTES
+
+_SLOT = struct.Struct("<4sHHQQQQQQQII")
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Offsets below `committed` are committed; they end at `position` of the segment that begins at `segment`."""
+
+    sequence: int = 0
+    committed: int = 0
+    segment: int = 0
+    position: int = 0
+    layout: int = 0  # grows when a segment comes, is merged or goes
+    reserved: int = 0  # offsets below this may have been given out
+    salt: int = 0
+
+    def to_bytes(self) -> bytes:
+        """One slot."""
+        body = _SLOT.pack(
+            MAGIC, VERSION, 0, self.sequence, self.committed, self.segment, self.position, self.layout, self.reserved,
+            self.salt, 0, 0,
+        )[:-4]  # fmt: skip
+        return body + struct.pack("<I", crc32c.crc32c(body))
+
+
+def read_slot(data: bytes, slot: int, path: str) -> Mark | None:
+    """The mark in a slot, None when it is not whole; an unknown version is refused."""
+    raw = data[SLOT_SPACING * slot : SLOT_SPACING * slot + SLOT_BYTES]
+    if len(raw) < SLOT_BYTES or raw[:4] != MAGIC or crc32c.crc32c(raw[:-4]) != struct.unpack("<I", raw[-4:])[0]:
+        return None
+    _, version, _, *fields, _, _ = _SLOT.unpack(raw)
+    if version != VERSION:
+        raise StorageError(f"{path}: mark version {version} is not known", hint="open it with a newer Everlog")
+    return Mark(*fields)
+
+
+class MarkFile:
+    """The mark of a shard that is being written."""
+
+    def __init__(self, file: File, durable: Mark | None, salt: int) -> None:
+        self._file = file
+        self._durable = durable or Mark(salt=salt)
+        self.salt = self._durable.salt
+
+    def publish(self, mark: Mark) -> None:
+        """Tell readers; not synced."""
+        self._file.write_at(0, [mark.to_bytes()])
+
+    def keep(self, mark: Mark) -> None:
+        """Make a mark survive a crash: synced, beside the last one that was."""
+        sequence = self._durable.sequence + 1
+        kept = replace(mark, sequence=sequence, salt=self.salt)
+        self._file.commit_at(SLOT_SPACING * (1 + sequence % 2), [kept.to_bytes()])
+        self._durable = kept
+
+    @property
+    def reserved(self) -> int:
+        """Offsets below this may be given out without another sync of the mark."""
+        return self._durable.reserved
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
+
+
+def read_marks(data: bytes, path: str) -> tuple[Mark | None, Mark | None]:
+    """(what slot 0 says, what survives a crash) of a mark file's bytes."""
+    slots = [read_slot(data, slot, path) for slot in range(3)]
+    durable = max((mark for mark in slots[1:] if mark is not None), key=lambda mark: mark.sequence, default=None)
+    return slots[0], durable

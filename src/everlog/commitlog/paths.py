@@ -1,0 +1,35 @@
+"""The names of the files in a shard's directory. Segments sort by name as they do by base offset."""
+
+LOCK = "LOCK"
+MARK = "mark"
+TEMPORARY = ".tmp"
+DAMAGED = ".damaged"
+_DIGITS = 20
+
+
+def segment_path(directory: str, base_offset: int) -> str:
+    """The segment that begins with this offset."""
+    return f"{directory}/{base_offset:020d}.log"
+
+
+def side_path(directory: str, base_offset: int) -> str:
+    """Its side file."""
+    return f"{directory}/{base_offset:020d}.idx"
+
+
+def base_of(name: str, suffix: str) -> int | None:
+    """The base offset in a file's name, None when it is no such file."""
+    stem, dot, rest = name.partition(".")
+    if not dot or "." + rest != suffix or len(stem) != _DIGITS or not (stem.isascii() and stem.isdigit()):
+        return None
+    return int(stem)
+
+
+def segment_bases(names: list[str]) -> list[int]:
+    """The base offsets of the segments among the files, in order."""
+    return sorted(base for name in names if (base := base_of(name, ".log")) is not None)
+
+
+def side_bases(names: list[str]) -> set[int]:
+    """The base offsets of the side files among the files."""
+    return {base for name in names if (base := base_of(name, ".idx")) is not None}

@@ -1,0 +1,58 @@
+"""What the log asks of others: a disk to write to, and an indexer of topics for the side file."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+Block = bytes | bytearray | memoryview
+
+
+class File(Protocol):
+    """An open file. Reads and writes are at positions; nothing is shared but the bytes."""
+
+    def read_at(self, position: int, size: int) -> bytes: ...  # shorter only where the file ends
+
+    def write_at(self, position: int, blocks: Sequence[Block]) -> None: ...  # all of them, or OSError
+
+    def commit_at(self, position: int, blocks: Sequence[Block]) -> None: ...  # `write_at`, then `sync`
+
+    def sync(self) -> None: ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def size(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class Lock(Protocol):
+    """Held by the one writer of a directory."""
+
+    def release(self) -> None: ...
+
+
+class Disk(Protocol):
+    """The one seam between the log and files. Errors are OSError; paths are strings with `/`."""
+
+    def make_directory(self, path: str) -> None: ...  # durable when it returns
+
+    def list(self, directory: str) -> list[str]: ...
+
+    def open(self, path: str, *, write: bool = False) -> File: ...
+
+    def create(self, path: str) -> File: ...  # a new file, open for writing; FileExistsError
+
+    def rename(self, old: str, new: str) -> None: ...  # over an existing file, atomically
+
+    def unlink(self, path: str) -> None: ...
+
+    def sync_directory(self, directory: str) -> None: ...
+
+    def lock(self, path: str) -> Lock: ...  # StorageError that names the holder
+
+
+class Indexer(Protocol):
+    """Builds the side file's topic section from a sealed segment."""
+
+    def build(self, names: Sequence[bytes], batch_topics: Sequence[memoryview]) -> bytes:
+        """`names` by topic id; for each batch of the batch index its column of topic ids (format `I`)."""
+        ...

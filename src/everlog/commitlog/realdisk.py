@@ -1,0 +1,127 @@
+"""The disk itself: files of the operating system, and a lock that names its holder."""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Sequence
+
+from everlog.base import StorageError
+from everlog.commitlog.ports import Block
+from everlog.commitlog.syncwrite import write_blocks
+
+
+class RealFile:
+    """A file descriptor; closed when nothing refers to it any more, so a reader outlives a merge or a removal."""
+
+    def __init__(self, path: str, flags: int) -> None:
+        self._fd = os.open(path, flags | os.O_CLOEXEC, 0o640)
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """Up to `size` bytes, fewer only where the file ends."""
+        data = os.pread(self._fd, size, position)
+        while len(data) < size:
+            more = os.pread(self._fd, size - len(data), position + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def write_at(self, position: int, blocks: Sequence[Block]) -> None:
+        """All of the blocks, one behind the other."""
+        write_blocks(self._fd, position, blocks, False)
+
+    def commit_at(self, position: int, blocks: Sequence[Block]) -> None:
+        """Write and sync in one stretch without the interpreter lock."""
+        write_blocks(self._fd, position, blocks, True)
+
+    def sync(self) -> None:
+        """Make what was written survive a crash."""
+        os.fdatasync(self._fd)
+
+    def truncate(self, size: int) -> None:
+        """Cut the file."""
+        os.ftruncate(self._fd, size)
+
+    def size(self) -> int:
+        """How many bytes it has."""
+        return os.fstat(self._fd).st_size
+
+    def close(self) -> None:
+        """Close the descriptor; once is enough."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        if getattr(self, "_fd", -1) >= 0:
+            self.close()
+
+
+class RealLock:
+    """An flock on a file that says who holds it: gone with the process, however it ends."""
+
+    def __init__(self, path: str) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(self._fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            os.close(self._fd)
+            raise StorageError(
+                f"{path} is held by process {holder}, which writes to this log",
+                hint="stop that process, or open the log read-only",
+            ) from error
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, b"%d\n" % os.getpid(), 0)
+
+    def release(self) -> None:
+        """Let another writer in; once is enough."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class RealDisk:
+    """Files of the operating system."""
+
+    def make_directory(self, path: str) -> None:
+        """A directory and those above it that are missing, durable when it returns."""
+        if os.path.isdir(path):
+            return
+        above = os.path.dirname(os.path.abspath(path))
+        self.make_directory(above)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o750)
+        self.sync_directory(above)
+
+    def list(self, directory: str) -> list[str]:
+        """The names in a directory."""
+        return os.listdir(directory)
+
+    def open(self, path: str, *, write: bool = False) -> RealFile:
+        """An existing file."""
+        return RealFile(path, os.O_RDWR if write else os.O_RDONLY)
+
+    def create(self, path: str) -> RealFile:
+        """A new file."""
+        return RealFile(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+
+    def rename(self, old: str, new: str) -> None:
+        """Put a file in another's place."""
+        os.replace(old, new)
+
+    def unlink(self, path: str) -> None:
+        """Take a name away."""
+        os.unlink(path)
+
+    def sync_directory(self, directory: str) -> None:
+        """Make names that came, changed or went survive a crash."""
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def lock(self, path: str) -> RealLock:
+        """The writer's lock."""
+        return RealLock(path)

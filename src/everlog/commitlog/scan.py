@@ -1,0 +1,159 @@
+"""Walks a segment's batches where no index does: after a crash, beside a writer, and to make a side file again.
+
+Invariant: what is accepted is whole, stands where the log put it and has the offsets that follow. A bad batch is
+damage once a good one is found behind it; with none behind it, it is the tail, and the caller decides what that is.
+"""
+
+from everlog.base import Records, StorageError, TopicTable
+from everlog.commitlog.batchindex import GrowingIndex
+from everlog.commitlog.damage import Damage
+from everlog.commitlog.framing import FRAME_BYTES, HEADER_BYTES, Frame, find_frame, read_frame
+from everlog.commitlog.ports import File
+
+WINDOW_BYTES = 4 << 20
+
+
+def new_table() -> TopicTable:
+    """The names of a segment's topics: a segment's own bytes are the limit."""
+    return TopicTable(0, 1 << 30, 1 << 31)
+
+
+class Scan:
+    """The batches of one segment so far; goes on from where it stopped when the segment has grown."""
+
+    def __init__(self, file: File, path: str, salt: int, base_offset: int) -> None:
+        self.file = file
+        self.path = path
+        self.salt = salt
+        self.index = GrowingIndex()
+        self.table = new_table()
+        self.damage: list[Damage] = []
+        self.position = HEADER_BYTES  # behind the last accepted batch
+        self.offset = base_offset  # so too
+        self.last_time = 0
+        self._missing: set[int] = set()  # topic ids whose names were in a batch that is lost
+        self._suspects: list[Damage] = []
+        self._window = b""
+        self._window_at = 0
+
+    def resume(self, index: GrowingIndex, names: list[bytes], position: int, offset: int, last_time: int) -> None:
+        """Begin behind what a side file covers."""
+        self.index = index
+        for name in names:
+            self.table.intern(name)
+        self.position, self.offset, self.last_time = position, offset, last_time
+
+    def run(self, limit: int, *, complete: bool) -> None:
+        """Walk up to a position; `complete` says that all below it was committed, so a bad end is damage too."""
+        at = self.position
+        while at < limit:
+            at = self._step(at, limit)
+        self._window = b""
+        if complete and self.position < limit:
+            self._suspects = self._suspects or [Damage(self.path, self.position, "no batch begins here")]
+            self._confirm(self.offset)
+            self.position = limit
+        self._suspects = []
+
+    def _step(self, at: int, limit: int) -> int:
+        """Take in what stands at a position; where to look next."""
+        head = self._bytes(at, FRAME_BYTES, limit)
+        frame = read_frame(head, 0, at, self.salt)
+        if frame is None:
+            return self._unframed(at, limit)
+        data = self._bytes(at + FRAME_BYTES, frame.size, limit)
+        records = self._opened(data, frame.base_offset)
+        if len(data) == frame.size and records is not None and records.count == frame.count and records.verify():
+            if frame.base_offset < self.offset:
+                self._suspect(at, "a batch has offsets that an earlier one has", self.offset)
+            else:
+                self._accept(records, at)
+            return frame.end
+        if records is not None and records.verify_columns():
+            self._learn(records)
+        self._suspect(at, "a batch fails its check", frame.base_offset + frame.count)
+        return frame.end
+
+    def _unframed(self, at: int, limit: int) -> int:
+        """No frame stands here: the batch behind it may be whole; else look for the next frame."""
+        data = self._bytes(at + FRAME_BYTES, limit - at - FRAME_BYTES, limit, at_most=WINDOW_BYTES)
+        records = self._opened(data, self.offset)
+        if records is not None and not self._suspects and records.verify():
+            self._accept(records, at)
+            self.damage.append(Damage(self.path, at, "the frame of a batch fails its check; the batch is whole"))
+            return self.position
+        frame = self._find(at + 8, limit)
+        self._suspect(at, "no batch begins here", frame.base_offset if frame else self.offset)
+        return frame.position if frame else limit
+
+    def _opened(self, data: bytes, base_offset: int) -> Records | None:
+        try:
+            records = Records(data, 0, self.table)
+        except StorageError:
+            return None
+        return records if records.base_offset == base_offset else None
+
+    def _find(self, start: int, limit: int) -> Frame | None:
+        """The next frame that can be the log's, looked for in windows that overlap by a frame."""
+        at = start
+        while at < limit:
+            window = self.file.read_at(at, min(WINDOW_BYTES, limit - at))
+            frame = find_frame(window, 0, at, self.salt)
+            while frame is not None and frame.base_offset < self.offset:
+                frame = find_frame(window, frame.position - at + 8, at, self.salt)
+            if frame is not None or len(window) < WINDOW_BYTES:
+                return frame
+            at += WINDOW_BYTES - FRAME_BYTES
+        return None
+
+    def _suspect(self, at: int, what: str, end_offset: int) -> None:
+        self._suspects.append(Damage(self.path, at, what, 0, end_offset))
+
+    def _confirm(self, next_offset: int) -> None:
+        """What was suspect has a good batch behind it, which begins with this offset: it is no tail."""
+        offset = self.offset
+        for suspect in self._suspects:
+            end = max(offset, min(suspect.to_offset, next_offset))
+            self.damage.append(Damage(suspect.path, suspect.position, suspect.what, offset, end))
+            offset = end
+        if offset < next_offset and self._suspects:
+            last = self.damage.pop()
+            self.damage.append(Damage(last.path, last.position, last.what, last.from_offset, next_offset))
+        self._suspects = []
+
+    def _accept(self, records: Records, at: int) -> None:
+        self._confirm(records.base_offset)
+        self._learn(records)
+        if self._missing and not self._missing.isdisjoint(topic_ids(records)):
+            what = "the names of a batch's topics were in a batch that is damaged"
+            end = records.base_offset + records.count
+            self.damage.append(Damage(self.path, at, what, records.base_offset, end))
+        else:
+            self.index.add(records, at + FRAME_BYTES)
+        self.position = at + FRAME_BYTES + records.size
+        self.offset = records.base_offset + records.count
+        self.last_time = records.last_time
+
+    def _learn(self, records: Records) -> None:
+        """Take in the names that a batch carries; ids that it skips were named in a batch that is lost."""
+        for topic in range(self.table.count, records.first_new_topic):
+            self._missing.add(topic)
+            self.table.intern(b"\0lost/%d" % topic)  # no topic has this name: MQTT forbids U+0000
+        if records.first_new_topic == self.table.count:
+            for name in records.new_names():
+                self.table.intern(name)
+
+    def _bytes(self, at: int, size: int, limit: int, at_most: int | None = None) -> bytes:
+        """A range of the file, read by windows."""
+        size = max(0, min(size, limit - at, at_most if at_most is not None else size))
+        start = at - self._window_at
+        if start < 0 or start + size > len(self._window):
+            self._window = self.file.read_at(at, max(size, min(WINDOW_BYTES, limit - at)))
+            self._window_at, start = at, 0
+        return self._window[start : start + size]
+
+
+def topic_ids(records: Records) -> memoryview:
+    """A batch's column of topic ids."""
+    start = records.start + records.layout.topics
+    return memoryview(records.data)[start : start + 4 * records.count].cast("I")

@@ -1,0 +1,36 @@
+"""The settings of a log, each with a safe default."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from everlog.base import UsageError
+
+Durability = Literal["memory", "flush", "fsync"]
+DURABILITIES: tuple[Durability, ...] = ("memory", "flush", "fsync")
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """How one shard's log is written, kept and cached."""
+
+    durability: Durability = "fsync"
+    segment_bytes: int = 64 << 20  # at this size the next batch begins a new segment
+    segment_us: int | None = None  # so does a batch when the segment's first record is older than this
+    batch_bytes: int = 1 << 20  # at this size the open batch is closed and the next begins
+    pending_bytes: int = 256 << 20  # of appended and not yet written records; at the limit appends are refused
+    tail_bytes: int = 32 << 20  # of recent batches in memory; the oldest written ones are dropped first
+    cache_bytes: int = 64 << 20  # of sealed segments' indexes and topic names in memory; the oldest used go first
+    retention_bytes: int | None = None
+    retention_us: int | None = None
+    merge_below: int = 256  # records: sealing merges when the mean batch holds fewer; 0 never merges
+    merge_records: int = 4096  # how many records a merged batch holds
+
+    def __post_init__(self) -> None:
+        if self.durability not in DURABILITIES:
+            raise UsageError(f"durability {self.durability!r} is none of {', '.join(DURABILITIES)}")
+        for name in ("segment_bytes", "batch_bytes", "pending_bytes", "merge_records"):
+            if getattr(self, name) <= 0:
+                raise UsageError(f"{name} must be above 0")
+        for name in ("tail_bytes", "cache_bytes", "merge_below"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"{name} must not be below 0")

@@ -1,0 +1,165 @@
+"""A segment's side file: its batch index, its topic names, and what the indexer made of its topics.
+
+Layout in `docs/formats/side-file.md`. Derived data: checked section by section, bound to the very file that it
+describes, and made again from the log when it is missing, damaged or of another version.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+
+import crc32c
+
+from everlog.commitlog.damage import CorruptFile
+from everlog.commitlog.ports import Disk, File
+
+MAGIC = b"EVLI"
+VERSION = 1
+HEADER_BYTES = 512
+MAX_SECTIONS = 8
+SEALED = 0x01  # the segment is complete; without it the file covers the first `covered` bytes of one that may grow
+
+_HEAD = struct.Struct("<4sHHIIQQQQQII")
+_SECTION = struct.Struct("<8sQQII")
+_SECTIONS_AT = 96
+_ENDS = struct.Struct("<I")
+
+
+@dataclass(frozen=True, slots=True)
+class SideSummary:
+    """What a side file says of its segment in its first bytes: enough to open a log without reading more."""
+
+    flags: int
+    segment_check: int  # SegmentHeader.check of the file that it describes
+    damaged: int  # fenced places in the segment
+    base_offset: int
+    end_offset: int
+    first_time: int
+    last_time: int
+    covered: int  # bytes of the segment file
+    batches: int
+    topics: int
+
+    @property
+    def sealed(self) -> bool:
+        """Whether the segment is complete."""
+        return bool(self.flags & SEALED)
+
+
+class SideSection:
+    """A section whose check was right when it was opened."""
+
+    def __init__(self, file: File, position: int, size: int) -> None:
+        self._file = file
+        self._position = position
+        self.size = size
+
+    def read_at(self, position: int, length: int) -> bytes:
+        """A range of the section, shorter where it ends."""
+        length = min(length, self.size - position)
+        return self._file.read_at(self._position + position, length) if length > 0 else b""
+
+
+class SideFile:
+    """An open side file."""
+
+    def __init__(self, path: str, file: File) -> None:
+        """Reads and checks the header; CorruptFile when it can't be trusted."""
+        self.path = path
+        self._file = file
+        head = file.read_at(0, HEADER_BYTES)
+        if len(head) < HEADER_BYTES or head[:4] != MAGIC:
+            raise CorruptFile(path, 0, "this is no side file")
+        if crc32c.crc32c(head[:-4]) != _ENDS.unpack_from(head, HEADER_BYTES - 4)[0]:
+            raise CorruptFile(path, 0, "the side file's header fails its check")
+        if _HEAD.unpack_from(head)[1] != VERSION:
+            raise CorruptFile(path, 4, f"side file version {_HEAD.unpack_from(head)[1]} is not known")
+        self.summary = _summary(head)
+        self._sections: dict[str, tuple[int, int, int]] = {}
+        for k in range(MAX_SECTIONS):
+            name, position, size, check, _ = _SECTION.unpack_from(head, _SECTIONS_AT + _SECTION.size * k)
+            if name.strip(b"\0"):
+                self._sections[name.rstrip(b"\0").decode()] = (position, size, check)
+        self._checked: set[str] = set()
+
+    def read(self, name: str) -> bytes:
+        """A whole section, checked."""
+        if name not in self._sections:
+            raise CorruptFile(self.path, 0, f"the side file has no section {name!r}")
+        position, size, check = self._sections[name]
+        data = self._file.read_at(position, size)
+        if len(data) != size or crc32c.crc32c(data) != check:
+            raise CorruptFile(self.path, position, f"section {name!r} of the side file fails its check")
+        self._checked.add(name)
+        return data
+
+    def section(self, name: str) -> SideSection | None:
+        """A section to read ranges of, None when there is none; checked whole when it is first asked for."""
+        if name not in self._sections:
+            return None
+        if name not in self._checked:
+            self.read(name)
+        position, size, _ = self._sections[name]
+        return SideSection(self._file, position, size)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
+
+
+def _summary(head: bytes) -> SideSummary:
+    _, _, flags, check, damaged, base, end, first, last, covered, batches, topics = _HEAD.unpack_from(head)
+    return SideSummary(flags, check, damaged, base, end, first, last, covered, batches, topics)
+
+
+def encode(summary: SideSummary, sections: Sequence[tuple[str, bytes]]) -> list[bytes]:
+    """The blocks of a side file, in order."""
+    if len(sections) > MAX_SECTIONS:
+        raise ValueError(f"a side file has at most {MAX_SECTIONS} sections")
+    flags, check, damaged, *rest = astuple(summary)
+    head = bytearray(HEADER_BYTES)
+    _HEAD.pack_into(head, 0, MAGIC, VERSION, flags, check, damaged, *rest)
+    blocks: list[bytes] = []
+    at = HEADER_BYTES
+    for k, (name, data) in enumerate(sections):
+        _SECTION.pack_into(
+            head, _SECTIONS_AT + _SECTION.size * k, name.encode(), at, len(data), crc32c.crc32c(data), 0
+        )
+        padding = bytes(-len(data) % 8)
+        blocks += [data, padding]
+        at += len(data) + len(padding)
+    struct.pack_into("<I", head, HEADER_BYTES - 4, crc32c.crc32c(head[:-4]))
+    return [bytes(head), *blocks]
+
+
+def write(disk: Disk, directory: str, path: str, blocks: Sequence[bytes], temporary: str) -> None:
+    """Put a side file in place: whole and durable under its name, or not at all."""
+    file = disk.create(temporary)
+    try:
+        file.commit_at(0, [block for block in blocks if block])
+    finally:
+        file.close()
+    disk.rename(temporary, path)
+    disk.sync_directory(directory)
+
+
+def pack_names(names: Sequence[bytes]) -> bytes:
+    """Topic names by id: their ends, then their bytes."""
+    ends = bytearray(4 * len(names))
+    at = 0
+    for k, name in enumerate(names):
+        at += len(name)
+        _ENDS.pack_into(ends, 4 * k, at)
+    return b"".join((ends, *names))
+
+
+def unpack_names(data: bytes, count: int) -> list[bytes]:
+    """The names in a section, which was checked."""
+    base = 4 * count
+    ends = memoryview(data)[:base].cast("I")
+    names = []
+    start = 0
+    for end in ends:
+        names.append(data[base + start : base + end])
+        start = end
+    return names

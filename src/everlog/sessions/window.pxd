@@ -1,0 +1,48 @@
+cimport cython
+from libc.stdint cimport uint16_t, uint32_t, uint64_t
+
+from everlog.base.columns cimport AckRun
+from everlog.base.memory cimport pointer, u16s, u32s, u64s
+from everlog.base.records cimport Records
+from everlog.mqtt.outbound cimport PublishWriter
+
+cdef enum:
+    _DONE = 0
+    _SENT_1 = 1
+    _SENT_2 = 2
+    _RELEASED = 3
+    IDS = 65535
+    OFFSET_BITS = 56
+
+
+cdef class Window:
+    cdef readonly Py_ssize_t limit, inflight, span
+    cdef Py_ssize_t head
+    cdef readonly int head_id
+    cdef Py_ssize_t mask
+    cdef bytearray states, positions
+    cdef readonly dict parked
+
+    @cython.locals(free=Py_ssize_t)
+    cpdef Py_ssize_t room(self) except -1
+
+    @cython.locals(count=Py_ssize_t, used=Py_ssize_t, lengths="uint32_t*", chosen="uint32_t*", every=bint,
+                   raw="unsigned char*", base=Py_ssize_t, states="unsigned char*", positions="uint64_t*",
+                   place=Py_ssize_t, kept=uint64_t, k=Py_ssize_t, i=Py_ssize_t, qos=int)
+    cpdef sent(self, PublishWriter writer, Records records, rows, Py_ssize_t start, uint64_t shard)
+
+    @cython.locals(ids="uint16_t*", reasons="unsigned char*", states="unsigned char*", kind=int, k=Py_ssize_t,
+                   delta=Py_ssize_t, slot=Py_ssize_t, state=int)
+    cpdef bytes acked(self, AckRun run)
+
+    @cython.locals(positions="uint64_t*", k=Py_ssize_t, slot=Py_ssize_t)
+    cpdef list pending(self)
+
+    @cython.locals(size=Py_ssize_t, k=Py_ssize_t, old=Py_ssize_t)
+    cdef int _grow(self, Py_ssize_t span) except -1
+
+    @cython.locals(positions="uint64_t*", slot=Py_ssize_t)
+    cdef int _park(self, Py_ssize_t count) except -1
+
+    cdef Py_ssize_t _clear_of_parked(self, Py_ssize_t free) except -1
+    cdef int _acked_parked(self, int packet_id, int kind, int reason, bytearray released) except -1

@@ -1,0 +1,199 @@
+"""What was sent to a client at QoS 1 or 2 and is not acknowledged: a ring of packet ids in the order of sending.
+
+Ids are given one after the other, so an id tells its place in the ring. Acks may come in any order. One that stays out
+does not hold the ring back: it is parked in a table of its own, and its id is passed over until it is free.
+Invariants: the ring holds the ids from `head_id` on, `span` of them; `inflight` counts those not done, parked ones too.
+"""
+
+import cython
+
+from everlog.base import UsageError
+
+if not cython.compiled:
+    from everlog.base.columns import AckRun
+    from everlog.base.memory import pointer, u16s, u32s, u64s
+    from everlog.base.records import Records
+    from everlog.mqtt import PublishWriter
+
+    # The state of an id. Free and finished are the same to the ring.
+    _DONE, _SENT_1, _SENT_2, _RELEASED = range(4)
+    IDS = 65_535
+    OFFSET_BITS = 56
+
+NOT_KEPT = 0xFF  # the shard of a message that is in no log
+_SMALLEST_RING = 16
+
+
+class Window:
+    """The messages under way to one client, at most `limit` at a time."""
+
+    def __init__(self, limit: int) -> None:
+        if not 1 <= limit <= IDS:
+            raise UsageError(f"a window holds 1 to {IDS} messages, not {limit}")
+        self.limit = limit
+        self.inflight = 0
+        self.head_id = 1
+        self.span = 0
+        self.head = 0
+        self.mask = _SMALLEST_RING - 1
+        self.states = bytearray(_SMALLEST_RING)
+        self.positions = bytearray(8 * _SMALLEST_RING)
+        self.parked: dict[int, tuple[int, int]] = {}
+
+    @property
+    def next_id(self) -> int:
+        """The id that the next message gets."""
+        return (self.head_id - 1 + self.span) % IDS + 1
+
+    def room(self) -> int:
+        """How many ids from `next_id` on may be used now."""
+        free = self.limit - self.inflight
+        if free <= 0:
+            return 0
+        if self.span + free > IDS - 1:
+            self._park(self.span + free - (IDS - 1))
+        if self.parked:
+            return self._clear_of_parked(free)
+        return free
+
+    def sent(self, writer: PublishWriter, records: Records, rows: bytearray | None, start: int, shard: int) -> None:
+        """Take in what `writer` has just written of these records, from row `start` on."""
+        count = writer.stopped_at - start
+        used = writer.ids_used
+        self._grow(self.span + used)
+        lengths = u32s(writer.scratch)
+        chosen = u32s(rows if rows is not None else b"")
+        every = rows is None
+        raw = pointer(records.data)
+        base = records.start + records.layout.flags
+        states = pointer(self.states)
+        positions = u64s(self.positions)
+        place = self.head + self.span
+        kept = shard << OFFSET_BITS
+        for k in range(count):
+            i = start + k if every else chosen[start + k]
+            qos = raw[base + i] >> 1 & 3
+            if lengths[2 * k] == 0 or qos == 0 or writer.max_qos == 0:
+                continue
+            if qos > writer.max_qos:
+                qos = writer.max_qos
+            states[place & self.mask] = qos
+            positions[place & self.mask] = kept | records.offset(i)
+            place += 1
+        self.span += used
+        self.inflight += used
+
+    def acked(self, run: AckRun) -> bytes:
+        """Take in acks; the packet ids (as a column) that a PUBREL must follow for."""
+        ids = u16s(run.ids)
+        reasons = pointer(run.reasons)
+        states = pointer(self.states)
+        kind = run.packet_type
+        released = bytearray()
+        for k in range(len(run)):
+            delta = ids[k] - self.head_id
+            if delta < 0:
+                delta += IDS
+            if delta >= self.span:
+                self._acked_parked(ids[k], kind, reasons[k], released)
+                continue
+            slot = (self.head + delta) & self.mask
+            state = states[slot]
+            if state == _DONE:
+                self._acked_parked(ids[k], kind, reasons[k], released)
+            elif kind == 5 and state == _SENT_2 and reasons[k] < 0x80:
+                states[slot] = _RELEASED
+                released += run.ids[2 * k : 2 * k + 2]
+            elif kind == 5 and state == _RELEASED:
+                released += run.ids[2 * k : 2 * k + 2]
+            elif (
+                (kind == 4 and state == _SENT_1)
+                or (kind == 7 and state == _RELEASED)
+                or (kind == 5 and state == _SENT_2)
+            ):
+                states[slot] = _DONE
+                self.inflight -= 1
+        while self.span > 0 and states[self.head & self.mask] == _DONE:
+            self.head += 1
+            self.span -= 1
+            self.head_id = self.head_id + 1 if self.head_id < IDS else 1
+        return bytes(released)
+
+    def pending(self) -> list[tuple[int, int, int]]:
+        """What is under way, oldest first: (packet id, state, position); state 1 and 2 are the QoS sent, 3 released."""
+        parked = sorted([(position, packet_id, state) for packet_id, (state, position) in self.parked.items()])
+        waiting = [(packet_id, state, position) for position, packet_id, state in parked]
+        positions = u64s(self.positions)
+        for k in range(self.span):
+            slot = (self.head + k) & self.mask
+            if self.states[slot] != _DONE:
+                waiting.append(((self.head_id - 1 + k) % IDS + 1, self.states[slot], positions[slot]))
+        return waiting
+
+    def restore(self, pending: list[tuple[int, int, int]], next_id: int) -> None:
+        """Begin with what was under way before, all of it parked, and go on from `next_id`."""
+        self.parked = {packet_id: (state, position) for packet_id, state, position in pending}
+        self.inflight = len(self.parked)
+        self.span = 0
+        self.head_id = next_id
+
+    def _grow(self, span: int) -> int:
+        size = self.mask + 1
+        if span <= size:
+            return 0
+        while size < span:
+            size *= 2
+        states = bytearray(size)
+        positions = bytearray(8 * size)
+        for k in range(self.span):
+            old = (self.head + k) & self.mask
+            states[k] = self.states[old]
+            positions[8 * k : 8 * k + 8] = self.positions[8 * old : 8 * old + 8]
+        self.head = 0
+        self.mask = size - 1
+        self.states = states
+        self.positions = positions
+        return 0
+
+    def _park(self, count: int) -> int:
+        """Make the ring shorter by so many ids at its old end; those not done go to the table."""
+        positions = u64s(self.positions)
+        for _ in range(min(count, self.span)):
+            slot = self.head & self.mask
+            if self.states[slot] != _DONE:
+                self.parked[self.head_id] = (self.states[slot], positions[slot])
+                self.states[slot] = _DONE
+            self.head += 1
+            self.span -= 1
+            self.head_id = self.head_id + 1 if self.head_id < IDS else 1
+        return 0
+
+    def _clear_of_parked(self, free: int) -> int:
+        """How many of the next ids are not parked, after passing over those that are."""
+        while self.next_id in self.parked:
+            self._grow(self.span + 1)
+            if self.span == 0:
+                self.head_id = self.head_id + 1 if self.head_id < IDS else 1
+            else:
+                self.states[(self.head + self.span) & self.mask] = _DONE
+                self.span += 1
+        packet_id = self.next_id
+        for k in range(free):
+            if (packet_id - 1 + k) % IDS + 1 in self.parked:
+                return k
+        return free
+
+    def _acked_parked(self, packet_id: int, kind: int, reason: int, released: bytearray) -> int:
+        entry = self.parked.get(packet_id)
+        if entry is None:
+            if kind == 5 and reason < 0x80:  # [MQTT-4.3.3-8] a PUBREC is always answered, known or not
+                released += packet_id.to_bytes(2, "little")
+            return 0
+        state = entry[0]
+        if kind == 5 and state >= _SENT_2 and reason < 0x80:
+            self.parked[packet_id] = (_RELEASED, entry[1])
+            released += packet_id.to_bytes(2, "little")
+        elif (kind == 4 and state == _SENT_1) or (kind == 7 and state == _RELEASED) or (kind == 5 and state == _SENT_2):
+            del self.parked[packet_id]
+            self.inflight -= 1
+        return 0

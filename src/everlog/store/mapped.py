@@ -1,0 +1,24 @@
+"""Reading memory that may be a mapped file: an I/O error or a file cut short is an answer, not the end of the process.
+
+Never compiled itself: the `.pxd` beside it holds the inline C twins, which `segmentrows`, and no other kernel,
+cimports (the signal handler chains to the one before it, and two of ours would chain to each other). Interpreted, an
+error on a mapped page still ends the process; the log's plain reads do not have that weakness.
+"""
+
+
+def address(view: memoryview) -> memoryview:
+    """The bytes of a buffer; in C their address, valid while the view is held."""
+    return view
+
+
+def faulted() -> bool:
+    """False when it is called; in C the code goes on from here with True if what follows touches a lost page."""
+    return False
+
+
+def unguard() -> None:
+    """Lost pages are no longer expected on this thread."""
+
+
+def ahead(source: memoryview, position: int) -> None:
+    """A hint that this byte will be read soon."""

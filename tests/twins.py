@@ -1,0 +1,82 @@
+"""Both twins of the kernels in one process, so that a test can ask them the same and compare the answers.
+
+`COMPILED` is None when there is nothing compiled to load (a pure install, or EVERLOG_PURE=1). Only the kernels are
+loaded twice: errors, packets and the plain codec are shared, so values of both twins can be compared.
+"""
+
+import importlib
+import sys
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from everlog import _kernels
+
+_HOMES = {
+    "everlog.base.interning": ("TopicTable",),
+    "everlog.base.columns": ("AckRun", "MessageColumns", "PublishRun"),
+    "everlog.base.records": ("Layout", "RecordBuilder", "Records"),
+    "everlog.mqtt.inbound": ("Decoder",),
+    "everlog.mqtt.outbound": ("PublishWriter", "write_acks", "write_answers"),
+}
+
+
+class Twin:
+    """The kernels' names as one of the twins defines them."""
+
+    TopicTable: Any
+    AckRun: Any
+    MessageColumns: Any
+    PublishRun: Any
+    Layout: Any
+    RecordBuilder: Any
+    Records: Any
+    Decoder: Any
+    PublishWriter: Any
+    write_acks: Any
+    write_answers: Any
+
+    def __init__(self, name: str, modules: Mapping[str, ModuleType]) -> None:
+        self.name = name
+        for module, names in _HOMES.items():
+            for each in names:
+                setattr(self, each, getattr(modules[module], each))
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def _load() -> dict[str, ModuleType]:
+    return {name: importlib.import_module(name) for name in _kernels.KERNELS}
+
+
+def _load_interpreted() -> dict[str, ModuleType]:
+    usual = _load()
+    finder = _kernels.PureFinder()
+    for name in usual:
+        del sys.modules[name]
+    sys.meta_path.insert(0, finder)
+    try:
+        return _load()
+    finally:
+        sys.meta_path.remove(finder)
+        for name, module in usual.items():
+            sys.modules[name] = module
+            parent, _, child = name.rpartition(".")
+            setattr(sys.modules[parent], child, module)
+
+
+IS_COMPILED = not _kernels.interpreted()
+COMPILED = Twin("compiled", _load()) if IS_COMPILED else None
+PURE = Twin("interpreted", _load_interpreted() if IS_COMPILED else _load())
+TWINS = [twin for twin in (COMPILED, PURE) if twin is not None]
+AMBIENT = TWINS[0]  # what `import everlog` gives in this process
+
+needs_both = pytest.mark.skipif(
+    COMPILED is None, reason="needs both twins; the kernels are not compiled or EVERLOG_PURE=1 is set"
+)
+needs_compiled = pytest.mark.skipif(
+    COMPILED is None, reason="too much for interpreted kernels; they are not compiled or EVERLOG_PURE=1 is set"
+)
