@@ -4,6 +4,7 @@ Invariant: what is accepted is whole, stands where the log put it and has the of
 damage once a good one is found behind it; with none behind it, it is the tail, and the caller decides what that is.
 """
 
+from everlog.base import HEADER_BYTES as BATCH_HEADER_BYTES
 from everlog.base import Records, StorageError, TopicTable
 from everlog.commitlog.batchindex import GrowingIndex
 from everlog.commitlog.damage import Damage
@@ -11,6 +12,7 @@ from everlog.commitlog.framing import FRAME_BYTES, HEADER_BYTES, Frame, find_fra
 from everlog.commitlog.ports import File
 
 WINDOW_BYTES = 4 << 20
+BATCH_MAGIC = b"EVLB"
 
 
 def new_table() -> TopicTable:
@@ -76,8 +78,9 @@ class Scan:
 
     def _unframed(self, at: int, limit: int) -> int:
         """No frame stands here: the batch behind it may be whole; else look for the next frame."""
-        data = self._bytes(at + FRAME_BYTES, limit - at - FRAME_BYTES, limit, at_most=WINDOW_BYTES)
-        records = self._opened(data, self.offset)
+        head = self._bytes(at + FRAME_BYTES, BATCH_HEADER_BYTES, limit)
+        size = int.from_bytes(head[8:12], "little") if head[:4] == BATCH_MAGIC else 0
+        records = self._opened(self._bytes(at + FRAME_BYTES, size, limit), self.offset)
         if records is not None and not self._suspects and records.verify():
             self._accept(records, at)
             self.damage.append(Damage(self.path, at, "the frame of a batch fails its check; the batch is whole"))
@@ -143,9 +146,9 @@ class Scan:
             for name in records.new_names():
                 self.table.intern(name)
 
-    def _bytes(self, at: int, size: int, limit: int, at_most: int | None = None) -> bytes:
-        """A range of the file, read by windows."""
-        size = max(0, min(size, limit - at, at_most if at_most is not None else size))
+    def _bytes(self, at: int, size: int, limit: int) -> bytes:
+        """A range of the file up to the limit, read by windows."""
+        size = max(0, min(size, limit - at))
         start = at - self._window_at
         if start < 0 or start + size > len(self._window):
             self._window = self.file.read_at(at, max(size, min(WINDOW_BYTES, limit - at)))

@@ -3,7 +3,7 @@
 from everlog.mqtt.codec import decode, encode
 from everlog.mqtt.inbound import Decoder
 from everlog.mqtt.machine import NEXT, Event, State, Step, next_state, step_of
-from everlog.mqtt.outbound import PublishWriter, write_acks, write_answers
+from everlog.mqtt.outbound import MAX_PACKET_BYTES, PublishWriter, write_acks, write_answers
 from everlog.mqtt.packet_type import PacketType
 from everlog.mqtt.packets import (
     Ack,
@@ -26,15 +26,12 @@ from everlog.mqtt.packets import (
     Unsubscribe,
     Will,
 )
-from everlog.mqtt.properties import NO_PROPERTIES, PROPERTIES, Properties, PropertyRule, PropertyType
+from everlog.mqtt.properties import NO_PROPERTIES, PROPERTIES, Properties, PropertyRule, PropertyType, encode_identifiers
 from everlog.mqtt.reasons import Reason, return_code
 from everlog.mqtt.wire import MAX_VARINT, read_fixed_header
 
 __all__ = [
-    "Decoder",
-    "PublishWriter",
-    "write_acks",
-    "write_answers",
+    "MAX_PACKET_BYTES",
     "MAX_VARINT",
     "NEXT",
     "NO_PROPERTIES",
@@ -43,6 +40,7 @@ __all__ = [
     "Auth",
     "Connack",
     "Connect",
+    "Decoder",
     "Disconnect",
     "Event",
     "Packet",
@@ -55,6 +53,7 @@ __all__ = [
     "Puback",
     "Pubcomp",
     "Publish",
+    "PublishWriter",
     "Pubrec",
     "Pubrel",
     "Reason",
@@ -68,8 +67,11 @@ __all__ = [
     "Will",
     "decode",
     "encode",
+    "encode_identifiers",
     "next_state",
     "read_fixed_header",
     "return_code",
     "step_of",
+    "write_acks",
+    "write_answers",
 ]

@@ -5,7 +5,7 @@ publish kernel derive from it. The order of user properties and their duplicates
 properties in the order of their numbers.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
@@ -230,3 +230,8 @@ def check_topic_name(topic: str, wildcard_clause: str) -> None:
         malformed("an empty topic name", "MQTT-4.7.3-1")
     if "#" in topic or "+" in topic:
         malformed("a wildcard in a topic name", wildcard_clause)
+
+
+def encode_identifiers(identifiers: Iterable[int]) -> bytes:
+    """A run of Subscription Identifier properties, as PUBLISHes to a subscriber carry it."""
+    return b"".join(b"\x0b" + wire.varint(identifier) for identifier in identifiers)

@@ -22,17 +22,18 @@ cdef extern from *:
             sigaction(SIGBUS, &everlog_bus_before, NULL);  /* the access is tried again and ends the process */
     }
 
-    /* Asks each time, as another library may have taken the signal since. */
+    /* Once a kernel: what was there before is asked when the lost page is not ours. */
     static void everlog_guard(void) {
-        struct sigaction now, ours;
-        sigaction(SIGBUS, NULL, &now);
-        if (!(now.sa_flags & SA_SIGINFO) || now.sa_sigaction != everlog_on_bus) {
-            everlog_bus_before = now;
+        static volatile int installed;
+        if (!installed) {
+            struct sigaction ours;
             memset(&ours, 0, sizeof ours);
             ours.sa_sigaction = everlog_on_bus;
             ours.sa_flags = SA_SIGINFO | SA_ONSTACK;
             sigemptyset(&ours.sa_mask);
-            sigaction(SIGBUS, &ours, NULL);
+            sigaction(SIGBUS, NULL, &everlog_bus_before);
+            if (everlog_bus_before.sa_sigaction != everlog_on_bus) sigaction(SIGBUS, &ours, NULL);
+            installed = 1;
         }
         everlog_guarded = 1;
     }

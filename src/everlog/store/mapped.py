@@ -1,8 +1,8 @@
 """Reading memory that may be a mapped file: an I/O error or a file cut short is an answer, not the end of the process.
 
-Never compiled itself: the `.pxd` beside it holds the inline C twins, which `segmentrows`, and no other kernel,
-cimports (the signal handler chains to the one before it, and two of ours would chain to each other). Interpreted, an
-error on a mapped page still ends the process; the log's plain reads do not have that weakness.
+Never compiled itself: the `.pxd` beside it holds the inline C twins that kernels cimport. A function that reads mapped
+memory begins with `if faulted(): return ...`, holds no Python object, and its caller calls `unguard` behind it.
+Interpreted, an error on a mapped page does end the process; the log's own reads are not mapped.
 """
 
 

@@ -6,7 +6,7 @@ results go to the young one; when that is full, the old one is let go whole and 
 used again moves to the young one and stays the same object. Owned by one thread.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, TypeVar
 
 from pyroaring import BitMap
@@ -52,6 +52,7 @@ class MatchCache(Generic[K, V, R]):
     At most `max_topics` results are kept, and about `max_matches` subscriptions in them; at either limit the half
     used longest ago is let go, and a result larger than half of `max_matches` is not kept at all. While the cache is
     in use, filters are changed through it and not in the trie itself. An id stands for one name until `forget`.
+    `on_drop` is told the ids of results that are dropped or let go, so that a copy elsewhere can follow.
     """
 
     def __init__(
@@ -61,12 +62,14 @@ class MatchCache(Generic[K, V, R]):
         *,
         max_topics: int = MAX_TOPICS,
         max_matches: int = MAX_MATCHES,
+        on_drop: Callable[[Iterable[int]], None] | None = None,
     ) -> None:
         if max_topics < 2 or max_matches < 2:
             raise UsageError("a match cache holds at least 2 topics and 2 matches")
         self.version = 0  # goes up with every change of the subscriptions
         self._trie = trie
         self._make = make
+        self._on_drop = on_drop
         self._half_topics = max_topics // 2
         self._half_matches = max_matches // 2
         self._young: _Generation[R] = _Generation()
@@ -103,6 +106,11 @@ class MatchCache(Generic[K, V, R]):
         self.version += 1
         return sum(self._drop(generation, generation.postings.select(flt)) for generation in (self._young, self._old))
 
+    def clear(self) -> None:
+        """Drop every result and every id: the ids stand for other names from now on."""
+        self.version += 1
+        self._young, self._old = _Generation(), _Generation()
+
     def forget(self, topic_id: int, name: str) -> None:
         """Drop all that is known of an id that stood for `name` and may stand for another from now on."""
         for generation in (self._young, self._old):
@@ -110,6 +118,8 @@ class MatchCache(Generic[K, V, R]):
             generation.postings.remove(topic_id, name)
 
     def _drop(self, generation: _Generation[R], topic_ids: BitMap) -> int:
+        if self._on_drop is not None and topic_ids:
+            self._on_drop(topic_ids)
         return sum(map(generation.drop, topic_ids))
 
     def _miss(self, topic_id: int, name: str) -> R:
@@ -127,6 +137,8 @@ class MatchCache(Generic[K, V, R]):
         young = self._young
         is_known = topic_id in young.postings
         if (not is_known and len(young.postings) >= self._half_topics) or young.matches + matches > self._half_matches:
+            if self._on_drop is not None:
+                self._on_drop(old.results)
             self._old, self._young = young, _Generation()
             young, is_known = self._young, False
         if not is_known:

@@ -1,0 +1,19 @@
+"""app: settings from file, environment and flags, and a broker built from its parts."""
+
+from everlog.app.keys import Key, all_keys, section_meaning
+from everlog.app.loading import BadSettings, Loaded, load
+from everlog.app.settings import DEFAULT_HTTP_PORT, Settings, is_loopback, limits_of, log_arguments
+
+__all__ = [
+    "DEFAULT_HTTP_PORT",
+    "BadSettings",
+    "Key",
+    "Loaded",
+    "Settings",
+    "all_keys",
+    "is_loopback",
+    "limits_of",
+    "load",
+    "log_arguments",
+    "section_meaning",
+]

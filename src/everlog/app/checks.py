@@ -1,0 +1,92 @@
+"""What no single key shows: settings that contradict each other, and a broker that would be open to the world."""
+
+import os
+from collections.abc import Callable, Iterator
+
+from everlog.app.settings import Settings
+from everlog.base import PeerError, UsageError
+from everlog.topics import parse_filter
+
+SourceOf = Callable[[str], str]
+
+_FILES = ("listener.cert_file", "listener.key_file", "listener.client_ca_file", "security.acl_file")
+
+
+def contradictions(settings: Settings, source_of: SourceOf) -> list[UsageError]:
+    """Every reason why these settings can't be used together."""
+    return [
+        *_listeners(settings, source_of),
+        *_files(settings, source_of),
+        *_filters(settings, source_of),
+        *_open_to_the_world(settings, source_of),
+    ]
+
+
+def _listeners(settings: Settings, source_of: SourceOf) -> Iterator[UsageError]:
+    listener = settings.listener
+    ports = {
+        name: getattr(listener, name)
+        for name in ("port", "tls_port", "websocket_port", "websocket_tls_port")
+        if getattr(listener, name) is not None
+    }
+    if not ports:
+        yield UsageError(f"{source_of('listener.port')}: nothing to listen on", hint="set listener.port = 1883")
+    taken: dict[int, str] = {}
+    for name, port in ports.items():
+        if port and port in taken:
+            yield UsageError(
+                f"{source_of(f'listener.{name}')}: port {port} is also that of {taken[port]}", hint="choose another"
+            )
+        taken[port] = name
+    with_tls = [name for name in ports if "tls" in name]
+    for name in with_tls:
+        if listener.cert_file is None or listener.key_file is None:
+            yield UsageError(
+                f"{source_of(f'listener.{name}')}: TLS needs a certificate and its key",
+                hint="set listener.cert_file and listener.key_file",
+            )
+    for name in ("cert_file", "key_file", "client_ca_file"):
+        if getattr(listener, name) is not None and not with_tls:
+            yield UsageError(
+                f"{source_of(f'listener.{name}')}: no listener uses TLS", hint="set listener.tls_port = 8883"
+            )
+    if listener.require_client_cert and listener.client_ca_file is None:
+        yield UsageError(
+            f"{source_of('listener.require_client_cert')}: no authority to check client certificates against",
+            hint="set listener.client_ca_file",
+        )
+
+
+def _files(settings: Settings, source_of: SourceOf) -> Iterator[UsageError]:
+    for path, hint in (
+        *((path, "give the path of a readable file") for path in _FILES),
+        ("security.password_file", "create it: everlog passwd FILE USER"),
+    ):
+        section, _, name = path.partition(".")
+        file = getattr(getattr(settings, section), name)
+        if file is not None and not (os.path.isfile(file) and os.access(file, os.R_OK)):
+            yield UsageError(f"{source_of(path)}: {file} can't be read", hint=hint)
+
+
+def _filters(settings: Settings, source_of: SourceOf) -> Iterator[UsageError]:
+    for text in settings.keep.filters:
+        try:
+            parse_filter(text, allow_shared=False)
+        except PeerError as error:
+            yield UsageError(
+                f"{source_of('keep.filters')}: {text!r} is no topic filter: {error.message}",
+                hint="write it like sensors/#",
+            )
+
+
+def _open_to_the_world(settings: Settings, source_of: SourceOf) -> Iterator[UsageError]:
+    """A listener that other machines reach must ask who they are, unless somebody said in words that it need not."""
+    listener, security = settings.listener, settings.security
+    if settings.on_loopback or security.allow_anonymous is not None or security.password_file is not None:
+        return
+    plain = listener.port is not None or listener.websocket_port is not None
+    if plain or not listener.require_client_cert:
+        yield UsageError(
+            f"{source_of('listener.host')}: other machines could connect to {listener.host} without a password",
+            hint="set security.password_file (everlog passwd FILE USER), or security.allow_anonymous = true",
+        )

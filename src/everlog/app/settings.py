@@ -1,0 +1,176 @@
+"""The one schema of everything that can be set: sections of keys, each with type, unit, default and meaning.
+
+`Settings` is a frozen value; `load` (loading.py) makes one from file, environment and flags. The `[limits]` section is
+the broker's own `Limits`, so a limit is written down once.
+"""
+
+import ipaddress
+from typing import Annotated, Any, Literal, TypeAlias
+
+from msgspec import Meta, Struct, field
+
+from everlog.broker.limits import Limits
+
+BYTES: dict[str, Any] = {"unit": "bytes"}
+DURATION: dict[str, Any] = {"unit": "duration"}
+PATH: dict[str, Any] = {"unit": "path"}
+Bytes: TypeAlias = Annotated[int, Meta(ge=1, extra=BYTES)]
+FilePath: TypeAlias = Annotated[str, Meta(min_length=1, extra=PATH)]
+Port: TypeAlias = Annotated[int, Meta(ge=0, le=65_535)]
+
+DEFAULT_HTTP_PORT = 9001
+
+
+class Section(Struct, frozen=True, kw_only=True):
+    """One table of `everlog.toml`; the description of a key is its documentation."""
+
+
+class Listener(Section, frozen=True, kw_only=True):
+    """Where clients connect."""
+
+    host: Annotated[str, Meta(description="address of every MQTT listener; `0.0.0.0` or `::` for all interfaces")] = (
+        "127.0.0.1"
+    )
+    port: Annotated[Port | None, Meta(description="plain MQTT; `0` takes any free port, `none` opens none")] = 1883
+    tls_port: Annotated[Port | None, Meta(description="MQTT over TLS, usually 8883; needs `cert_file`")] = None
+    websocket_port: Annotated[Port | None, Meta(description="MQTT over WebSocket, path `/mqtt`")] = None
+    websocket_tls_port: Annotated[
+        Port | None, Meta(description="MQTT over secure WebSocket, path `/mqtt`; needs `cert_file`")
+    ] = None
+    cert_file: Annotated[FilePath | None, Meta(description="the server's certificate chain (PEM)")] = None
+    key_file: Annotated[FilePath | None, Meta(description="the certificate's private key (PEM)")] = None
+    client_ca_file: Annotated[
+        FilePath | None, Meta(description="authorities whose client certificates are accepted (PEM)")
+    ] = None
+    require_client_cert: Annotated[
+        bool, Meta(description="TLS clients must show a certificate; its CN is the user name")
+    ] = False
+    backlog: Annotated[int, Meta(ge=1, description="connections that the system queues before they are accepted")] = (
+        4096
+    )
+
+
+class Log(Section, frozen=True, kw_only=True):
+    """Where and how kept messages are written."""
+
+    data: Annotated[FilePath, Meta(description="the data directory; created when missing")] = "everlog-data"
+    shards: Annotated[int, Meta(ge=1, le=1024, description="number of logs; fixed once the directory exists")] = 1
+    durability: Annotated[
+        Literal["memory", "flush", "fsync"],
+        Meta(description="what an ack waits for: nothing, a write to the system, or a sync to the disk"),
+    ] = "fsync"
+    segment_bytes: Annotated[Bytes, Meta(description="at this size the next batch begins a new segment")] = 64 << 20
+    tail_bytes: Annotated[
+        int, Meta(ge=0, extra=BYTES, description="recent batches in memory, for each shard; older ones are read back")
+    ] = 32 << 20
+    retention_bytes: Annotated[
+        Bytes | None, Meta(description="kept for each shard; beyond, the oldest segments are deleted")
+    ] = None
+    retention_age: Annotated[
+        Annotated[float, Meta(gt=0, extra=DURATION)] | None,
+        Meta(description="segments whose last message is older than this are deleted"),
+    ] = None
+
+
+class Keep(Section, frozen=True, kw_only=True):
+    """What is kept for replay, beside what durable sessions are subscribed to."""
+
+    filters: Annotated[
+        tuple[str, ...], Meta(description="topic filters whose messages are written to the log (`--keep`, repeatable)")
+    ] = ()
+    min_qos: Annotated[int, Meta(ge=0, le=2, description="messages below this QoS are not kept for `filters`")] = 0
+
+
+class Security(Section, frozen=True, kw_only=True):
+    """Who may connect, and what they may do."""
+
+    allow_anonymous: Annotated[
+        bool | None,
+        Meta(description="clients without a proven user name; by default only on loopback, with no `password_file`"),
+    ] = None
+    password_file: Annotated[
+        FilePath | None, Meta(description="users and their argon2id hashes (`everlog passwd`)")
+    ] = None
+    acl_file: Annotated[FilePath | None, Meta(description="who may publish and subscribe to what; see acl.md")] = None
+
+
+class Http(Section, frozen=True, kw_only=True):
+    """Metrics and health over HTTP."""
+
+    host: Annotated[str, Meta(description="address of the HTTP listener")] = "127.0.0.1"
+    port: Annotated[
+        Port | None,
+        Meta(description=f"`0` takes {DEFAULT_HTTP_PORT} if it is free; another must be free; `none` opens none"),
+    ] = 0
+
+
+class Logging(Section, frozen=True, kw_only=True):
+    """The broker's own messages, on standard error."""
+
+    level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="the least that is written")] = (
+        "info"
+    )
+    format: Annotated[Literal["text", "json"], Meta(description="one line an event, for people or for programs")] = (
+        "text"
+    )
+
+
+class Sys(Section, frozen=True, kw_only=True):
+    """The `$SYS/broker/...` topics."""
+
+    interval: Annotated[
+        Annotated[float, Meta(ge=0, extra=DURATION)],
+        Meta(description="how often they are published; `0` never"),
+    ] = 10.0
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """Everything that can be set; the defaults are a broker for one machine."""
+
+    listener: Listener = field(default_factory=Listener)
+    log: Log = field(default_factory=Log)
+    keep: Keep = field(default_factory=Keep)
+    limits: Limits = field(default_factory=Limits)
+    security: Security = field(default_factory=Security)
+    http: Http = field(default_factory=Http)
+    logging: Logging = field(default_factory=Logging)
+    sys: Sys = field(default_factory=Sys)
+
+    @property
+    def on_loopback(self) -> bool:
+        """Whether no other machine can reach an MQTT listener."""
+        return is_loopback(self.listener.host)
+
+    @property
+    def allows_anonymous(self) -> bool:
+        """Whether a client needs no proven user name."""
+        if self.security.allow_anonymous is not None:
+            return self.security.allow_anonymous
+        return self.on_loopback and self.security.password_file is None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address to listen on stays within this machine; an unknown name does not."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def limits_of(settings: Settings) -> Limits:
+    """What the broker takes."""
+    return settings.limits
+
+
+def log_arguments(settings: Settings) -> dict[str, Any]:
+    """What `LogSettings` takes, by its own names."""
+    log = settings.log
+    return {
+        "durability": log.durability,
+        "segment_bytes": log.segment_bytes,
+        "tail_bytes": log.tail_bytes,
+        "retention_bytes": log.retention_bytes,
+        "retention_us": None if log.retention_age is None else round(log.retention_age * 1_000_000),
+    }

@@ -1,0 +1,116 @@
+"""Who gets a topic's messages: topics become audiences, numbers that stand for a tuple of deliveries.
+
+Topics with the same subscribers share an audience, so a batch splits into as many parts as there are different ones.
+The audience of each topic id is kept in one column that the partition kernel reads; when a filter comes or goes,
+exactly the topics that it matches become unknown again. Audience 0 is nobody.
+"""
+
+from collections.abc import Iterable
+
+from everlog.base import TopicTable
+from everlog.broker.groups import Group
+from everlog.mqtt import encode_identifiers
+from everlog.sessions import Delivery, Session, Subscribed
+from everlog.topics import Filter, MatchCache, SubscriptionTrie
+from everlog.topics import Subscription as Match
+
+UNKNOWN = b"\xff\xff\xff\xff"
+_MAX_AUDIENCES = 1 << 16  # beyond, all are forgotten and made anew as topics come by
+
+Member = Delivery | Group
+
+
+class Audiences:
+    """The live subscriptions, and for every topic id of `table` the audience they make."""
+
+    def __init__(self, table: TopicTable, max_topics: int = 200_000) -> None:
+        self._table = table
+        self._trie: SubscriptionTrie[Session, Subscribed] = SubscriptionTrie()
+        self._cache: MatchCache[Session, Subscribed, int] = MatchCache(
+            self._trie, self._make, max_topics=max_topics, on_drop=self._unknow
+        )
+        self._groups: dict[tuple[str, str], Group] = {}
+        self.column = bytearray()
+        self.members: list[tuple[Member, ...]] = [()]
+        self._numbers: dict[tuple[object, ...], int] = {(): 0}
+        self._generation = table.generation
+
+    def __len__(self) -> int:
+        return len(self._trie)
+
+    def subscribe(self, session: Session, flt: Filter, subscribed: Subscribed) -> None:
+        """A filter of a connected session, new or with other options."""
+        if flt.group is not None:
+            self._groups.setdefault((flt.group, flt.pattern), Group(flt.group, flt.pattern)).join(session, subscribed)
+        self._cache.insert(flt, session, subscribed)
+
+    def unsubscribe(self, session: Session, flt: Filter) -> bool:
+        """The filter is given up, or its session has no connection any more; whether it was there."""
+        if flt.group is not None:
+            group = self._groups.get((flt.group, flt.pattern))
+            if group is not None and group.leave(session):
+                del self._groups[flt.group, flt.pattern]
+        return self._cache.remove(flt, session) is not None
+
+    def resolve(self, topics: Iterable[int]) -> None:
+        """Find the audiences of these topic ids."""
+        if len(self.members) > _MAX_AUDIENCES:
+            self.forget()
+        self.extend()
+        for topic in topics:
+            number = self._cache.lookup(topic, self._table.name(topic).decode())
+            self.column[4 * topic : 4 * topic + 4] = number.to_bytes(4, "little")
+
+    def extend(self) -> None:
+        """Make the column as long as the table, new topics unknown."""
+        if self._generation != self._table.generation:
+            self._generation = self._table.generation
+            self.forget()
+        missing = 4 * self._table.count - len(self.column)
+        if missing > 0:
+            self.column.extend(UNKNOWN * (missing // 4))
+
+    def forget(self) -> None:
+        """Begin anew: every topic is unknown."""
+        self._cache.clear()
+        self.column = bytearray()
+        self.members = [()]
+        self._numbers = {(): 0}
+        self.extend()
+
+    def _unknow(self, topics: Iterable[int]) -> None:
+        for topic in topics:
+            self.column[4 * topic : 4 * topic + 4] = UNKNOWN
+
+    def _make(self, matches: list[Match[Session, Subscribed]]) -> int:
+        """The number of the audience that these subscriptions are."""
+        by_session: dict[Session, list[Subscribed]] = {}
+        groups: set[tuple[str, str]] = set()
+        for match in matches:
+            if match.filter.group is not None:
+                groups.add((match.filter.group, match.filter.pattern))
+            else:
+                by_session.setdefault(match.key, []).append(match.value)
+        key: tuple[object, ...] = (
+            *((id(session), *combine(subscribed)) for session, subscribed in by_session.items()),
+            *groups,
+        )
+        number = self._numbers.get(key)
+        if number is None:
+            members: list[Member] = [Delivery(session, *combine(subscribed)) for session, subscribed in by_session.items()]
+            members.extend(self._groups[group] for group in groups)
+            number = len(self.members)
+            self._numbers[key] = number
+            self.members.append(tuple(members))
+        return number
+
+
+def combine(subscribed: list[Subscribed]) -> tuple[int, bytes, bool, bool]:
+    """[MQTT-3.3.4-3] [MQTT-3.3.4-4] overlapping subscriptions as one: highest QoS, every identifier."""
+    identifiers = sorted({one.identifier for one in subscribed if one.identifier})
+    return (
+        max(one.qos for one in subscribed),
+        encode_identifiers(identifiers),
+        any(one.retain_as_published for one in subscribed),
+        all(one.no_local for one in subscribed),
+    )

@@ -1,0 +1,147 @@
+"""The segments of a shard in order, and reading by offset and time.
+
+Owned by the log; the thread that commits adds, the sealer replaces, retention removes, any thread reads. Invariants:
+segments are in order and do not overlap; only the last is written to; the tuple of segments is replaced, never changed.
+"""
+
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from everlog.base import Records
+from everlog.commitlog import contents as loading
+from everlog.commitlog.contents import Contents
+from everlog.commitlog.damage import DamageList
+from everlog.commitlog.ports import Disk
+from everlog.commitlog.views import SegmentView, first_at
+
+_UNKNOWN = -1
+
+
+@dataclass(slots=True)
+class Segment:
+    """What is known of a segment without reading it; -1 is not known yet."""
+
+    base_offset: int
+    end_offset: int = _UNKNOWN
+    first_time: int = _UNKNOWN
+    last_time: int = _UNKNOWN
+    bytes: int = _UNKNOWN
+    sealed: bool = False
+    contents: Contents | None = None  # held while the segment is written; else the cache holds it
+
+
+class Catalog:
+    """All segments of a shard."""
+
+    def __init__(self, disk: Disk, directory: str, cache_bytes: int, damage: DamageList) -> None:
+        self.disk = disk
+        self.directory = directory
+        self.damage = damage
+        self.salt = 0
+        self._cache_bytes = cache_bytes
+        self._cache: OrderedDict[int, Contents] = OrderedDict()
+        self._cache_lock = threading.Lock()
+        self._segments: tuple[Segment, ...] = ()
+        self._bases: tuple[int, ...] = ()
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The segments in order."""
+        return self._segments
+
+    def replace(self, segments: list[Segment] | tuple[Segment, ...]) -> None:
+        """Another set of segments, in order."""
+        self._bases = tuple(segment.base_offset for segment in segments)
+        self._segments = tuple(segments)
+
+    def add(self, segment: Segment) -> None:
+        """A new last segment."""
+        self.replace((*self._segments, segment))
+
+    def contents(self, segment: Segment) -> Contents:
+        """A segment opened for reading; FileNotFoundError when it was removed."""
+        held = segment.contents
+        if held is not None:
+            return held
+        with self._cache_lock:
+            cached = self._cache.get(segment.base_offset)
+            if cached is not None:
+                self._cache.move_to_end(segment.base_offset)
+                return cached
+        loaded = loading.load_complete(self.disk, self.directory, segment.base_offset, self.salt, self.damage)
+        self.keep(segment.base_offset, loaded)
+        return loaded
+
+    def keep(self, base_offset: int, contents: Contents) -> None:
+        """Put contents into the cache in place of what it held; beyond the limit the least recently used go."""
+        with self._cache_lock:
+            self._cache[base_offset] = contents
+            self._cache.move_to_end(base_offset)
+            held = sum(entry.memory_bytes for entry in self._cache.values())
+            while held > self._cache_bytes and len(self._cache) > 1:
+                held -= self._cache.popitem(last=False)[1].memory_bytes
+
+    def forget(self, base_offset: int) -> None:
+        """Drop contents from the cache; who reads them goes on doing so."""
+        with self._cache_lock:
+            self._cache.pop(base_offset, None)
+
+    def describe(self, segment: Segment) -> Segment:
+        """The segment with everything known of it, read if need be."""
+        if segment.last_time == _UNKNOWN or segment.end_offset == _UNKNOWN or segment.bytes == _UNKNOWN:
+            contents = self.contents(segment)
+            rows = len(contents.index)
+            segment.first_time, segment.last_time = contents.index.times()
+            segment.end_offset = contents.index.end_offset(rows - 1) if rows else segment.base_offset
+            segment.bytes = contents.file.size()
+        return segment
+
+    def locate(self, offset: int) -> int:
+        """The number of the segment that holds an offset or the first one behind it."""
+        return max(0, bisect_right(self._bases, offset) - 1)
+
+    def read(self, offset: int, max_bytes: int) -> list[Records]:
+        """Whole batches from the one that holds `offset` on, within one segment and `max_bytes` but at least one."""
+        segments = self._segments
+        k = self.locate(offset)
+        while k < len(segments):
+            try:
+                contents = self.contents(segments[k])
+            except FileNotFoundError:
+                k += 1  # removed by retention since
+                continue
+            row, rows = contents.index.find(offset), len(contents.index)
+            while row < rows:
+                last = contents.index.range_of(row, rows, max_bytes)
+                batches = contents.read_rows(row, last)
+                if batches:
+                    return batches
+                row = last
+            k += 1
+        return []
+
+    def offset_at(self, time_us: int) -> int | None:
+        """The first offset whose time is not before `time_us`, None when there is none."""
+        for segment in self._segments:
+            try:
+                if self.describe(segment).last_time < time_us:
+                    continue
+                contents = self.contents(segment)
+            except FileNotFoundError:
+                continue
+            rows = len(contents.index)
+            for row in range(contents.index.find_time(time_us), rows):
+                batches = contents.read_rows(row, row + 1)
+                if batches:
+                    return first_at(batches[0], time_us)
+        return None
+
+    def view(self, segment: Segment) -> SegmentView:
+        """A segment as it is now."""
+        self.describe(segment)
+        return SegmentView(
+            segment.base_offset, segment.end_offset, segment.first_time, segment.last_time, segment.bytes,
+            segment.sealed, lambda: self.contents(segment),
+        )  # fmt: skip

@@ -1,0 +1,94 @@
+"""Writes batches into segment files: the frames, the vectored write, the sync, and the roll to the next file.
+
+Driven by the one commit step at a time. Invariants: at most one group of batches is unsynced; a segment is created
+only after all of the one before it was written, and at `fsync` synced; nothing is reported before the file that holds
+it, and that file's name, would survive a crash.
+"""
+
+from collections.abc import Callable
+
+from everlog.base import Records, TopicTable
+from everlog.commitlog.batchindex import GrowingIndex
+from everlog.commitlog.catalog import Catalog, Segment
+from everlog.commitlog.contents import Contents
+from everlog.commitlog.framing import FRAME_BYTES, HEADER_BYTES, PREVIOUS_SYNCED, Frame, SegmentHeader
+from everlog.commitlog.paths import segment_path
+from everlog.commitlog.ports import Block
+
+
+class SegmentWriter:
+    """The end of the last segment."""
+
+    def __init__(self, catalog: Catalog, sync: bool, now_us: Callable[[], int]) -> None:
+        self._catalog = catalog
+        self._sync = sync
+        self._now_us = now_us
+        self.segment: Segment | None = None
+        self.position = HEADER_BYTES  # where the next frame goes
+
+    def adopt(self, segment: Segment, position: int) -> None:
+        """Go on behind what recovery found whole."""
+        self.segment = segment
+        self.position = position
+
+    def write(self, base_offset: int, batches: list[Records]) -> None:
+        """Write batches of one segment; OSError when they may not be there."""
+        if self.segment is not None and self.segment.base_offset == base_offset:
+            blocks, position = self._framed(self.position, batches)
+            self._commit(self._open_contents, self.position, blocks)
+        else:
+            position = self.begin(base_offset, batches[0].table, batches)
+        self._note(batches)
+        self.position = position
+
+    def begin(self, base_offset: int, table: TopicTable, batches: list[Records]) -> int:
+        """Create the next segment with its first batches, if any; where the next frame goes."""
+        catalog = self._catalog
+        header = SegmentHeader(
+            base_offset, self._now_us(), catalog.salt, flags=PREVIOUS_SYNCED if self._sync else 0
+        )
+        path = segment_path(catalog.directory, base_offset)
+        contents = Contents(path, catalog.disk.create(path), header, GrowingIndex(), table, catalog.damage)
+        blocks, position = self._framed(HEADER_BYTES, batches)
+        self._commit(contents, 0, [header.to_bytes(), *blocks])
+        if self._sync:
+            catalog.disk.sync_directory(catalog.directory)
+        self.segment = Segment(base_offset, base_offset, 0, 0, position, contents=contents)
+        catalog.add(self.segment)
+        self.position = position
+        return position
+
+    @property
+    def _open_contents(self) -> Contents:
+        assert self.segment is not None
+        assert self.segment.contents is not None
+        return self.segment.contents
+
+    def _commit(self, contents: Contents, position: int, blocks: list[Block]) -> None:
+        if self._sync:
+            contents.file.commit_at(position, blocks)
+        else:
+            contents.file.write_at(position, blocks)
+
+    def _framed(self, position: int, batches: list[Records]) -> tuple[list[Block], int]:
+        """The blocks to write from a position on, and where they end."""
+        blocks: list[Block] = []
+        for records in batches:
+            first = self._sync and not blocks
+            frame = Frame(position, records.base_offset, records.size, records.count, first)
+            blocks += (frame.to_bytes(self._catalog.salt), records.to_bytes())
+            position = frame.end
+        return blocks, position
+
+    def _note(self, batches: list[Records]) -> None:
+        """Make written batches findable."""
+        segment, contents = self.segment, self._open_contents
+        assert segment is not None
+        position = self.position if len(contents.index) else HEADER_BYTES
+        for records in batches:
+            contents.index.add(records, position + FRAME_BYTES)
+            position += FRAME_BYTES + records.size
+        segment.first_time = segment.first_time or batches[0].first_time
+        segment.last_time = batches[-1].last_time
+        segment.end_offset = batches[-1].base_offset + batches[-1].count
+        segment.bytes = position

@@ -1,0 +1,1 @@
+"""A package, so that `tests` is this one and not the `tests` that a dependency installs."""
