@@ -6,13 +6,14 @@ loaded twice: errors, packets and the plain codec are shared, so values of both 
 
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 import pytest
 
 from everlog import _kernels
+from everlog.mqtt import Publish, encode
 
 _HOMES = {
     "everlog.base.interning": ("TopicTable",),
@@ -80,3 +81,17 @@ needs_both = pytest.mark.skipif(
 needs_compiled = pytest.mark.skipif(
     COMPILED is None, reason="too much for interpreted kernels; they are not compiled or EVERLOG_PURE=1 is set"
 )
+
+
+def batch_of(
+    messages: Sequence[Publish], twin: Twin = AMBIENT, times_us: Sequence[int] = (), base_offset: int = 0, version: int = 5
+) -> Any:
+    """A batch of messages as clients sent them, each arriving at its time (1 s where none is given)."""
+    table = twin.TopicTable(3)
+    decoder = twin.Decoder(twin.MessageColumns(4), table, max_aliases=100, version=version)
+    builder = twin.RecordBuilder()
+    for i, message in enumerate(messages):
+        now_us = times_us[i] if times_us else 1_000_000
+        (run,) = decoder.feed(encode(message, version))
+        assert builder.append(run.columns, run.start, run.stop, now_us, table) == 1
+    return builder.take(base_offset)

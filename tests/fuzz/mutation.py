@@ -66,6 +66,7 @@ class Corpus:
 
     def __init__(self) -> None:
         self.connects = [each for each in vectors() if each.is_connect]
+        self.good_connects = [each for each in self.connects if each.reason is None]
         self.others: dict[tuple[int, bool], list[Vector]] = {}
         for vector in vectors():
             if not vector.is_connect:
@@ -96,10 +97,10 @@ class Corpus:
         packets = bytearray()
         spoken = version
         if version == 0:
-            first = chance.choice(self.connects)
+            first = chance.choice(self.good_connects if chance.random() < 0.8 else self.connects)
             packets += first.data
             spoken = first.version
-        for _ in range(chance.choice((0, 1, 1, 2, 5, 20))):
+        for _ in range(chance.choice((1, 1, 2, 5, 20))):
             kind = chance.random()
             pool = (self.messages if kind < 0.8 else self.others)[spoken, from_client]
             packets += chance.choice(pool if kind < 0.99 else self.connects).data

@@ -36,7 +36,7 @@ def attempt(target: object, data: bytes) -> None:
 
 
 def main(seconds: float, seed: int) -> int:
-    print(f"fuzzing for {seconds:.0f} s with seed {seed}: {TWINS}, kernels {_kernels.describe()}", flush=True)
+    print(f"fuzzing {TWINS} in {_kernels.SOURCE_ROOT} for {seconds:.0f} s with seed {seed}", flush=True)
     end = time.monotonic() + seconds
     done = 0
     for target, data in inputs(seed):

@@ -5,6 +5,7 @@ import inspect
 import io
 import json
 import os
+import re
 import tokenize
 import typing
 from collections.abc import Iterator
@@ -24,6 +25,15 @@ PREFIX = "EVERLOG_"
 
 _PARSE = {"bytes": parse_bytes, "duration": parse_seconds, "rate": parse_rate}
 _FORMAT: dict[str, Any] = {"bytes": format_bytes, "duration": format_seconds, "rate": format_rate}
+
+_WORDS: dict[Any, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    type(None): '"none"',
+    tuple[str, ...]: "a list of texts",
+}
 
 # The lowest and highest of a limit where it is not 1 and unbounded; the highest are the protocol's.
 LIMIT_RANGES: dict[str, tuple[int, int | None]] = {
@@ -71,7 +81,7 @@ class Key:
     @property
     def is_list(self) -> bool:
         """Whether it has many values."""
-        return typing.get_origin(self.type) is tuple
+        return any(typing.get_origin(member) is tuple for member in _members(self.type))
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -112,7 +122,10 @@ class Key:
     def _problem(self, given: Any, message: str) -> str:
         if self.choices:
             return f"{given!r} is none of {', '.join(self.choices)}"
-        return f"{given!r} does not fit: {message[:1].lower()}{message[1:]}"
+        bound = re.search(r"[<>]=? -?[0-9.]+$", message)
+        if bound:
+            return f"{given!r} is out of range, it must be {bound[0]}"
+        return f"{given!r} is not {' or '.join(_WORDS[member] for member in _members(self.type) if member in _WORDS)}"
 
     def hint(self) -> str:
         """What a good value looks like."""

@@ -90,10 +90,18 @@ def from_environment(environ: Mapping[str, str]) -> Found:
 
 def from_flags(flags: Iterable[tuple[str, str, Any]]) -> Found:
     """Flags as (flag, path of the key, value); None, and an empty list, were not given."""
-    keys = all_keys()
-    return Found(
-        tuple(Given(keys[path], value, flag) for flag, path, value in flags if value is not None and value != [])
-    )
+    given: list[Given] = []
+    problems: list[UsageError] = []
+    for flag, path, value in flags:
+        if value is None or value == []:
+            continue
+        if key := all_keys().get(path):
+            given.append(Given(key, value, flag))
+            continue
+        section, _, name = path.partition(".")
+        known = section in _sections()
+        problems.append(_unknown_key(flag, section, name) if known else _unknown_section(flag, section, value))
+    return Found(tuple(given), tuple(problems))
 
 
 def _sections() -> dict[str, None]:

@@ -1,6 +1,7 @@
 cimport cython
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
+from everlog.base.interning cimport TopicTable
 from everlog.base.memory cimport blank, check_of, copy, filled, get32, pointer, put32, put64, u32s
 from everlog.base.records cimport Layout, Records, marked, padded
 
@@ -12,7 +13,7 @@ cpdef bytearray select(Records records, object wanted, Py_ssize_t first_row=*, P
 
 @cython.locals(picks=bint, count=Py_ssize_t, property_bytes=Py_ssize_t, payload_bytes=Py_ssize_t, new=Py_ssize_t,
                name_bytes=Py_ssize_t, with_properties=bint, first=Records, before=Records, part=Records,
-               rows=bytearray, at_least=uint64_t, plan=Layout, writer=_Writer)
+               rows=bytearray, at_least=uint64_t, plan=Layout, writer=BatchWriter)
 cpdef Records gather(list parts, bint verified=*)
 
 cdef int _check_follows(Records before, Records part) except -1
@@ -22,7 +23,7 @@ cdef int _check_follows(Records before, Records part) except -1
 cdef Py_ssize_t _chosen(Records part, bytearray rows, bint of_properties) except -1
 
 
-cdef class _Writer:
+cdef class BatchWriter:
     cdef Layout plan
     cdef object block
     cdef bytearray mark
@@ -48,7 +49,7 @@ cdef class _Writer:
     cdef int some(self, Records part, bytearray rows, bint check) except -1
 
     @cython.locals(plan=Layout, out="unsigned char*", count=Py_ssize_t, kind=uint32_t)
-    cdef Records finish(self, Records first, uint32_t named, Py_ssize_t name_bytes, Py_ssize_t property_bytes,
+    cdef Records finish(self, TopicTable table, uint32_t named, Py_ssize_t name_bytes, Py_ssize_t property_bytes,
                         Py_ssize_t payload_bytes)
 
     @cython.locals(out="unsigned char*", i=Py_ssize_t)

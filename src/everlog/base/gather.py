@@ -11,6 +11,7 @@ import cython
 from everlog.base.errors import StorageError, UsageError
 
 if not cython.compiled:
+    from everlog.base.interning import TopicTable
     from everlog.base.memory import Buffer, blank, check_of, copy, filled, get32, pointer, put32, put64, u32s
     from everlog.base.records import Layout, Records, marked, padded
 
@@ -92,13 +93,13 @@ def gather(parts: list[tuple[Records, bytearray | None]], verified: bool = False
     plan = Layout(count, new, name_bytes, property_bytes, payload_bytes, with_properties, picks)
     if plan.end > _MAX_BATCH_BYTES:
         raise UsageError(f"a batch of {plan.end} bytes is too large: gather fewer")
-    writer = _Writer(plan, count, new, with_properties, picks)
+    writer = BatchWriter(plan, count, new, with_properties, picks)
     for part, rows in parts:
         if rows is None:
             writer.whole(part, new > 0)
         else:
             writer.some(part, rows, not verified)
-    return writer.finish(first, 0 if picks else first.first_new_topic, name_bytes, property_bytes, payload_bytes)
+    return writer.finish(first.table, 0 if picks else first.first_new_topic, name_bytes, property_bytes, payload_bytes)
 
 
 def _check_follows(before: Records, part: Records) -> int:
@@ -133,7 +134,7 @@ def _chosen(part: Records, rows: bytearray, of_properties: bool) -> int:
     return total
 
 
-class _Writer:
+class BatchWriter:
     """The block that is being filled, and how far each of its columns is."""
 
     def __init__(self, plan: Layout, count: int, new: int, with_properties: bool, with_offsets: bool) -> None:
@@ -268,7 +269,9 @@ class _Writer:
             put32(out, plan.property_ends + 4 * self.at, self.property_at)
         return 0
 
-    def finish(self, first: Records, named: int, name_bytes: int, property_bytes: int, payload_bytes: int) -> Records:
+    def finish(
+        self, table: TopicTable, named: int, name_bytes: int, property_bytes: int, payload_bytes: int
+    ) -> Records:
         """Write header, padding and check; the block becomes the batch."""
         plan = self.plan
         out = pointer(self.block)
@@ -301,7 +304,7 @@ class _Writer:
         self._pad(plan.properties + property_bytes)
         self._pad(plan.payloads + payload_bytes)
         put32(out, 12, check_of(out, 16, plan.properties - 16, 0))
-        return Records(filled(self.block), 0, first.table)
+        return Records(filled(self.block), 0, table)
 
     def _pad(self, at: int) -> int:
         """Zero the bytes from the end of a column to the next whole word."""

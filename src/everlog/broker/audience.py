@@ -33,6 +33,7 @@ class Audiences:
         self.column = bytearray()
         self.members: list[tuple[Member, ...]] = [()]
         self._numbers: dict[tuple[object, ...], int] = {(): 0}
+        self._by_session: dict[int, dict[Session, Delivery]] = {}
         self._generation = table.generation
 
     def __len__(self) -> int:
@@ -61,6 +62,14 @@ class Audiences:
             number = self._cache.lookup(topic, self._table.name(topic).decode())
             self.column[4 * topic : 4 * topic + 4] = number.to_bytes(4, "little")
 
+    def delivery(self, number: int, session: Session) -> Delivery | None:
+        """How a session that pulls gets the messages of an audience, if it is in it by itself."""
+        by_session = self._by_session.get(number)
+        if by_session is None:
+            alone = (member for member in self.members[number] if isinstance(member, Delivery))
+            by_session = self._by_session[number] = {member.session: member for member in alone}
+        return by_session.get(session)
+
     def extend(self) -> None:
         """Make the column as long as the table, new topics unknown."""
         if self._generation != self._table.generation:
@@ -76,6 +85,7 @@ class Audiences:
         self.column = bytearray()
         self.members = [()]
         self._numbers = {(): 0}
+        self._by_session = {}
         self.extend()
 
     def _unknow(self, topics: Iterable[int]) -> None:

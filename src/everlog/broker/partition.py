@@ -21,30 +21,45 @@ class Partitioner:
         self.rows = bytearray()
 
     def split(
-        self, records: Records, first_row: int, audience_of: bytearray, audiences: int
-    ) -> list[tuple[int, bytearray | None, int, int]]:
+        self, records: Records, first_row: int, names: bytearray, audience_of: bytearray, audiences: int
+    ) -> list[tuple[int, bytearray | None, int, int]] | set[int]:
         """(audience, rows, start, stop) for each audience with rows from `first_row` on; rows None means every row.
 
-        `audience_of` has a 32-bit audience for each topic id of the batch, each below `audiences`.
+        `names` has the broker's topic id of each topic id of the batch, `audience_of` the audience of each of the
+        broker's. Where audiences are not known yet, the answer is the set of those topics instead.
         """
         count = records.count
-        known = len(audience_of) // 4
+        known = len(names) // 4
+        resolved = len(audience_of) // 4
         raw = pointer(records.data)
         topics = records.start + records.layout.topics
+        name = u32s(names)
         audience = u32s(audience_of)
         if len(self.counts) < 4 * audiences:
             self.counts = bytearray(8 * audiences)
         counts = u32s(self.counts)
         touched: list[int] = []
+        missing: set[int] = set()
+        last = 0xFFFFFFFF
+        which = 0
         for i in range(first_row, count):
             topic = get32(raw, topics + 4 * i)
-            if topic >= known or audience[topic] >= audiences:
-                self.counts = bytearray(len(self.counts))
-                raise UsageError(f"topic {topic} of the batch has no audience")
-            which = audience[topic]
-            if counts[which] == 0:
-                touched.append(which)
+            if topic != last:
+                if topic >= known or name[topic] >= resolved:
+                    self.counts = bytearray(len(self.counts))
+                    raise UsageError(f"topic {topic} of the batch is unknown")
+                which = audience[name[topic]]
+                if which >= audiences:
+                    missing.add(name[topic])
+                    continue
+                last = topic
+                if counts[which] == 0:
+                    touched.append(which)
             counts[which] += 1
+        if missing:
+            for which in touched:
+                counts[which] = 0
+            return missing
         parts: list[tuple[int, bytearray | None, int, int]] = []
         if len(touched) == 1:
             which = touched[0]
@@ -62,7 +77,7 @@ class Partitioner:
             counts[which] = start
             start += size
         for i in range(first_row, count):
-            which = audience[get32(raw, topics + 4 * i)]
+            which = audience[name[get32(raw, topics + 4 * i)]]
             column[counts[which]] = i
             counts[which] += 1
         for which in touched:
@@ -141,3 +156,27 @@ def forget_ids(ids: bytes, received: bytearray) -> int:
             bits[place] &= 0xFF ^ bit
             count += 1
     return count
+
+
+def count_qos_2(run: PublishRun) -> int:
+    """How many QoS 2 messages of a run are new."""
+    flags = pointer(run.columns.flags)
+    count = 0
+    for i in range(run.start, run.stop):
+        if flags[i] & 0x86 == 0x04:
+            count += 1
+    return count
+
+
+def drop_reserved(run: PublishRun, reserved: bytearray) -> int:
+    """Mark messages as dropped whose topic has a byte set in `reserved`; how many."""
+    flags = pointer(run.columns.flags)
+    topics = u32s(run.columns.topics)
+    marks = pointer(reserved)
+    known = len(reserved)
+    dropped = 0
+    for i in range(run.start, run.stop):
+        if topics[i] < known and marks[topics[i]]:
+            flags[i] |= 0x80
+            dropped += 1
+    return dropped

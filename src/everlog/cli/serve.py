@@ -1,7 +1,6 @@
 """`everlog serve`: flags become settings, settings become a running broker."""
 
 import importlib
-from enum import Enum
 from typing import Annotated, Any
 
 import typer
@@ -9,27 +8,23 @@ import typer
 from everlog.app import load
 
 
-class Durability(str, Enum):
-    """What an ack waits for."""
-
-    memory = "memory"
-    flush = "flush"
-    fsync = "fsync"
-
-
 def serve(
-    config: Annotated[str | None, typer.Option(metavar="FILE", help="Settings; else everlog.toml here, if any.")] = None,
+    config: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Settings; else everlog.toml here, if any.")
+    ] = None,
     port: Annotated[str | None, typer.Option("--port", "-p", metavar="PORT", help="Plain MQTT; 0 takes any.")] = None,
     host: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Address to listen on.")] = None,
     data: Annotated[str | None, typer.Option("--data", "-d", metavar="DIR", help="The data directory.")] = None,
-    durability: Annotated[Durability | None, typer.Option(help="What an ack waits for.")] = None,
+    durability: Annotated[str | None, typer.Option(metavar="memory|flush|fsync", help="What an ack waits for.")] = None,
     keep: Annotated[
         list[str] | None, typer.Option(metavar="FILTER", help="Keep these topics for replay; repeatable.")
     ] = None,
     keep_min_qos: Annotated[str | None, typer.Option(metavar="QOS", help="Keep no message below this QoS.")] = None,
     shards: Annotated[str | None, typer.Option(metavar="N", help="Number of logs, when DIR is new.")] = None,
     retention_age: Annotated[str | None, typer.Option(metavar="TIME", help="Delete what is older, as 7d.")] = None,
-    retention_bytes: Annotated[str | None, typer.Option(metavar="SIZE", help="Delete the oldest beyond, as 10GiB.")] = None,
+    retention_bytes: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Delete the oldest beyond, as 10GiB.")
+    ] = None,
     tls_port: Annotated[str | None, typer.Option(metavar="PORT", help="MQTT over TLS.")] = None,
     websocket_port: Annotated[str | None, typer.Option(metavar="PORT", help="MQTT over WebSocket.")] = None,
     websocket_tls_port: Annotated[str | None, typer.Option(metavar="PORT", help="MQTT over secure WebSocket.")] = None,
@@ -65,7 +60,7 @@ def serve(
         "--client-ca-file": ("listener.client_ca_file", client_ca_file),
         "--require-client-cert": ("listener.require_client_cert", require_client_cert),
         "--data": ("log.data", data),
-        "--durability": ("log.durability", None if durability is None else durability.value),
+        "--durability": ("log.durability", durability),
         "--shards": ("log.shards", shards),
         "--retention-age": ("log.retention_age", retention_age),
         "--retention-bytes": ("log.retention_bytes", retention_bytes),

@@ -7,7 +7,7 @@ if it is a number, is the exit code: 0 done, 1 failed, 2 called wrongly, 130 int
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -45,7 +45,7 @@ _CommandLineError: type[Exception] = typer.BadParameter.__bases__[0]  # typer ke
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line; the exit code."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     chosen = next((word for word in words if not word.startswith("-")), None)
     everything = "_EVERLOG_COMPLETE" in os.environ  # the shell asks for the options of whatever is being typed
     app = _build({name for name in COMMANDS if everything or name == chosen})
@@ -71,7 +71,6 @@ def _build(loaded: set[str]) -> typer.Typer:
     app = typer.Typer(
         name="everlog",
         help="A durable MQTT broker whose history is a table.",
-        no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
@@ -85,14 +84,23 @@ def _build(loaded: set[str]) -> typer.Typer:
     return app
 
 
-def _root(
-    version: Annotated[bool, typer.Option("--version", help="Say the version and whether the kernels are compiled.")] = False,
-) -> None:
-    if version:
+def _say_version(wanted: bool) -> None:
+    if wanted:
         from everlog import _kernels
 
         print(f"everlog {__version__} (kernels {_kernels.describe()})")
         raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_say_version, is_eager=True, help="Say the version and whether kernels are compiled."
+        ),
+    ] = False,
+) -> None:
+    """The options of `everlog` itself."""
 
 
 def _stub() -> None:
@@ -101,10 +109,3 @@ def _stub() -> None:
 
 def _complain(message: str) -> None:
     print(f"everlog: {message}", file=sys.stderr)
-
-
-def as_command(function: Callable[..., Any]) -> typer.Typer:
-    """A function as an app of its own, for tests."""
-    app = typer.Typer(pretty_exceptions_enable=False)
-    app.command()(function)
-    return app

@@ -1,18 +1,34 @@
 """commitlog: append batches, read them back in order, survive a crash."""
 
-from everlog.commitlog.ports import Disk, File, Indexer
+from everlog.commitlog.batchindex import BatchIndex
+from everlog.commitlog.damage import CorruptFile, Damage
+from everlog.commitlog.ports import Disk, File, Indexer, Lock
+from everlog.commitlog.realdisk import RealDisk
+from everlog.commitlog.retention import RetentionPlan, plan_retention
 from everlog.commitlog.settings import Durability, LogSettings
-from everlog.commitlog.shard import BatchIndex, Damage, SegmentView, ShardLog, SideSection
+from everlog.commitlog.shard import ShardLog
+from everlog.commitlog.sidefile import SideSection
+from everlog.commitlog.simulateddisk import SimulatedCrash, SimulatedDisk
+from everlog.commitlog.statistics import LogStatistics
+from everlog.commitlog.views import SegmentView
 
 __all__ = [
     "BatchIndex",
+    "CorruptFile",
     "Damage",
     "Disk",
     "Durability",
     "File",
     "Indexer",
+    "Lock",
     "LogSettings",
+    "LogStatistics",
+    "RealDisk",
+    "RetentionPlan",
     "SegmentView",
     "ShardLog",
     "SideSection",
+    "SimulatedCrash",
+    "SimulatedDisk",
+    "plan_retention",
 ]

@@ -17,6 +17,7 @@ from everlog.commitlog.ports import Disk
 from everlog.commitlog.views import SegmentView, first_at
 
 _UNKNOWN = -1
+_MAX_CACHED = 128  # segments, for each holds two file descriptors
 
 
 @dataclass(slots=True)
@@ -40,6 +41,7 @@ class Catalog:
         self.directory = directory
         self.damage = damage
         self.salt = 0
+        self.unsealed: set[int] = set()  # complete segments that lack a side file that can be trusted
         self._cache_bytes = cache_bytes
         self._cache: OrderedDict[int, Contents] = OrderedDict()
         self._cache_lock = threading.Lock()
@@ -71,6 +73,8 @@ class Catalog:
                 self._cache.move_to_end(segment.base_offset)
                 return cached
         loaded = loading.load_complete(self.disk, self.directory, segment.base_offset, self.salt, self.damage)
+        if loaded.side is None:
+            self.unsealed.add(segment.base_offset)
         self.keep(segment.base_offset, loaded)
         return loaded
 
@@ -80,7 +84,7 @@ class Catalog:
             self._cache[base_offset] = contents
             self._cache.move_to_end(base_offset)
             held = sum(entry.memory_bytes for entry in self._cache.values())
-            while held > self._cache_bytes and len(self._cache) > 1:
+            while len(self._cache) > 1 and (held > self._cache_bytes or len(self._cache) > _MAX_CACHED):
                 held -= self._cache.popitem(last=False)[1].memory_bytes
 
     def forget(self, base_offset: int) -> None:

@@ -26,7 +26,7 @@ class Contents:
         self.index = index
         self.table = table
         self.side: SideFile | None = None
-        self.damaged = 0  # fenced places
+        self.reports: list[Damage] = []  # what is fenced off
         self._damage = damage
 
     def read_rows(self, first: int, last: int) -> list[Records]:
@@ -101,7 +101,9 @@ def load(disk: Disk, directory: str, base_offset: int, salt: int, damage: Damage
             summary = side.summary
             names = sidefile.unpack_names(side.read("names"), summary.topics)
             index = GrowingIndex.from_bytes(side.read("batches"))
+            fenced = side.read("damage") if summary.damaged else b"[]"
             scan.resume(index, names, summary.covered, summary.end_offset, summary.last_time)
+            scan.damage = sidefile.unpack_damage(fenced, path)
         except CorruptFile as error:
             damage.add(error.damage)
             side = None
@@ -109,7 +111,6 @@ def load(disk: Disk, directory: str, base_offset: int, salt: int, damage: Damage
         side = None
     contents = Contents(path, file, header, scan.index, scan.table, damage)
     contents.side = side
-    contents.damaged = side.summary.damaged if side is not None else 0
     return contents, scan
 
 
@@ -126,5 +127,5 @@ def finish(contents: Contents, scan: Scan, limit: int, damage: DamageList) -> No
         scan.run(limit, complete=True)
     for report in scan.damage:
         damage.add(report)
-    contents.damaged += len(scan.damage)
+    contents.reports += scan.damage
     scan.damage = []

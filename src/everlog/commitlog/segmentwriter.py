@@ -26,6 +26,11 @@ class SegmentWriter:
         self.segment: Segment | None = None
         self.position = HEADER_BYTES  # where the next frame goes
 
+    @property
+    def directory(self) -> str:
+        """Where the segments are."""
+        return self._catalog.directory
+
     def adopt(self, segment: Segment, position: int) -> None:
         """Go on behind what recovery found whole."""
         self.segment = segment
@@ -34,19 +39,19 @@ class SegmentWriter:
     def write(self, base_offset: int, batches: list[Records]) -> None:
         """Write batches of one segment; OSError when they may not be there."""
         if self.segment is not None and self.segment.base_offset == base_offset:
-            blocks, position = self._framed(self.position, batches)
-            self._commit(self._open_contents, self.position, blocks)
+            start = self.position
+            blocks, end = self._framed(start, batches)
+            self._commit(self._open_contents, start, blocks)
         else:
-            position = self.begin(base_offset, batches[0].table, batches)
-        self._note(batches)
-        self.position = position
+            start = HEADER_BYTES
+            end = self.begin(base_offset, batches[0].table, batches)
+        self._note(start, batches)
+        self.position = end
 
     def begin(self, base_offset: int, table: TopicTable, batches: list[Records]) -> int:
         """Create the next segment with its first batches, if any; where the next frame goes."""
         catalog = self._catalog
-        header = SegmentHeader(
-            base_offset, self._now_us(), catalog.salt, flags=PREVIOUS_SYNCED if self._sync else 0
-        )
+        header = SegmentHeader(base_offset, self._now_us(), catalog.salt, flags=PREVIOUS_SYNCED if self._sync else 0)
         path = segment_path(catalog.directory, base_offset)
         contents = Contents(path, catalog.disk.create(path), header, GrowingIndex(), table, catalog.damage)
         blocks, position = self._framed(HEADER_BYTES, batches)
@@ -54,8 +59,8 @@ class SegmentWriter:
         if self._sync:
             catalog.disk.sync_directory(catalog.directory)
         self.segment = Segment(base_offset, base_offset, 0, 0, position, contents=contents)
-        catalog.add(self.segment)
         self.position = position
+        catalog.add(self.segment)
         return position
 
     @property
@@ -80,11 +85,10 @@ class SegmentWriter:
             position = frame.end
         return blocks, position
 
-    def _note(self, batches: list[Records]) -> None:
+    def _note(self, position: int, batches: list[Records]) -> None:
         """Make written batches findable."""
         segment, contents = self.segment, self._open_contents
         assert segment is not None
-        position = self.position if len(contents.index) else HEADER_BYTES
         for records in batches:
             contents.index.add(records, position + FRAME_BYTES)
             position += FRAME_BYTES + records.size

@@ -1,77 +1,52 @@
-"""STUB with the final signatures (being filled in now)."""
+"""A shard's log: the one object that others open, append to, read from and close.
 
-from __future__ import annotations
+It puts the parts together and owns the threads: one that commits, one that seals. Without threads (`background=False`)
+the caller drives both by `commit_step` and `seal_step`.
+"""
 
+import os
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
-from everlog.base import MessageColumns, Records, StorageError, TopicTable
-from everlog.commitlog.ports import Disk, Indexer
+from everlog.base import MessageColumns, Records, StorageError, TopicTable, Unavailable
+from everlog.commitlog import paths
+from everlog.commitlog.catalog import Catalog
+from everlog.commitlog.committing import Committer
+from everlog.commitlog.damage import Damage, DamageList
+from everlog.commitlog.following import Follower
+from everlog.commitlog.gathering import Gathering
+from everlog.commitlog.ports import Disk, Indexer, Lock
+from everlog.commitlog.recovery import recover
+from everlog.commitlog.retention import RetentionPlan, plan_retention
+from everlog.commitlog.segmentwriter import SegmentWriter
 from everlog.commitlog.settings import LogSettings
+from everlog.commitlog.statistics import LogStatistics
+from everlog.commitlog.tail import Tail
+from everlog.commitlog.upkeep import Upkeep
+from everlog.commitlog.views import SegmentView
+from everlog.commitlog.worker import Worker
 
 
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """Something in a file that can't be trusted: what, where, and which offsets it takes away."""
-
-    path: str
-    position: int
-    what: str
-    from_offset: int
-    to_offset: int
-
-
-class BatchIndex:
-    """Where each batch of a segment stands, as columns: row `k` of each is batch `k`. Fenced batches have no row.
-
-    NOTE: batches are NOT back to back in the file (a 32-byte frame stands before each): read a range that covers rows
-    i..j and open `Records(data, positions[k] - range_start, table)`.
-    """
-
-    offsets: memoryview  # Q: offset of the first record
-    first_times: memoryview  # Q
-    last_times: memoryview  # Q
-    positions: memoryview  # Q: of the batch's first byte in the segment file
-    sizes: memoryview  # I
-    counts: memoryview  # I
-
-    def __len__(self) -> int: ...
-    def find(self, offset: int) -> int: ...  # row that holds the offset, or the first behind it; len() when none
-
-
-class SideSection:
-    """A checked section of the side file."""
-
-    size: int
-
-    def read_at(self, position: int, length: int) -> bytes: ...
-
-
-class SegmentView:
-    """One segment as it was when asked for; good to read even when it is merged or removed meanwhile."""
-
-    base_offset: int
-    end_offset: int
-    first_time: int
-    last_time: int
-    bytes: int
-    sealed: bool
-    table: TopicTable  # names of the segment's topic ids (property, loaded when first asked for)
-
-    def read_at(self, position: int, length: int) -> bytes: ...
-    def batches(self) -> BatchIndex: ...  # committed batches only
-    def side(self, section: str) -> SideSection | None: ...  # "topics" is the Indexer's; None when not sealed (yet)
-    def read(self, first: int, last: int) -> list[Records]: ...  # rows first..last-1 of batches(), verified; damaged ones left out
+def wall_clock_us() -> int:
+    """The time of day, in microseconds since 1970."""
+    return time.time_ns() // 1000
 
 
 class ShardLog:
-    end: int
-    committed: int
-    start: int
-    on_commit: Callable[[ShardLog, int], None] | None
-    on_failure: Callable[[ShardLog, StorageError], None] | None
-    damage: list[Damage]
+    """An append-only log of batches, opened by `open`."""
+
+    def __init__(self, catalog: Catalog, settings: LogSettings) -> None:
+        self.settings = settings
+        self.on_commit: Callable[[ShardLog, int], None] | None = None  # from the committing thread, after each commit
+        self.on_failure: Callable[[ShardLog, StorageError], None] | None = None  # so too, once
+        self._catalog = catalog
+        self._tail = Tail(settings.tail_bytes)
+        self._committer: Committer | None = None
+        self._upkeep: Upkeep | None = None
+        self._follower: Follower | None = None
+        self._lock: Lock | None = None
+        self._workers: list[Worker] = []
+        self._closed = False
 
     @classmethod
     def open(
@@ -82,21 +57,215 @@ class ShardLog:
         *,
         indexer: Indexer | None = None,
         writable: bool = True,
-        background: bool = True,  # False: no threads; the caller drives commit_step() and seal_step()
-        not_below: int = 0,  # the next offset is at least this
-        now_us: Callable[[], int] = ...,
-        random_bytes: Callable[[int], bytes] = ...,
-    ) -> ShardLog: ...
+        background: bool = True,
+        not_below: int = 0,
+        now_us: Callable[[], int] = wall_clock_us,
+        random_bytes: Callable[[int], bytes] = os.urandom,
+    ) -> "ShardLog":
+        """Open a log to write and read, or beside its writer to read only. The next offset is at least `not_below`."""
+        settings = settings or LogSettings()
+        catalog = Catalog(disk, directory, settings.cache_bytes, DamageList())
+        log = cls(catalog, settings)
+        try:
+            if writable:
+                disk.make_directory(directory)
+                log._lock = disk.lock(f"{directory}/{paths.LOCK}")
+                log._start(indexer, not_below, now_us, random_bytes)
+                if background:
+                    log._start_threads()
+            else:
+                log._follower = Follower(catalog)
+                log._follower.refresh()
+        except BaseException as error:
+            if log._lock is not None:
+                log._lock.release()
+            if isinstance(error, OSError):
+                raise StorageError(f"{directory} could not be opened: {error}") from error
+            raise
+        return log
+
+    def _start(
+        self, indexer: Indexer | None, not_below: int, now_us: Callable[[], int], random_bytes: Callable[[int], bytes]
+    ) -> None:
+        """Recover, and put the writing side together."""
+        settings, catalog = self.settings, self._catalog
+        found = recover(catalog, random_bytes, now_us(), not_below)
+        gathering = Gathering(settings, found.end)
+        writer = SegmentWriter(catalog, settings.durability == "fsync", now_us)
+        segment, first_time = found.end, 0
+        if found.segment is not None:
+            writer.adopt(found.segment, found.position)
+            segment, first_time = found.segment.base_offset, found.segment.first_time
+        gathering.continue_segment(segment, found.position, found.names, first_time, found.last_time)
+        if found.segment is not None and found.segment.contents is not None:
+            found.segment.contents.table = gathering.table
+        committer = Committer(gathering, writer, self._tail, found.mark, settings.durability, found.layout)
+        upkeep = Upkeep(catalog, committer, settings, indexer)
+        committer.completed = upkeep.completed
+        committer.announce = self._announce
+        committer.failed = self._failed
+        committer.remark()
+        self._committer, self._upkeep = committer, upkeep
+
+    def _start_threads(self) -> None:
+        assert self._committer is not None
+        assert self._upkeep is not None
+        committer, upkeep = self._committer, self._upkeep
+        name = os.path.basename(self._catalog.directory)
+        gave_up = committer.gave_up
+        self._workers = [Worker(f"everlog-commit-{name}", self._commit_once, gave_up)]
+        self._workers.append(Worker(f"everlog-seal-{name}", upkeep.step, gave_up))
+        upkeep.wake = self._workers[1].wake
+        upkeep.wake()
+
+    def _commit_once(self) -> bool:
+        self._writing().step()
+        return False  # who appended asks again: nothing is taken that nobody waits for
+
+    def _announce(self, committed: int) -> None:
+        if self.on_commit is not None:
+            self.on_commit(self, committed)
+
+    def _failed(self, failure: StorageError) -> None:
+        if self.on_failure is not None:
+            self.on_failure(self, failure)
+
+    def _writing(self) -> Committer:
+        if self._committer is None:
+            raise Unavailable("the log was opened read-only")
+        return self._committer
+
+    @property
+    def end(self) -> int:
+        """The offset behind the last appended record."""
+        return self._committer.end if self._committer is not None else self.committed
+
+    @property
+    def committed(self) -> int:
+        """The offset behind the last committed record; readers see nothing at or above it."""
+        if self._committer is not None:
+            return self._committer.committed
+        return self._follower.committed if self._follower is not None else 0
+
+    @property
+    def start(self) -> int:
+        """The first retained offset."""
+        segments = self._catalog.segments
+        return segments[0].base_offset if segments else self.committed
+
+    @property
+    def failure(self) -> StorageError | None:
+        """Why the log is read-only until it is reopened, if it is."""
+        return self._committer.failure if self._committer is not None else None
+
+    @property
+    def damage(self) -> list[Damage]:
+        """What was met that can't be trusted, with file and position."""
+        return self._catalog.damage.reports()
 
     def append(
-        self, columns: MessageColumns, start: int, stop: int, now_us: int, table: TopicTable,
-        routes: bytearray | None = None, wanted: int = 0,
-    ) -> int: ...
-    def commit(self) -> None: ...
-    def wait_committed(self, offset: int, timeout: float | None = None) -> None: ...
-    def read(self, offset: int, max_bytes: int) -> list[Records]: ...
-    def segments(self) -> list[SegmentView]: ...
-    def offset_at(self, time_us: int) -> int: ...
-    def refresh(self) -> int: ...  # read-only: take in what the writer committed since; the committed offset
-    def run_retention(self, now_us: int, protect: int | None = None) -> Any: ...
-    def close(self) -> None: ...
+        self,
+        columns: MessageColumns,
+        start: int,
+        stop: int,
+        now_us: int,
+        table: TopicTable,
+        routes: bytearray | None = None,
+        wanted: int = 0,
+    ) -> int:
+        """Append messages as `RecordBuilder.append` takes them; how many. The first has the offset that `end` was."""
+        return self._writing().append(columns, start, stop, now_us, table, routes, wanted)
+
+    def commit(self) -> None:
+        """Ask that what has gathered be committed; returns at once."""
+        if self._workers:
+            self._workers[0].wake()
+
+    def commit_step(self) -> bool:
+        """Commit what has gathered now, in this thread; False when there was nothing."""
+        return self._writing().step()
+
+    def seal_step(self) -> bool:
+        """Seal one complete segment now, in this thread; False when there was none."""
+        self._writing()
+        assert self._upkeep is not None
+        return self._upkeep.step()
+
+    def wait_committed(self, offset: int, timeout: float | None = None) -> None:
+        """Return once everything below an offset is committed; StorageError when it can't be any more."""
+        self._writing().wait(offset, timeout)
+
+    def refresh(self) -> int:
+        """Opened read-only: take in what the writer committed since; the committed offset."""
+        return self._follower.refresh() if self._follower is not None else self.committed
+
+    def read(self, offset: int, max_bytes: int) -> list[Records]:
+        """Committed whole batches, verified, from the one that holds `offset` on, at least one if there is one.
+
+        Where an offset is damaged or no longer retained, they begin behind it.
+        """
+        committed = self.committed
+        if offset >= committed:
+            return []
+        batches = self._tail.read(offset, max_bytes)
+        if batches is None:
+            try:
+                batches = self._catalog.read(offset, max_bytes)
+            except OSError as error:
+                raise StorageError(f"reading from {self._catalog.directory} failed: {error}") from error
+        if batches and batches[-1].base_offset >= committed:
+            batches = [records for records in batches if records.base_offset < committed]
+        return batches
+
+    def segments(self) -> list[SegmentView]:
+        """The segments in order, as they are now."""
+        views = []
+        for segment in self._catalog.segments:
+            try:
+                views.append(self._catalog.view(segment))
+            except FileNotFoundError:
+                continue  # removed since
+        return views
+
+    def offset_at(self, time_us: int) -> int:
+        """The first offset whose record is not older than a time; the committed end when there is none."""
+        found = self._catalog.offset_at(time_us)
+        return self.committed if found is None else min(found, self.committed)
+
+    def plan_retention(self, now_us: int, protect: int | None = None) -> RetentionPlan:
+        """What retention would remove now, and what a reader at the offset `protect` would lose."""
+        settings = self.settings
+        return plan_retention(self.segments(), now_us, settings.retention_bytes, settings.retention_us, protect)
+
+    def run_retention(self, now_us: int, protect: int | None = None) -> RetentionPlan:
+        """Remove what is too old or too much; what was done."""
+        self._writing()
+        assert self._upkeep is not None
+        return self._upkeep.run_retention(now_us, lambda: self.plan_retention(now_us, protect))
+
+    def statistics(self) -> LogStatistics:
+        """Numbers for people and metrics."""
+        return LogStatistics.of(
+            self._catalog, self._tail, self._committer, self._upkeep, (self.start, self.committed, self.end)
+        )
+
+    def close(self) -> None:
+        """Commit what has gathered, stop the threads, leave the directory as a clean stop does. Once is enough."""
+        if self._closed:
+            return
+        self._closed = True
+        for worker in self._workers:
+            worker.stop()
+        try:
+            if self._committer is not None and self._upkeep is not None:
+                while self._committer.step():
+                    pass
+                self._upkeep.checkpoint()
+                self._committer.finish()
+        except OSError as error:
+            raise StorageError(f"closing {self._catalog.directory} failed: {error}") from error
+        finally:
+            if self._follower is not None:
+                self._follower.close()
+            if self._lock is not None:
+                self._lock.release()

@@ -4,13 +4,14 @@ Layout in `docs/formats/side-file.md`. Derived data: checked section by section,
 describes, and made again from the log when it is missing, damaged or of another version.
 """
 
+import json
 import struct
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 import crc32c
 
-from everlog.commitlog.damage import CorruptFile
+from everlog.commitlog.damage import CorruptFile, Damage
 from everlog.commitlog.ports import Disk, File
 
 MAGIC = b"EVLI"
@@ -122,9 +123,7 @@ def encode(summary: SideSummary, sections: Sequence[tuple[str, bytes]]) -> list[
     blocks: list[bytes] = []
     at = HEADER_BYTES
     for k, (name, data) in enumerate(sections):
-        _SECTION.pack_into(
-            head, _SECTIONS_AT + _SECTION.size * k, name.encode(), at, len(data), crc32c.crc32c(data), 0
-        )
+        _SECTION.pack_into(head, _SECTIONS_AT + _SECTION.size * k, name.encode(), at, len(data), crc32c.crc32c(data), 0)
         padding = bytes(-len(data) % 8)
         blocks += [data, padding]
         at += len(data) + len(padding)
@@ -134,13 +133,32 @@ def encode(summary: SideSummary, sections: Sequence[tuple[str, bytes]]) -> list[
 
 def write(disk: Disk, directory: str, path: str, blocks: Sequence[bytes], temporary: str) -> None:
     """Put a side file in place: whole and durable under its name, or not at all."""
-    file = disk.create(temporary)
+    file = create_anew(disk, temporary)
     try:
         file.commit_at(0, [block for block in blocks if block])
     finally:
         file.close()
     disk.rename(temporary, path)
     disk.sync_directory(directory)
+
+
+def create_anew(disk: Disk, temporary: str) -> File:
+    """A new temporary file, in place of what a failed attempt left."""
+    try:
+        disk.unlink(temporary)
+    except FileNotFoundError:
+        pass
+    return disk.create(temporary)
+
+
+def pack_damage(reports: Sequence[Damage]) -> bytes:
+    """What is fenced off in a segment."""
+    return json.dumps([[r.position, r.what, r.from_offset, r.to_offset] for r in reports]).encode()
+
+
+def unpack_damage(data: bytes, path: str) -> list[Damage]:
+    """The reports in a section, which was checked."""
+    return [Damage(path, *report) for report in json.loads(data)]
 
 
 def pack_names(names: Sequence[bytes]) -> bytes:

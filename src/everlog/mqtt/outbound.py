@@ -117,12 +117,14 @@ class PublishWriter:
             i = start + k if every else chosen[start + k]
             lengths[2 * k] = 0
             if i >= records.count:
+                self.alias_table = None  # this run's names were noted as sent
                 raise UsageError(f"no row {i} in a batch of {records.count}")
             flags = raw[base + plan.flags + i]
             if flags & HAS_EXPIRY and self._expired(records, i, now_us):
                 continue
             topic = get32(raw, base + plan.topics + 4 * i)
             if topic >= known:
+                self.alias_table = None  # this run's names were noted as sent
                 raise UsageError(f"row {i} has topic id {topic} of {known}")
             ends = base + plan.payload_ends + 4 * i
             size = 2 + get32(raw, ends + 4) - get32(raw, ends)

@@ -116,6 +116,20 @@ class Session:
         """Whether anything is left to hand over when there is room again."""
         return bool(self._queue) or bool(self.lag)
 
+    def pending(self) -> list[tuple[int, int, int]]:
+        """What is under way, oldest first: (packet id, state, position)."""
+        return [] if self._window is None else self._window.pending()
+
+    def shares_runs(self, shard: int) -> bool:
+        """Whether a QoS 0 run for the session now is the same bytes as for any other of its version."""
+        return (
+            self.ready
+            and not self._queue
+            and shard not in self.lag
+            and self.max_aliases == 0
+            and self.max_packet_bytes >= MAX_PACKET_BYTES
+        )
+
     def writer(self, delivery: Delivery) -> PublishWriter:
         """The writer for a delivery; aliases belong to the connection, so only the plain one uses them."""
         key = (delivery.identifiers, delivery.retain_as_published)

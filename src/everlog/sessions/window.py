@@ -20,6 +20,7 @@ if not cython.compiled:
     IDS = 65_535
     OFFSET_BITS = 56
 
+RELEASED = 3  # the state of a QoS 2 message that was received and not yet completed
 NOT_KEPT = 0xFF  # the shard of a message that is in no log
 _SMALLEST_RING = 16
 

@@ -2,11 +2,15 @@ cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 
 from everlog.base.interning cimport TopicTable
-from everlog.base.memory cimport check_of, copy, get32, get64, pointer, put64, u32s, u64s
+from everlog.base.memory cimport check_of, copy, get32, get64, pointer, u32s, u64s
 from everlog.store.mapped cimport address, faulted, unguard
 from everlog.store.rowlists cimport entry_check
 
+cdef uint32_t _MAGIC, _VERSION
+cdef Py_ssize_t _HEADER_BYTES, _ENTRY_BYTES, _MARK_BYTES, _DIGIT_BITS, _DIGITS
 
+
+@cython.final
 cdef class RowFinder:
     cdef const unsigned char[::1] lists
     cdef const unsigned char* raw

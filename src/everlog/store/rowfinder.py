@@ -11,7 +11,7 @@ from everlog.base import StorageError, UsageError
 
 if not cython.compiled:
     from everlog.base.interning import TopicTable
-    from everlog.base.memory import check_of, copy, get32, get64, pointer, put64, u32s, u64s
+    from everlog.base.memory import check_of, copy, get32, get64, pointer, u32s, u64s
     from everlog.store.mapped import address, faulted, unguard
     from everlog.store.rowlists import entry_check
 

@@ -3,6 +3,9 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from everlog.base.memory cimport blank, check_of, copy, filled, pointer, put32, put64, u32s
 
+cdef uint32_t _MAGIC, _VERSION
+cdef Py_ssize_t _HEADER_BYTES, _ENTRY_BYTES, _MARK_BYTES
+
 
 @cython.locals(topics=Py_ssize_t, counts=bytearray, rows=Py_ssize_t, rows_at=Py_ssize_t, names_at=Py_ssize_t,
                out="unsigned char*", next_place="uint32_t*", place=uint32_t, here=uint32_t, topic=Py_ssize_t,

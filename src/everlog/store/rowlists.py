@@ -1,8 +1,10 @@
 """Build the row lists of a sealed segment: for each topic its name and the numbers of its rows, rising.
 
 A row's number counts the records of the segment's trusted batches from 0. With the lists a filtered read finds its
-rows without looking at any column. The layout is `docs/formats/row-lists.md`; `segmentrows` reads it. Every topic's
-entry has a check of its own over the entry, the rows and the name, so a reader verifies only the topics it takes.
+rows without looking at any column; `rowfinder` reads them. Layout, little-endian: a header of 32 bytes (magic "EVRL",
+version, topics, rows as u32, bytes of names as u64, zero, CRC-32C of the 28 bytes before it); for each topic an entry
+of u32s (end of its rows, end of its name, check); all rows as u32s; all names. An entry's check covers topic id, the
+ranges, the rows and the name, so a reader verifies only the topics that it takes.
 """
 
 from collections.abc import Sequence
@@ -14,11 +16,11 @@ from everlog.base import UsageError
 if not cython.compiled:
     from everlog.base.memory import blank, check_of, copy, filled, pointer, put32, put64, u32s
 
-MAGIC = 0x4C525645  # "EVRL"
-VERSION = 1
-HEADER_BYTES = 32
-ENTRY_BYTES = 12
-MARK_BYTES = 20
+_MAGIC = 0x4C525645  # "EVRL"
+_VERSION = 1
+_HEADER_BYTES = 32
+_ENTRY_BYTES = 12
+_MARK_BYTES = 20
 
 
 def build_row_lists(names: Sequence[bytes], batch_topics: Sequence[memoryview]) -> bytes:
@@ -31,12 +33,12 @@ def build_row_lists(names: Sequence[bytes], batch_topics: Sequence[memoryview]) 
     name_bytes = sum(map(len, names))
     if rows > 0xFFFFFFFF or name_bytes > 0xFFFFFFFF:
         raise UsageError(f"a segment of {rows} records with {name_bytes} bytes of names is too large for row lists")
-    rows_at = HEADER_BYTES + ENTRY_BYTES * topics
+    rows_at = _HEADER_BYTES + _ENTRY_BYTES * topics
     names_at = rows_at + 4 * rows
     block = blank(names_at + name_bytes)
     out = pointer(block)
-    put32(out, 0, MAGIC)
-    put32(out, 4, VERSION)
+    put32(out, 0, _MAGIC)
+    put32(out, 4, _VERSION)
     put32(out, 8, topics)
     put32(out, 12, rows)
     put64(out, 16, name_bytes)
@@ -82,7 +84,7 @@ def place_rows(column: memoryview, places: bytearray, out: bytearray, rows_at: i
 
 def write_entries(names: Sequence[bytes], ends: bytearray, out: bytearray, rows_at: int, names_at: int) -> int:
     """Write names and entries; after the rows were placed, a topic's next place is where its list ends."""
-    holder = bytearray(MARK_BYTES)
+    holder = bytearray(_MARK_BYTES)
     mark = pointer(holder)
     end = u32s(ends)
     begin = 0
@@ -95,7 +97,7 @@ def write_entries(names: Sequence[bytes], ends: bytearray, out: bytearray, rows_
         check = entry_check(mark, topic, begin, stop, name_begin, name_begin + size)
         check = check_of(out, rows_at + 4 * begin, 4 * (stop - begin), check)
         check = check_of(out, names_at + name_begin, size, check)
-        at = HEADER_BYTES + ENTRY_BYTES * topic
+        at = _HEADER_BYTES + _ENTRY_BYTES * topic
         put32(out, at, stop)
         put32(out, at + 4, name_begin + size)
         put32(out, at + 8, check)

@@ -14,21 +14,24 @@ import cython
 from everlog.base import StorageError, UsageError
 
 if not cython.compiled:
+    from everlog.base.gather import BatchWriter
     from everlog.base.interning import TopicTable
-    from everlog.base.memory import blank, check_of, copy, filled, get32, get64, pointer, put32, put64, u32s, u64s
+    from everlog.base.memory import check_of, copy, get32, get64, pointer, put32, u32s, u64s
     from everlog.base.records import Layout, Records, marked, padded
     from everlog.store.mapped import address, ahead, faulted, unguard
 
 _MAGIC = 0x424C5645
 _VERSION = 1
+_LOW = 0xFFFFFFFF
 _HEADER_BYTES = 64
 _WITH_PROPERTIES = 0x01
-_WITH_OFFSETS = 0x02
 _ROW_BYTES = 25  # in the batch that is made, but for properties and payload
 _AHEAD = 16  # rows: how far ahead payloads are asked for
 
-_NOTE_WORDS = 8  # payload at and size, properties at and size, time, offset, check, flags
-_PLACE_WORDS = 8  # of the batch at hand: first_time, times, topics, flags, property ends, payload ends, checks, properties
+# What is noted of a row: where payload and properties stand, their sizes, time, offset, check, flags.
+_NOTE_WORDS = 8
+# What is kept of the batch at hand: its first time, where its columns stand, how large properties and payloads are.
+_PLACE_WORDS = 11
 
 
 class RowTaker:
@@ -45,7 +48,7 @@ class RowTaker:
         self.raw = address(self.log)
         starts = list(accumulate(counts, initial=0))
         self.rows = starts[self.batches]
-        if self.rows > 0xFFFFFFFF:
+        if self.rows > _LOW:
             raise StorageError(f"{self.rows} rows are too many for row lists")
         self.columns = (
             bytearray(memoryview(offsets).cast("B")),
@@ -89,11 +92,188 @@ class RowTaker:
             raise UsageError(f"no row {rows[stop - 1] >> 32} among {self.rows}")
         notes = bytearray(8 * _NOTE_WORDS * (stop - first))
         note = u64s(notes)
-        places = bytearray(8 * _PLACE_WORDS + 24)
+        places = bytearray(8 * _PLACE_WORDS)
         place = u64s(places)
+        wanted = len(ids) // 4
         with cython.nogil:
-            count = self._locate(rows, first, stop, chosen, len_u32(ids), max_bytes, place, note)
+            count = self._locate(rows, first, stop, chosen, wanted, max_bytes, place, note)
             unguard()
         if count <= 0:
             return None
-        return self._assemble(rows, first, count, note, place, table)
+        payload_bytes = 0
+        property_bytes = 0
+        for k in range(count):
+            payload_bytes += note[_NOTE_WORDS * k + 1]
+            property_bytes += note[_NOTE_WORDS * k + 3]
+        plan = Layout(count, 0, 0, property_bytes, payload_bytes, property_bytes > 0, True)
+        if plan.end > 0x7FFFFFFF:
+            raise UsageError(f"a batch of {plan.end} bytes is too large: take fewer rows")
+        writer = BatchWriter(plan, count, 0, property_bytes > 0, True)
+        writer.base_offset = note[5]
+        writer.first_time = note[4]
+        writer.last_time = note[_NOTE_WORDS * (count - 1) + 4]
+        out = pointer(writer.block)
+        holder = bytearray(12)
+        mark = pointer(holder)
+        with cython.nogil:
+            lost = self._fetch(rows, first, count, note, plan, property_bytes > 0, out, mark)
+            unguard()
+        if lost:
+            return None
+        return writer.finish(table, 0, 0, property_bytes, payload_bytes)
+
+    def _batch_of(self, row: int) -> int:
+        low = 0
+        high = self.batches
+        while high - low > 1:
+            middle = (low + high) >> 1
+            if self.start_of[middle] <= row:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def _open(self, batch: int, place: memoryview) -> bool:
+        """Note where a batch's columns stand; False when its header does not say what the index says."""
+        raw = self.raw
+        at = self.position_of[batch]
+        size = self.size_of[batch]
+        if size < _HEADER_BYTES or at > self.size or size > self.size - at:
+            return False
+        kind = get32(raw, at + 4)
+        count = get32(raw, at + 24)
+        if get32(raw, at) != _MAGIC or kind & 0xFFFF != _VERSION or kind >> 16 & ~_WITH_PROPERTIES:
+            return False
+        if get32(raw, at + 8) != size or get64(raw, at + 16) != self.offset_of[batch] or count != self.count_of[batch]:
+            return False
+        new = get32(raw, at + 28)
+        end = at + _HEADER_BYTES
+        place[0] = get64(raw, at + 32)
+        place[1] = end
+        end += padded(4 * count)
+        place[2] = end
+        end += padded(4 * count)
+        place[3] = end
+        end += padded(count)
+        place[4] = 0
+        if kind >> 16 & _WITH_PROPERTIES:
+            place[4] = end
+            end += padded(4 * (count + 1))
+        place[5] = end
+        end += padded(4 * (count + 1))
+        place[6] = end
+        end += padded(4 * count) + (padded(4 * (new + 1)) if new else 0) + padded(get32(raw, at + 52))
+        place[7] = end
+        place[9] = get32(raw, at + 56)
+        end += padded(place[9])
+        place[8] = end
+        place[10] = get32(raw, at + 60)
+        return end + padded(place[10]) == at + size
+
+    def _locate(
+        self,
+        rows: memoryview,
+        first: int,
+        stop: int,
+        chosen: memoryview,
+        wanted: int,
+        max_bytes: int,
+        place: memoryview,
+        note: memoryview,
+    ) -> int:
+        """Note where each row stands; how many were, -1 when something does not agree."""
+        if faulted():
+            return -1
+        raw = self.raw
+        batch = self._batch_of(rows[first] >> 32)
+        opened = -1
+        previous = -1
+        total = _HEADER_BYTES
+        first_time = 0
+        n = 0
+        for k in range(first, stop):
+            row = rows[k] >> 32
+            which = rows[k] & _LOW
+            if row <= previous or row >= self.rows or which >= wanted:
+                return -1
+            previous = row
+            while row >= self.start_of[batch + 1]:
+                batch += 1
+            if batch != opened:
+                if not self._open(batch, place):
+                    return -1
+                opened = batch
+            row -= self.start_of[batch]
+            begin = get32(raw, place[5] + 4 * row)
+            end = get32(raw, place[5] + 4 * row + 4)
+            if get32(raw, place[2] + 4 * row) != chosen[which] or begin > end or end > place[10]:
+                return -1
+            note[n] = place[8] + begin
+            note[n + 1] = end - begin
+            note[n + 2] = 0
+            note[n + 3] = 0
+            if place[4]:
+                begin = get32(raw, place[4] + 4 * row)
+                end = get32(raw, place[4] + 4 * row + 4)
+                if begin > end or end > place[9]:
+                    return -1
+                note[n + 2] = place[7] + begin
+                note[n + 3] = end - begin
+            time_us = place[0] + get32(raw, place[1] + 4 * row)
+            if k == first:
+                first_time = time_us
+            if time_us < first_time:
+                return -1
+            total += _ROW_BYTES + note[n + 1] + note[n + 3]
+            if k > first and (total > max_bytes or time_us - first_time > _LOW):
+                return k - first
+            note[n + 4] = time_us
+            note[n + 5] = self.offset_of[batch] + row
+            note[n + 6] = get32(raw, place[6] + 4 * row)
+            note[n + 7] = raw[place[3] + row]
+            n += _NOTE_WORDS
+        return stop - first
+
+    def _fetch(
+        self,
+        rows: memoryview,
+        first: int,
+        count: int,
+        note: memoryview,
+        plan: Layout,
+        with_properties: bool,
+        out: bytearray,
+        mark: bytearray,
+    ) -> int:
+        """Copy the noted rows into the batch and verify what was copied; -1 when one is not what was written."""
+        if faulted():
+            return -1
+        raw = self.raw
+        property_at = 0
+        payload_at = 0
+        n = 0
+        for k in range(count):
+            if k + _AHEAD < count:
+                ahead(raw, note[n + _AHEAD * _NOTE_WORDS])
+                ahead(raw, note[n + _AHEAD * _NOTE_WORDS] + 64)
+            check = marked(mark, note[n + 4], note[n + 7])
+            if with_properties:
+                copy(out, plan.properties + property_at, raw, note[n + 2], note[n + 3])
+                check = check_of(out, plan.properties + property_at, note[n + 3], check)
+                put32(out, plan.property_ends + 4 * k, property_at)
+                property_at += note[n + 3]
+            copy(out, plan.payloads + payload_at, raw, note[n], note[n + 1])
+            if check_of(out, plan.payloads + payload_at, note[n + 1], check) != note[n + 6]:
+                return -1
+            put32(out, plan.payload_ends + 4 * k, payload_at)
+            payload_at += note[n + 1]
+            put32(out, plan.times + 4 * k, note[n + 4] - note[4])
+            put32(out, plan.topics + 4 * k, rows[first + k] & _LOW)
+            out[plan.flags + k] = note[n + 7]
+            put32(out, plan.checks + 4 * k, note[n + 6])
+            put32(out, plan.offsets + 4 * k, note[n + 5] - note[5])
+            n += _NOTE_WORDS
+        put32(out, plan.payload_ends + 4 * count, payload_at)
+        if with_properties:
+            put32(out, plan.property_ends + 4 * count, property_at)
+        return 0

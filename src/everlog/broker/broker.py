@@ -1,0 +1,295 @@
+"""The broker: what connections ask for, done. It owns the shared tables and brings the parts together."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from everlog.base import MessageColumns, PeerError, PublishRun, TopicTable
+from everlog.broker.audience import Audiences
+from everlog.broker.clients import Clients
+from everlog.broker.connection import Connection
+from everlog.broker.keep import Keep
+from everlog.broker.limits import Limits
+from everlog.broker.metrics import Metrics
+from everlog.broker.partition import distinct_topics
+from everlog.broker.ports import AccessList, Log, PasswordCheck
+from everlog.broker.rates import TokenBucket
+from everlog.broker.retained import RetainedMessages
+from everlog.broker.router import Router
+from everlog.broker.subscribing import Subscriber
+from everlog.mqtt import Auth, Connect, Decoder, Publish, Reason, Subscribe, Unsubscribe, encode
+from everlog.sessions import Session
+
+BUFFER_BYTES = 256 << 10
+_log = logging.getLogger("everlog.broker")
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """Who may connect and do what; None allows everyone."""
+
+    passwords: PasswordCheck | None = None
+    acl: AccessList | None = None
+    allow_anonymous: bool = True
+
+
+class Broker:
+    """A running broker on one event loop. `start` and `stop` bracket its life."""
+
+    def __init__(
+        self,
+        log: Log,
+        limits: Limits = Limits(),
+        security: Security = Security(),
+        *,
+        keep: list[tuple[str, int]] | None = None,
+        seed: int = 0,
+        now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+    ) -> None:
+        self.log = log
+        self.limits = limits
+        self.metrics = Metrics()
+        self.table = TopicTable(seed, 2 * limits.topics, 1 << 31)
+        self.columns = MessageColumns(1024)
+        self.buffer = bytearray(BUFFER_BYTES)
+        self.reserved = bytearray()
+        self.audiences = Audiences(self.table, limits.topics)
+        self.keep = Keep(self.table, log.shard_of, limits.topics)
+        for text, min_qos in keep or ():
+            self.keep.add(text, min_qos)
+        self.router = Router(log, self.table, self.audiences, self.keep, self._soon, now_us)
+        self.retained = RetainedMessages(limits.retained_messages, limits.retained_bytes)
+        self.clients = Clients(self)
+        self.subscriber = Subscriber(self)
+        self.security = security
+        self.now_us = now_us
+        self._bucket = TokenBucket(limits.connects_per_second)
+        self._own = Decoder(MessageColumns(16), self.table, version=5)
+        self._pending: dict[Connection, None] = {}  # connected and not open yet, oldest first
+        self._held_back: list[Connection] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+        self.closing = False
+        self.time = time.monotonic
+
+    @property
+    def acl(self) -> AccessList | None:
+        """The rules of who may publish and subscribe to what."""
+        return self.security.acl
+
+    def start(self) -> None:
+        """Begin on the running event loop."""
+        self._loop = loop = asyncio.get_running_loop()
+        self.time = loop.time
+        self.log.on_commit(lambda shard: self._wake(loop))
+        self._sweeper = loop.create_task(self._sweep())
+
+    async def stop(self, reason: int = Reason.SERVER_SHUTTING_DOWN) -> None:
+        """Finish what is under way, tell every client, and end."""
+        self.closing = True
+        for shard in self.log.shards:
+            if shard.end > shard.committed:
+                shard.commit()
+        deadline = self.time() + 10
+        while self.router.held_bytes and self.time() < deadline:
+            await asyncio.sleep(0.005)
+        for connection in [*self.clients.connections.values(), *self._pending]:
+            connection.close(reason, "server is shutting down")
+        while (self.clients.connections or self._pending) and self.time() < deadline:
+            await asyncio.sleep(0.005)
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._sweeper
+
+    def _soon(self, call: Callable[[], None]) -> object:
+        assert self._loop is not None
+        return self._loop.call_soon(call)
+
+    def _wake(self, loop: asyncio.AbstractEventLoop) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended while a commit was under way
+            loop.call_soon_threadsafe(self._committed)
+
+    def _committed(self) -> None:
+        self.router.committed()
+        if self._held_back and self.router.held_bytes < self.limits.inflight_bytes // 2:
+            held, self._held_back = self._held_back, []
+            for connection in held:
+                connection.resume_reading()
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(1)
+            now = self.time()
+            self.clients.sweep(now)
+            for connection in list(self._pending):
+                if now - connection.last_seen < self.limits.connect_timeout_s:
+                    break
+                self.metrics.connect_timeouts += 1
+                connection.close(Reason.SERVER_UNAVAILABLE, "no CONNECT in time")
+                self._pending.pop(connection, None)
+
+    # What connections call
+
+    def admit(self, connection: Connection) -> int | None:
+        """Whether a new connection may stay: a reason if not."""
+        if self.closing:
+            return Reason.SERVER_SHUTTING_DOWN
+        if len(self.clients.connections) + len(self._pending) >= self.limits.connections:
+            self.metrics.connects_limited += 1
+            return Reason.SERVER_BUSY
+        if not self._bucket.take(self.time()):
+            self.metrics.connects_limited += 1
+            return Reason.CONNECTION_RATE_EXCEEDED
+        self._pending[connection] = None
+        return None
+
+    def connecting(self, connection: Connection, packet: Connect) -> None:
+        """CONNECT: check who it is, at once or in a thread, then open the session."""
+        if packet.properties.authentication_method is not None:
+            raise PeerError(Reason.BAD_AUTHENTICATION_METHOD, "no such authentication method")
+        passwords = self.security.passwords
+        if connection.user is None and packet.user_name is not None and passwords is not None:
+            task = asyncio.get_running_loop().create_task(self._check(connection, packet, passwords))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return
+        if connection.user is None and not self.security.allow_anonymous:
+            self.metrics.auth_failures += 1
+            raise PeerError(Reason.NOT_AUTHORIZED, "anonymous clients are not allowed")
+        if connection.user is None and passwords is None:
+            connection.user = packet.user_name
+        self._open(connection, packet)
+
+    async def _check(self, connection: Connection, packet: Connect, passwords: PasswordCheck) -> None:
+        loop = asyncio.get_running_loop()
+        user, password = packet.user_name or "", packet.password or b""
+        known = passwords.cached(user, password) or await loop.run_in_executor(None, passwords.check, user, password)
+        try:
+            if not known:
+                self.metrics.auth_failures += 1
+                raise PeerError(Reason.BAD_USER_NAME_OR_PASSWORD, "user name or password is wrong")
+            connection.user = user
+            self._open(connection, packet)
+        except PeerError as error:
+            connection.close(error.reason, str(error))
+
+    def _open(self, connection: Connection, packet: Connect) -> None:
+        will = packet.will
+        if will is not None and self.acl is not None and not self.acl.may_publish(connection.user, packet.client_id, will.topic):
+            raise PeerError(Reason.NOT_AUTHORIZED, "the will's topic is not allowed")
+        session, present, properties = self.clients.open(connection, packet)
+        self._pending.pop(connection, None)
+        self.metrics.connects += 1
+        self.router.sinks[session] = connection
+        connection.opened(session, present, properties)
+        if present:
+            self.subscriber.resume(session)
+
+    def lost(self, connection: Connection) -> None:
+        """A connection is gone."""
+        self._pending.pop(connection, None)
+        self.metrics.disconnects += 1
+        self.clients.lost(connection)
+
+    def left(self, session: Session) -> None:
+        """A session has no connection any more: nothing is handed to it."""
+        self.subscriber.leave(session)
+        self.router.sinks.pop(session, None)
+
+    def ended(self, session: Session) -> None:
+        """A session is forgotten: nothing is kept for it."""
+        self.subscriber.drop(session)
+
+    def subscribe(self, connection: Connection, packet: Subscribe) -> None:
+        """SUBSCRIBE."""
+        self.subscriber.subscribe(connection, packet)
+
+    def unsubscribe(self, connection: Connection, packet: Unsubscribe) -> None:
+        """UNSUBSCRIBE."""
+        self.subscriber.unsubscribe(connection, packet)
+
+    def authenticate_on(self, connection: Connection, packet: Auth) -> None:
+        """AUTH: no method is known, so no step of one can come."""
+        raise PeerError(Reason.PROTOCOL_ERROR, "no authentication is under way", clause="MQTT-4.12.0-7")
+
+    def set_expiry(self, session: Session, expiry_s: int) -> None:
+        """DISCONNECT may change how long the session stays."""
+        session.expiry_s = min(expiry_s, self.limits.session_expiry_s)
+
+    def check_new_topics(self, known: int, made: int) -> int:
+        """Topic names that are new since there were `known`: within the limits; how many."""
+        table, limits = self.table, self.limits
+        count = table.count - known
+        if made + count > limits.topics_per_client:
+            raise PeerError(Reason.QUOTA_EXCEEDED, f"more than {limits.topics_per_client} new topics")
+        for topic in range(known, table.count):
+            name = table.name(topic)
+            if len(name) > limits.topic_bytes or name.count(b"/") >= limits.topic_levels:
+                raise PeerError(
+                    Reason.TOPIC_NAME_INVALID,
+                    f"a topic name of {len(name)} bytes and {name.count(b'/') + 1} levels is over the limits",
+                )
+            if name.startswith(b"$"):  # section 4.7.2: such topics are the server's own
+                self.reserved.extend(bytes(topic + 1 - len(self.reserved)))
+                self.reserved[topic] = 1
+        return count
+
+    def check_publishes(self, connection: Connection, run: PublishRun) -> dict[int, int]:
+        """The topics of a run that the client may not publish to, with the reason; those messages are dropped."""
+        acl = self.acl
+        refused: dict[int, int] = {}
+        if acl is None:
+            return refused
+        for topic in distinct_topics(run):
+            allowed = connection.allowed.get(topic)
+            if allowed is None:
+                name = self.table.name(topic).decode()
+                allowed = connection.allowed[topic] = acl.may_publish(connection.user, connection.client_id, name)
+            if not allowed:
+                refused[topic] = Reason.NOT_AUTHORIZED
+        if refused:
+            topics = memoryview(run.columns.topics).cast("I")
+            for row in range(run.start, run.stop):
+                if topics[row] in refused:
+                    run.columns.flags[row] |= 0x80
+                    self.metrics.refused += 1
+        return refused
+
+    def retain(self, connection: Connection, run: PublishRun) -> None:
+        """The messages of a run that ask to be retained."""
+        columns = run.columns
+        topics = memoryview(columns.topics).cast("I")
+        now = self.now_us()
+        for row in range(run.start, run.stop):
+            if columns.flags[row] & 0x81 == 0x01:
+                name = self.table.name(topics[row]).decode()
+                if not self.retained.take(run, row, now, self.table, name):
+                    self.metrics.retained_refused += 1
+
+    def hold_back(self, connection: Connection) -> None:
+        """Too many answers wait for the disk: this client waits too."""
+        self.metrics.held_back += 1
+        connection.pause_reading()
+        self._held_back.append(connection)
+
+    def after_read(self) -> None:
+        """Between two reads nobody holds topic ids, so this is where a full table may begin anew."""
+        if self.table.count > self.limits.topics:
+            self.metrics.table_resets += 1
+            self.table.reset()
+            self.reserved = bytearray()
+            for connection in self.clients.connections.values():
+                connection.allowed.clear()
+
+    def publish(self, packet: Publish) -> None:
+        """Publish a message of the broker's own: a will, a `$SYS` topic."""
+        for event in self._own.feed(encode(packet, 5)):
+            if isinstance(event, PublishRun):
+                if event.any_flags & 0x01:
+                    self.retained.take(event, 0, self.now_us(), self.table, packet.topic)
+                self.router.publish(event)

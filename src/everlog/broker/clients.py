@@ -1,0 +1,175 @@
+"""Who is connected and which sessions there are: connecting, take-over, wills, expiry."""
+
+import heapq
+import secrets
+from typing import TYPE_CHECKING
+
+from everlog.base import PeerError
+from everlog.mqtt import Connect, Properties, Publish, Reason, Will
+from everlog.sessions import Session
+
+if TYPE_CHECKING:
+    from everlog.broker.broker import Broker
+    from everlog.broker.connection import Connection
+
+NEVER = 0xFFFFFFFF
+
+
+class Clients:
+    """The sessions by client id, and the connection that serves each."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self.sessions: dict[str, Session] = {}
+        self.connections: dict[Session, Connection] = {}
+        self._ends: list[tuple[float, int, Session]] = []  # sessions that expire, soonest first
+        self._wills: list[tuple[float, int, Session]] = []  # wills that wait
+        self._will_of: dict[Session, Will] = {}
+        self._count = 0
+
+    def open(self, connection: "Connection", packet: Connect) -> tuple[Session, bool, Properties]:
+        """The session for an accepted client: whether it was there before, and what CONNACK says."""
+        limits = self._broker.limits
+        client_id, assigned = packet.client_id, None
+        if not client_id:
+            if packet.version != 5 and not packet.clean_start:  # [MQTT-3.1.3-8]
+                raise PeerError(Reason.CLIENT_IDENTIFIER_NOT_VALID, "an empty client id needs a clean session")
+            client_id = assigned = f"everlog-{secrets.token_hex(8)}"
+        if len(client_id.encode()) > limits.client_id_bytes:
+            raise PeerError(Reason.CLIENT_IDENTIFIER_NOT_VALID, f"client id of more than {limits.client_id_bytes} bytes")
+        session = self._take_over(client_id, packet.clean_start)
+        present = session is not None
+        if session is None:
+            if len(self.sessions) >= limits.sessions:
+                raise PeerError(Reason.QUOTA_EXCEEDED, "too many sessions")
+            session = Session(client_id, queue_bytes=limits.queue_bytes)
+            self.sessions[client_id] = session
+        self.connections[session] = connection
+        connection.client_id = client_id
+        properties = self._agree(connection, session, packet, assigned)
+        return session, present, properties
+
+    def _take_over(self, client_id: str, clean: bool) -> Session | None:
+        """[MQTT-3.1.4-3] the connection that has the client id ends; its session goes on unless a clean one is asked."""
+        session = self.sessions.get(client_id)
+        if session is None:
+            return None
+        old = self.connections.get(session)
+        if old is not None:
+            self._broker.metrics.takeovers += 1
+            old.close(Reason.SESSION_TAKEN_OVER, "session taken over")
+            self.lost(old)
+        if clean and self.sessions.get(client_id) is session:
+            self.end(session)  # [MQTT-3.1.2-4]
+        if self.sessions.get(client_id) is not session:
+            return None
+        self._will_of.pop(session, None)  # [MQTT-3.1.3-9] a delayed will is not sent when the client is back
+        return session
+
+    def _agree(
+        self, connection: "Connection", session: Session, packet: Connect, assigned: str | None
+    ) -> Properties:
+        """Settle what each side may send, and tell the client where it differs from what it asked."""
+        limits, asked = self._broker.limits, packet.properties
+        keep_alive = packet.keep_alive
+        server_keep_alive = None
+        if limits.keep_alive_s and (keep_alive == 0 or keep_alive > limits.keep_alive_s):
+            keep_alive = limits.keep_alive_s
+            server_keep_alive = keep_alive if packet.version == 5 else None
+        connection.keep_alive_s = 1.5 * keep_alive  # [MQTT-3.1.2-22]
+        connection.will = packet.will
+        if packet.version == 5:
+            expiry = asked.session_expiry_interval or 0
+        else:
+            expiry = 0 if packet.clean_start else NEVER
+        granted = min(expiry, limits.session_expiry_s)
+        session.expiry_s = granted
+        session.user = connection.user
+        session.connected(
+            packet.version,
+            min(asked.receive_maximum or limits.inflight_messages, limits.inflight_messages),
+            asked.maximum_packet_size or limits_of_nobody,
+            min(asked.topic_alias_maximum or 0, limits.topic_aliases),
+        )
+        return Properties(
+            assigned_client_identifier=assigned,
+            server_keep_alive=server_keep_alive,
+            session_expiry_interval=granted if granted != expiry else None,
+            receive_maximum=limits.receive_maximum,
+            maximum_packet_size=limits.packet_bytes,
+            topic_alias_maximum=limits.topic_aliases,
+            response_information=f"$response/{session.client_id}/" if asked.request_response_information else None,
+        )
+
+    def lost(self, connection: "Connection") -> None:
+        """A connection is gone: its will, and what becomes of its session."""
+        session = connection.session
+        if session is None or self.connections.get(session) is not connection:
+            return
+        del self.connections[session]
+        self._broker.left(session)
+        session.disconnected()
+        now = self._broker.time()
+        will, connection.will = connection.will, None
+        if will is not None:
+            delay = min(will.properties.will_delay_interval or 0, session.expiry_s)
+            self._will_of[session] = will
+            if delay:
+                self._count += 1
+                heapq.heappush(self._wills, (now + delay, self._count, session))
+            else:
+                self._send_will(session)
+        if not session.durable:
+            self.end(session)
+        elif session.expiry_s != NEVER:
+            self._count += 1
+            heapq.heappush(self._ends, (now + session.expiry_s, self._count, session))
+
+    def end(self, session: Session) -> None:
+        """Forget a session and all it was owed; a will that waits is sent now."""
+        self._send_will(session)  # [MQTT-3.1.2-10] at the latest when the session ends
+        if self.sessions.get(session.client_id) is session:
+            del self.sessions[session.client_id]
+        self._broker.ended(session)
+
+    def sweep(self, now: float) -> None:
+        """Once a second: wills whose delay is over, sessions whose time is over, clients that fell silent."""
+        while self._wills and self._wills[0][0] <= now:
+            session = heapq.heappop(self._wills)[2]
+            if session not in self.connections:
+                self._send_will(session)
+        while self._ends and self._ends[0][0] <= now:
+            due, _, session = heapq.heappop(self._ends)
+            if session not in self.connections and self.sessions.get(session.client_id) is session:
+                self.end(session)
+        for connection in list(self.connections.values()):
+            if connection.keep_alive_s and now - connection.last_seen > connection.keep_alive_s:
+                self._broker.metrics.keep_alive_timeouts += 1
+                connection.close(Reason.KEEP_ALIVE_TIMEOUT, "keep alive timeout")
+
+    def _send_will(self, session: Session) -> None:
+        will = self._will_of.pop(session, None)
+        if will is None:
+            return
+        self._broker.metrics.wills += 1
+        properties = will.properties
+        self._broker.publish(
+            Publish(
+                will.topic,
+                will.payload,
+                qos=will.qos,
+                retain=will.retain,
+                packet_id=1 if will.qos else 0,
+                properties=Properties(
+                    payload_format_indicator=properties.payload_format_indicator,
+                    message_expiry_interval=properties.message_expiry_interval,
+                    content_type=properties.content_type,
+                    response_topic=properties.response_topic,
+                    correlation_data=properties.correlation_data,
+                    user_properties=properties.user_properties,
+                ),
+            )
+        )
+
+
+limits_of_nobody = 268_435_460  # a client without a maximum packet size takes any

@@ -1,0 +1,68 @@
+"""What the broker asks of others: a log to keep messages in, and a connection to send to."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from everlog.base import MessageColumns, Records, TopicTable
+
+
+class Shard(Protocol):
+    """One sequence of kept messages; readers see only what is committed."""
+
+    @property
+    def end(self) -> int: ...
+
+    @property
+    def committed(self) -> int: ...
+
+    def append(
+        self,
+        columns: MessageColumns,
+        start: int,
+        stop: int,
+        now_us: int,
+        table: TopicTable,
+        routes: bytearray | None = None,
+        wanted: int = 0,
+    ) -> int: ...
+
+    def commit(self) -> None: ...
+
+    def read(self, offset: int, max_bytes: int) -> list[Records]: ...
+
+
+class Log(Protocol):
+    """All shards, and which topic belongs to which."""
+
+    @property
+    def shards(self) -> list[Shard]: ...
+
+    def shard_of(self, topic: bytes) -> int: ...
+
+    def on_commit(self, call: Callable[[int], None]) -> None: ...  # called with the shard's number, from any thread
+
+
+class Sink(Protocol):
+    """Where a session's bytes go; `held` counts answers that wait for a commit."""
+
+    held: int
+
+    def write(self, data: bytes) -> None: ...
+
+    def answer(self, data: bytes, count: int) -> None: ...
+
+
+class PasswordCheck(Protocol):
+    """Knows the users; `check` is slow on purpose and runs in a thread, `cached` answers at once."""
+
+    def cached(self, user: str, password: bytes) -> bool: ...
+
+    def check(self, user: str, password: bytes) -> bool: ...
+
+
+class AccessList(Protocol):
+    """Knows who may do what."""
+
+    def may_publish(self, user: str | None, client_id: str, topic: str) -> bool: ...
+
+    def may_subscribe(self, user: str | None, client_id: str, topic_filter: str) -> bool: ...

@@ -1,0 +1,349 @@
+"""From a run of arriving PUBLISHes to the log, to the acks and to the subscribers, batch by batch.
+
+A run is appended (what is kept) or gathered for this turn of the event loop (what is not). Answers leave when the
+log says that their messages are committed: `_Held` carries the positions, and nothing else releases it. Committed
+batches, and the gathered ones, are split by audience in one pass and written to each live subscriber in one call.
+Invariant: everything below `routed[shard]` has been handed to every live subscriber of that shard.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from everlog.base import MessageColumns, PublishRun, RecordBuilder, Records, TopicTable
+from everlog.broker.audience import Audiences
+from everlog.broker.groups import Group
+from everlog.broker.keep import Keep
+from everlog.broker.partition import Partitioner, merge_rows
+from everlog.broker.ports import Log, Sink
+from everlog.mqtt import write_acks
+from everlog.sessions import NOT_KEPT, RELEASED, Delivery, Piece, Session
+
+_READ_BYTES = 4 << 20
+_PULL_BYTES = 256 << 10  # read at a time for one session that is behind
+_GATHERED_BYTES = 1 << 20  # gathered messages are routed at once beyond this
+_GATHERED_TOPICS = 100_000  # the gathered batches' own names are forgotten beyond this
+
+
+Part: TypeAlias = tuple[int, bytearray | None, int, int]  # audience, rows (None: every row), start, stop
+Mine: TypeAlias = tuple[Delivery, bytearray | None, int, int]
+
+
+@dataclass(slots=True)
+class _Held:
+    """Answers that wait until the shards have committed up to these offsets."""
+
+    sink: Sink
+    answers: bytes
+    count: int
+    positions: list[tuple[int, int]]
+
+
+@dataclass(slots=True)
+class _Names:
+    """The broker's topic ids of a batch table's ids, and which table that is."""
+
+    table: TopicTable
+    generation: int
+    column: bytearray
+
+
+class Router:
+    """Owns the way of a message through the broker; one thread."""
+
+    def __init__(
+        self,
+        log: Log,
+        table: TopicTable,
+        audiences: Audiences,
+        keep: Keep,
+        soon: Callable[[Callable[[], None]], object],
+        now_us: Callable[[], int],
+    ) -> None:
+        self.log = log
+        self.table = table
+        self.audiences = audiences
+        self.keep = keep
+        self.now_us = now_us
+        self.routed = [shard.committed for shard in log.shards]
+        self.held_bytes = 0
+        self.messages_in = 0
+        self.messages_kept = 0
+        self.sinks: dict[Session, Sink] = {}
+        self._soon = soon
+        self._held: deque[_Held] = deque()
+        self._gathered = RecordBuilder()
+        self._gathered_offset = 0
+        self._turn_asked = False
+        self._names: list[_Names] = []
+        self._partitioner = Partitioner()
+
+    # The way in
+
+    def publish(self, run: PublishRun, sink: Sink | None = None, answers: bytes = b"", count: int = 0) -> None:
+        """Take a run in; `answers`, `count` of them PUBACKs, go to `sink` when all that is kept is committed."""
+        self.messages_in += len(run)
+        now = self.now_us()
+        columns, start, stop = run.columns, run.start, run.stop
+        positions: list[tuple[int, int]] = []
+        if self.keep.extend():
+            routes = self.keep.routes
+            kept = 0
+            for number, shard in enumerate(self.log.shards):
+                taken = shard.append(columns, start, stop, now, self.table, routes, number)
+                if taken:
+                    kept += taken
+                    positions.append((number, shard.end))
+            self.messages_kept += kept
+            if kept < stop - start:
+                self._gather(columns, start, stop, now, routes)
+        else:
+            self._gather(columns, start, stop, now, None)
+        if sink is not None and answers:
+            if positions or sink.held:  # [MQTT-4.6.0-2] answers of one client leave in the order of its PUBLISHes
+                self._held.append(_Held(sink, answers, count, positions))
+                self.held_bytes += len(answers)
+                sink.held += 1
+            else:
+                sink.answer(answers, count)
+        self._ask_for_turn()
+
+    def _gather(
+        self, columns: MessageColumns, start: int, stop: int, now: int, routes: bytearray | None
+    ) -> None:
+        builder = self._gathered
+        builder.append(columns, start, stop, now, self.table, routes, NOT_KEPT)
+        if builder.size > _GATHERED_BYTES:
+            self._route_gathered()
+
+    def _ask_for_turn(self) -> None:
+        """Once in each turn of the event loop: commit what was appended, route what was gathered."""
+        if not self._turn_asked:
+            self._turn_asked = True
+            self._soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turn_asked = False
+        for shard in self.log.shards:
+            if shard.end > shard.committed:
+                shard.commit()
+        self.committed()
+        self._route_gathered()
+
+    def _route_gathered(self) -> None:
+        builder = self._gathered
+        if len(builder) == 0:
+            return
+        records = builder.take(self._gathered_offset)
+        self._gathered_offset += len(records)
+        if builder.table.count > _GATHERED_TOPICS:
+            builder.start_segment()
+        self.route(records, 0, NOT_KEPT)
+
+    def resume(self, session: Session) -> None:
+        """A session is back: what is under way goes out again, then what it missed."""
+        sink = self.sinks[session]
+        for data in self._again(session):
+            sink.write(data)
+        self.pump(session)
+
+    def _again(self, session: Session) -> Iterator[bytes]:
+        """[MQTT-4.4.0-1] unacknowledged messages with their packet ids and DUP, PUBRELs for those received."""
+        now = self.now_us()
+        for packet_id, state, position in session.pending():
+            if state == RELEASED:
+                yield write_acks(0x62, packet_id.to_bytes(2, "little"), 0, 1)
+                continue
+            shard, offset = position >> 56, position & 0xFF_FFFF_FFFF_FFFF
+            if shard == NOT_KEPT:
+                continue
+            for records in self.log.shards[shard].read(offset, 1):
+                for number, rows, start, stop in self._split(records, offset - records.base_offset):
+                    first = start if rows is None else int.from_bytes(rows[4 * start : 4 * start + 4], "little")
+                    delivery = self.audiences.delivery(number, session)
+                    if stop > start and records.offset(first) == offset and delivery is not None:
+                        writer = session.writer(delivery)
+                        yield writer.write(records, rows, start, start + 1, state, packet_id, now, True)
+                break
+
+    def pump(self, session: Session) -> None:
+        """A session has room again: hand over what waited, first from the queue, then from the log."""
+        sink = self.sinks.get(session)
+        if sink is None:
+            return
+        data = session.drain(self.now_us())
+        if data:
+            sink.write(data)
+        for shard in tuple(session.lag):
+            self._catch_up(session, sink, shard)
+
+    def _catch_up(self, session: Session, sink: Sink, shard: int) -> None:
+        """Read on from where the session left the log; it is live again when it has reached what is routed."""
+        log = self.log.shards[shard]
+        while session.ready and shard in session.lag:
+            at = session.lag[shard]
+            if at >= self.routed[shard]:
+                del session.lag[shard]  # nothing was routed between this line and the last read: no gap, no repeat
+                return
+            before = at
+            for records in log.read(at, _PULL_BYTES):
+                at = self._hand_over(session, sink, records, at, shard)
+                session.lag[shard] = at
+                if at < records.end_offset or not session.ready:
+                    break
+                if at >= self.routed[shard]:
+                    break
+            if at == before:
+                return
+
+    def _hand_over(self, session: Session, sink: Sink, records: Records, at: int, shard: int) -> int:
+        """The rows of a batch that are the session's, from an offset on; the offset that it stopped at."""
+        parts = self._split(records, max(0, at - records.base_offset))
+        now = self.now_us()
+        del session.lag[shard]  # so that the session takes them; it sets it again where it stops
+        mine = [
+            (delivery, rows, start, stop)
+            for number, rows, start, stop in parts
+            if (delivery := self.audiences.delivery(number, session)) is not None
+        ]
+        if len(mine) == 1:
+            delivery, rows, start, stop = mine[0]
+            self._push(Piece(records, rows, start, stop, delivery), shard, now)
+        elif mine:
+            self._push_in_order(records, mine, shard, now)
+        return session.lag.get(shard, min(records.end_offset, self.routed[shard]))
+
+    # The way out
+
+    def committed(self) -> None:
+        """Something may have been committed: release answers, route the new batches."""
+        for number, shard in enumerate(self.log.shards):
+            end = shard.committed
+            while self.routed[number] < end:
+                at = self.routed[number]
+                if len(self.audiences) == 0:
+                    self.routed[number] = end
+                    break
+                for records in shard.read(at, _READ_BYTES):
+                    self.route(records, max(0, at - records.base_offset), number)
+                    self.routed[number] = at = records.end_offset
+                    if at >= end:
+                        break
+        held = self._held
+        shards = self.log.shards
+        while held and all(shards[number].committed >= end for number, end in held[0].positions):
+            first = held.popleft()
+            self.held_bytes -= len(first.answers)
+            first.sink.held -= 1
+            first.sink.answer(first.answers, first.count)
+
+    def route(self, records: Records, first_row: int, shard: int) -> None:
+        """Hand a batch to every live subscriber that is at its place."""
+        parts = self._split(records, first_row)
+        now = self.now_us()
+        if len(parts) == 1:
+            number, rows, start, stop = parts[0]
+            self._deliver(records, rows, start, stop, number, shard, now)
+        elif parts:
+            self._deliver_mixed(records, parts, shard, now)
+
+    def _split(self, records: Records, first_row: int) -> list[Part]:
+        """The parts of a batch by audience, once every topic in it has one."""
+        audiences = self.audiences
+        names = self._names_of(records.table)
+        audiences.extend()
+        while True:
+            parts = self._partitioner.split(
+                records, first_row, names.column, audiences.column, len(audiences.members)
+            )
+            if not isinstance(parts, set):
+                return parts
+            audiences.resolve(parts)
+
+    def _deliver(
+        self, records: Records, rows: bytearray | None, start: int, stop: int, number: int, shard: int, now: int
+    ) -> None:
+        """One part to its audience; a QoS 0 run is written once for all that would get the same bytes."""
+        shared: dict[tuple[int, bool], bytes] = {}
+        sinks = self.sinks
+        for member in self.audiences.members[number]:
+            if isinstance(member, Group):
+                for delivery, begin, end in member.split(start, stop):
+                    self._push(Piece(records, rows, begin, end, delivery), shard, now)
+                continue
+            session = member.session
+            if member.qos == 0 and not member.identifiers and session.shares_runs(shard):
+                key = (session.version, member.retain_as_published)
+                data = shared.get(key)
+                if data is None:
+                    writer = session.writer(member)
+                    data = shared[key] = writer.write(records, rows, start, stop, 0, 1, now)
+                session.counters.sent += stop - start
+                sinks[session].write(data)
+            else:
+                self._push(Piece(records, rows, start, stop, member), shard, now)
+
+    def _push(self, piece: Piece, shard: int, now: int) -> None:
+        session = piece.delivery.session
+        data = session.push(piece, shard, now)
+        if data:
+            self.sinks[session].write(data)
+
+    def _deliver_mixed(
+        self, records: Records, parts: list[Part], shard: int, now: int
+    ) -> None:
+        """Several audiences in one batch: whoever is in one part gets it, whoever is in several gets them in order."""
+        mine: dict[Session, list[Mine]] = {}
+        members = self.audiences.members
+        for number, rows, start, stop in parts:
+            for member in members[number]:
+                if isinstance(member, Group):
+                    for delivery, begin, end in member.split(start, stop):
+                        mine.setdefault(delivery.session, []).append((delivery, rows, begin, end))
+                else:
+                    mine.setdefault(member.session, []).append((member, rows, start, stop))
+        for session, pieces in mine.items():
+            if len(pieces) == 1:
+                delivery, rows, start, stop = pieces[0]
+                self._push(Piece(records, rows, start, stop, delivery), shard, now)
+            else:
+                self._push_in_order(records, pieces, shard, now)
+
+    def _push_in_order(
+        self, records: Records, pieces: list[Mine], shard: int, now: int
+    ) -> None:
+        """Rows of one session that came in several parts, merged; alike deliveries as one, others row by row."""
+        if len({(d.qos, d.identifiers, d.retain_as_published) for d, _, _, _ in pieces}) == 1:
+            merged = merge_rows([(rows, start, stop) for _, rows, start, stop in pieces], records.count)
+            self._push(Piece(records, merged, 0, len(merged) // 4, pieces[0][0]), shard, now)
+            return
+        by_row: list[tuple[int, int]] = sorted(
+            (k if rows is None else int.from_bytes(rows[4 * k : 4 * k + 4], "little"), which)
+            for which, (_, rows, start, stop) in enumerate(pieces)
+            for k in range(start, stop)
+        )
+        begin = 0
+        for k in range(1, len(by_row) + 1):
+            if k == len(by_row) or by_row[k][1] != by_row[begin][1]:
+                stretch = bytearray(b"".join(row.to_bytes(4, "little") for row, _ in by_row[begin:k]))
+                self._push(Piece(records, stretch, 0, k - begin, pieces[by_row[begin][1]][0]), shard, now)
+                begin = k
+
+    def _names_of(self, table: TopicTable) -> _Names:
+        """The map from a batch table's topic ids to the broker's, kept for the few tables in use."""
+        for place, names in enumerate(self._names):
+            if names.table is table:
+                break
+        else:
+            place, names = 0, _Names(table, -1, bytearray())
+            self._names.insert(0, names)
+            del self._names[8:]
+        if place:
+            self._names.insert(0, self._names.pop(place))
+        if names.generation != self.table.generation:
+            names.generation = self.table.generation
+            names.column = bytearray()
+        for topic in range(len(names.column) // 4, table.count):
+            names.column.extend(self.table.intern(table.name(topic)).to_bytes(4, "little"))
+        return names

@@ -1,0 +1,93 @@
+"""Who a client is and what it may do: password file, certificates and ACL together, reloaded without a restart.
+
+A user name counts for rules only when it was proven, by a password or by a certificate. Files are read anew as a whole
+and swapped in one assignment; a bad file leaves the old rules in force.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from everlog.broker.acl import Acl
+from everlog.broker.aclrules import read_rules
+from everlog.broker.passwords import Authenticator, read_passwords
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Whether a client may connect, and the user name that it has proven, if any."""
+
+    admitted: bool
+    user: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the files say at one time."""
+
+    authenticator: Authenticator | None
+    acl: Acl
+
+
+class Security:
+    """The policy in force; `generation` goes up with every reload, for those who keep answers."""
+
+    def __init__(
+        self, *, allow_anonymous: bool = True, password_file: str | None = None, acl_file: str | None = None
+    ) -> None:
+        self.allow_anonymous = allow_anonymous
+        self.password_file = password_file
+        self.acl_file = acl_file
+        self.generation = 0
+        self._policy = self._read()
+
+    @property
+    def acl(self) -> Acl:
+        """The rules in force."""
+        return self._policy.acl
+
+    @property
+    def authenticator(self) -> Authenticator | None:
+        """The users in force; None without a password file."""
+        return self._policy.authenticator
+
+    def reload(self) -> None:
+        """Read the files again; UsageError says what is wrong with them, and then nothing has changed."""
+        self._policy = self._read()
+        self.generation += 1
+
+    def decide(self, user: str | None, password: bytes | None, certificate_user: str | None = None) -> Admission | None:
+        """The answer where it is known at once; None when `verify` must work it out, in a thread."""
+        if certificate_user is not None:
+            return Admission(True, certificate_user)
+        authenticator = self._policy.authenticator
+        if authenticator is None or user is None:
+            return Admission(self.allow_anonymous)  # a name that nothing proves is no name
+        if password is None:
+            return Admission(False)
+        return Admission(True, user) if authenticator.recall(user, password) else None
+
+    def verify(self, user: str, password: bytes) -> Admission:
+        """The answer to a user name and password, however long it takes."""
+        authenticator = self._policy.authenticator
+        if authenticator is None:
+            return Admission(self.allow_anonymous)
+        right = authenticator.check(user, password)
+        return Admission(right, user if right else None)
+
+    def _read(self) -> Policy:
+        users = None if self.password_file is None else Authenticator(read_passwords(self.password_file))
+        return Policy(users, Acl(None if self.acl_file is None else read_rules(self.acl_file)))
+
+
+def certificate_user(certificate: Mapping[str, Any] | None) -> str | None:
+    """The one common name of a verified client certificate, as `SSLObject.getpeercert()` gives it; None if unclear."""
+    names = [
+        value
+        for part in (certificate or {}).get("subject", ())
+        for attribute, value in part
+        if attribute == "commonName"
+    ]
+    if len(names) != 1 or not names[0] or not names[0].isprintable():
+        return None
+    return str(names[0])

@@ -1,0 +1,112 @@
+"""SUBSCRIBE and UNSUBSCRIBE: what is allowed, what is retained, and what is kept for a durable session."""
+
+from typing import TYPE_CHECKING
+
+from everlog.base import PeerError
+from everlog.mqtt import Reason, Suback, Subscribe, Subscription, Unsuback, Unsubscribe, encode_identifiers
+from everlog.sessions import NOT_KEPT, Delivery, Piece, Session, Subscribed
+from everlog.topics import Filter, parse_filter
+
+if TYPE_CHECKING:
+    from everlog.broker.broker import Broker
+    from everlog.broker.connection import Connection
+
+
+class Subscriber:
+    """Changes subscriptions, in the session and in what follows from it."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+
+    def subscribe(self, connection: "Connection", packet: Subscribe) -> None:
+        """Every filter on its own: granted or refused; then the retained messages of those granted."""
+        session = connection.session
+        assert session is not None
+        identifiers = packet.properties.subscription_identifiers
+        identifier = identifiers[0] if identifiers else 0
+        reasons: list[Reason] = []
+        retained: list[tuple[Filter, Subscribed]] = []
+        for asked in packet.subscriptions:
+            try:
+                flt, subscribed, is_new = self._one(connection, session, asked, identifier)
+            except PeerError as error:
+                self._broker.metrics.subscribes_refused += 1
+                reasons.append(Reason(error.reason))
+                continue
+            self._broker.metrics.subscribes += 1
+            reasons.append(Reason(asked.qos))
+            if flt.group is None and (asked.retain_handling == 0 or (asked.retain_handling == 1 and is_new)):
+                retained.append((flt, subscribed))  # [MQTT-3.3.1-9] to [MQTT-3.3.1-11]
+        connection.send(Suback(packet.packet_id, tuple(reasons)))
+        for flt, subscribed in retained:
+            self._send_retained(session, flt, subscribed)
+
+    def _one(
+        self, connection: "Connection", session: Session, asked: Subscription, identifier: int
+    ) -> tuple[Filter, Subscribed, bool]:
+        broker = self._broker
+        limits = broker.limits
+        flt = parse_filter(asked.filter, max_levels=limits.topic_levels, max_bytes=limits.topic_bytes)
+        if broker.acl is not None and not broker.acl.may_subscribe(connection.user, session.client_id, flt.pattern):
+            raise PeerError(Reason.NOT_AUTHORIZED, "the filter is not allowed")
+        if session.durable and flt.pattern == "#" and not limits.durable_wildcard:
+            raise PeerError(Reason.NOT_AUTHORIZED, "a durable session may not subscribe to everything")
+        old = session.subscriptions.get(asked.filter)
+        if old is None and len(session.subscriptions) >= limits.subscriptions_per_client:
+            raise PeerError(Reason.QUOTA_EXCEEDED, "too many subscriptions")
+        subscribed = Subscribed(
+            asked.filter, asked.qos, asked.no_local, asked.retain_as_published, asked.retain_handling, identifier
+        )
+        session.subscriptions[asked.filter] = subscribed
+        if session.durable and old is None:
+            broker.keep.add(asked.filter)
+        broker.audiences.subscribe(session, flt, subscribed)
+        return flt, subscribed, old is None
+
+    def _send_retained(self, session: Session, flt: Filter, subscribed: Subscribed) -> None:
+        """[MQTT-3.3.1-8] retained messages go out with RETAIN set, at most at the subscription's QoS."""
+        identifiers = encode_identifiers([subscribed.identifier] if subscribed.identifier else [])
+        delivery = Delivery(session, subscribed.qos, identifiers, True)
+        sink = self._broker.router.sinks[session]
+        now = self._broker.now_us()
+        out = []
+        for message in self._broker.retained.matching(flt):
+            out.append(session.push(Piece(message.records, None, 0, 1, delivery), NOT_KEPT, now))
+        if out:
+            sink.write(b"".join(out))
+
+    def unsubscribe(self, connection: "Connection", packet: Unsubscribe) -> None:
+        """Every filter on its own."""
+        session = connection.session
+        assert session is not None
+        reasons = []
+        for text in packet.filters:
+            if session.subscriptions.pop(text, None) is None:
+                reasons.append(Reason.NO_SUBSCRIPTION_EXISTED)
+                continue
+            self._broker.audiences.unsubscribe(session, parse_filter(text))
+            if session.durable:
+                self._broker.keep.remove(text)
+            reasons.append(Reason.SUCCESS)
+        connection.send(Unsuback(packet.packet_id, tuple(reasons)))
+
+    def resume(self, session: Session) -> None:
+        """A session is back: its filters are live again, and it goes on where it was."""
+        for text, subscribed in session.subscriptions.items():
+            self._broker.audiences.subscribe(session, parse_filter(text), subscribed)
+        self._broker.router.resume(session)
+
+    def leave(self, session: Session) -> None:
+        """A session is away: it costs nothing until it is back."""
+        for text in session.subscriptions:
+            self._broker.audiences.unsubscribe(session, parse_filter(text))
+        if session.durable:
+            for shard, at in enumerate(self._broker.router.routed):
+                session.lag.setdefault(shard, at)
+
+    def drop(self, session: Session) -> None:
+        """A session is gone: nothing is kept for it any more."""
+        if session.durable:
+            for text in session.subscriptions:
+                self._broker.keep.remove(text)
+        session.subscriptions.clear()

@@ -1,0 +1,213 @@
+"""`everlog sub`: subscribe and print what arrives."""
+
+import asyncio
+import sys
+from dataclasses import dataclass
+from typing import Annotated, BinaryIO
+
+import typer
+
+from everlog.base import PeerError, UsageError
+from everlog.cli import dial
+from everlog.cli.client import Client
+from everlog.cli.formats import Formatter, formatter
+from everlog.cli.message import Message
+from everlog.mqtt import NO_PROPERTIES, Properties, Reason, Subscription
+from everlog.topics import Filter, matches, parse_filter
+
+TIMED_OUT = 27  # mosquitto_sub's exit code for -W
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What to subscribe to and when to stop; `replay_from` asks for history."""
+
+    filters: tuple[str, ...]
+    drop: tuple[str, ...]
+    qos: int
+    retain_as_published: bool
+    count: int | None
+    timeout_s: float | None
+    exit_when_subscribed: bool
+    replay_from: str | None
+    user_properties: tuple[tuple[str, str], ...]
+
+
+def sub(
+    topics: Annotated[list[str] | None, typer.Option("-t", "--topic", metavar="FILTER", help="Repeatable.")] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option("-T", "--filter-out", metavar="FILTER", help="Print none of these; repeatable.")
+    ] = None,
+    unsubscribe: Annotated[
+        list[str] | None, typer.Option("-U", "--unsubscribe", metavar="FILTER", help="Unsubscribe first; repeatable.")
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option("-C", metavar="COUNT", min=1, help="Stop when this many were printed.")
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option("-W", metavar="SECONDS", min=0, help="Stop after this time, with exit code 27.")
+    ] = None,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Print the topic in front of the payload.")] = False,
+    template: Annotated[
+        str | None, typer.Option("-F", metavar="FORMAT", help="As '%I %t %p'; %j is JSON, @H:@M the time.")
+    ] = None,
+    no_newline: Annotated[bool, typer.Option("-N", help="No newline behind a message.")] = False,
+    no_retained: Annotated[bool, typer.Option("-R", help="Print no retained messages.")] = False,
+    retained_only: Annotated[
+        bool, typer.Option("--retained-only", help="Stop at the first that is not retained.")
+    ] = False,
+    retain_as_published: Annotated[
+        bool, typer.Option("--retain-as-published", help="Leave the retain flag as it was published (MQTT 5).")
+    ] = False,
+    exit_subscribed: Annotated[bool, typer.Option("-E", help="Stop once subscribed.")] = False,
+    replay_from: Annotated[
+        str | None,
+        typer.Option("--from", metavar="WHEN", help="From everlog's history: earliest, -24h, a time, a position."),
+    ] = None,
+    user_property: dial.UserProperties = None,
+    qos: dial.Qos = 0,
+    host: dial.Host = "localhost",
+    port: dial.Port = None,
+    url: dial.Url = None,
+    client_id: dial.ClientId = None,
+    username: dial.User = None,
+    pw: dial.Password = None,
+    protocol_version: dial.Version = "5",
+    durable: dial.Durable = False,
+    expiry: dial.Expiry = None,
+    keepalive: dial.KeepAlive = 60,
+    cafile: dial.CaFile = None,
+    os_certs: dial.CaSystem = False,
+    cert: dial.Cert = None,
+    key: dial.CertKey = None,
+    insecure: dial.Insecure = False,
+    will_topic: dial.WillTopic = None,
+    will_payload: dial.WillPayload = "",
+    will_qos: dial.WillQos = 0,
+    will_retain: dial.WillRetain = False,
+) -> int:
+    """Subscribe and print what arrives; the options are those of mosquitto_sub."""
+    call = dial.plan_call(
+        host=host,
+        port=port,
+        url=url,
+        client_id=client_id,
+        user=username,
+        password=pw,
+        version=protocol_version,
+        durable=durable,
+        expiry=expiry,
+        keep_alive=keepalive,
+        cafile=cafile,
+        system_cas=os_certs,
+        cert=cert,
+        cert_key=key,
+        insecure=insecure,
+        will=dial.will_of(will_topic, will_payload, will_qos, will_retain),
+    )
+    filters = (*(topics or ()), *([call.topic] if call.topic else ()))
+    if not filters and not unsubscribe:
+        raise UsageError("no topic filter", hint="give one with -t")
+    for text in (*filters, *(unsubscribe or ())):
+        _check(text)
+    wish = Wish(
+        filters=filters,
+        drop=tuple(unsubscribe or ()),
+        qos=qos,
+        retain_as_published=retain_as_published,
+        count=count,
+        timeout_s=timeout,
+        exit_when_subscribed=exit_subscribed,
+        replay_from=replay_from,
+        user_properties=dial.pairs(user_property),
+    )
+    form = formatter(verbose=verbose, template=template, newline=not no_newline)
+    printer = Printer(
+        sys.stdout.buffer, form, tuple(_check(text) for text in exclude or ()), count, no_retained, retained_only
+    )
+    return asyncio.run(subscribe(call, wish, printer))
+
+
+class Printer:
+    """Writes messages until there are enough; `finished` says so."""
+
+    def __init__(
+        self,
+        out: BinaryIO,
+        form: Formatter,
+        exclude: tuple[Filter, ...] = (),
+        count: int | None = None,
+        no_retained: bool = False,
+        retained_only: bool = False,
+    ) -> None:
+        self.out, self.form, self.exclude = out, form, exclude
+        self.left = count
+        self.no_retained, self.retained_only = no_retained, retained_only
+        self.finished = False
+
+    def take(self, messages: list[Message]) -> int:
+        """Print and flush; how many were taken, fewer than all when that is enough."""
+        lines: list[bytes] = []
+        taken = 0
+        for message in messages:
+            if self.finished or (self.retained_only and not message.retain):
+                self.finished = True
+                break
+            taken += 1
+            if (self.no_retained and message.retain) or self._is_excluded(message):
+                continue
+            lines.append(self.form(message))
+            if self.left is not None:
+                self.left -= 1
+                self.finished = self.left == 0
+        self.out.write(b"".join(lines))
+        self.out.flush()
+        return taken
+
+    def _is_excluded(self, message: Message) -> bool:
+        return bool(self.exclude) and any(matches(flt, message.topic.decode()) for flt in self.exclude)
+
+
+async def subscribe(call: dial.Call, wish: Wish, printer: Printer) -> int:
+    """Print until enough, until the time is up (27), or until the connection fails."""
+    client = Client(call.connect, printer.take)
+    try:
+        async with asyncio.timeout(wish.timeout_s):
+            await client.open(call.host, call.port, call.tls)
+            if wish.drop:
+                await client.unsubscribe(wish.drop)
+            if wish.filters and not await _ask(client, wish):
+                return 1
+            if not wish.exit_when_subscribed:
+                await client.wait_until(lambda: printer.finished)
+    except TimeoutError:
+        return TIMED_OUT
+    finally:
+        await client.close()
+    return 0
+
+
+async def _ask(client: Client, wish: Wish) -> bool:
+    """Subscribe; whether anything was granted. What was not is said on standard error."""
+    filters, properties = wish.filters, wish.user_properties
+    if wish.replay_from is not None and client.version == 5:
+        properties = (*properties, ("everlog-from", wish.replay_from))
+    elif wish.replay_from is not None:
+        filters = tuple(f"$replay/{wish.replay_from}/{text}" for text in filters)
+    asked = tuple(Subscription(text, wish.qos, False, wish.retain_as_published) for text in filters)
+    reasons = await client.subscribe(asked, Properties(user_properties=properties) if properties else NO_PROPERTIES)
+    for subscription, reason in zip(asked, reasons, strict=True):
+        if reason.is_error:
+            print(f"everlog: {subscription.filter} was refused: {_words(reason)}", file=sys.stderr)
+    return not all(reason.is_error for reason in reasons)
+
+
+def _words(reason: Reason) -> str:
+    return reason.name.lower().replace("_", " ")
+
+
+def _check(text: str) -> Filter:
+    try:
+        return parse_filter(text)
+    except PeerError as error:
+        raise UsageError(f"{text!r} is no topic filter: {error.message}", hint="write it like sensors/#") from None

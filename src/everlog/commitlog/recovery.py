@@ -1,0 +1,195 @@
+"""What is done once when a shard is opened for writing: find the end, make it durable, decide where to go on.
+
+Only the last segment is read. Its tail is cut when nothing good stands behind it and the mark does not say that it was
+committed; in every other case the bytes stay as they are and the log goes on in a new segment. Offsets that were seen
+as committed are never given again.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from everlog.commitlog import contents as loading
+from everlog.commitlog import paths
+from everlog.commitlog.catalog import Catalog, Segment
+from everlog.commitlog.contents import Contents
+from everlog.commitlog.damage import Damage
+from everlog.commitlog.framing import HEADER_BYTES, PREVIOUS_SYNCED, SegmentHeader, read_header
+from everlog.commitlog.mark import MARK_BYTES, SLOT_SPACING, Mark, MarkFile, read_marks
+from everlog.commitlog.ports import Disk, File
+from everlog.commitlog.scan import Scan
+
+COPY_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """Where a log goes on."""
+
+    end: int
+    segment: Segment | None  # the segment to go on in, None to begin a new one
+    position: int  # in that segment
+    names: list[bytes]  # of that segment's topics
+    last_time: int
+    layout: int
+    mark: MarkFile
+
+
+def clean_directory(disk: Disk, directory: str) -> list[str]:
+    """Remove what an interrupted seal or removal left behind; the names that remain."""
+    names = disk.list(directory)
+    segments = set(paths.segment_bases(names))
+    for name in names:
+        stem = name.removesuffix(paths.TEMPORARY)
+        unfinished = stem != name and any(paths.base_of(stem, suffix) is not None for suffix in (".log", ".idx"))
+        side = paths.base_of(name, ".idx")
+        if unfinished or (side is not None and side not in segments):
+            disk.unlink(f"{directory}/{name}")
+    return disk.list(directory)
+
+
+def open_mark(
+    disk: Disk, directory: str, names: list[str], random_bytes: Callable[[int], bytes]
+) -> tuple[MarkFile, Mark, Mark]:
+    """The mark file, made if need be: (it, what its first slot says, what it says for sure)."""
+    path = f"{directory}/{paths.MARK}"
+    file = disk.open(path, write=True) if paths.MARK in names else disk.create(path)
+    hint, durable = read_marks(file.read_at(0, MARK_BYTES), path)
+    known = durable or hint
+    salt = known.salt if known is not None else _salt_of_segments(disk, directory, names)
+    if salt is None:
+        salt = int.from_bytes(random_bytes(8), "little")
+    if durable is None:
+        durable = Mark(1, salt=salt)
+        file.commit_at(SLOT_SPACING, [durable.to_bytes()])
+        disk.sync_directory(directory)
+    return MarkFile(file, durable, salt), hint or durable, durable
+
+
+def _salt_of_segments(disk: Disk, directory: str, names: list[str]) -> int | None:
+    for base in reversed(paths.segment_bases(names)):
+        path = paths.segment_path(directory, base)
+        file = disk.open(path)
+        try:
+            header = read_header(file.read_at(0, HEADER_BYTES), path)
+        finally:
+            file.close()
+        if header is not None:
+            return header.salt
+    return None
+
+
+def summarize(catalog: Catalog, base_offset: int) -> Segment:
+    """What a side file's first bytes say of a segment that has a successor."""
+    segment = Segment(base_offset)
+    side = loading.open_side(catalog.disk, paths.side_path(catalog.directory, base_offset), catalog.damage)
+    if side is not None:
+        summary = side.summary
+        if summary.sealed and summary.base_offset == base_offset:
+            segment.end_offset, segment.bytes = summary.end_offset, summary.covered
+            segment.first_time, segment.last_time = summary.first_time, summary.last_time
+            segment.sealed = True
+        side.close()
+    return segment
+
+
+def recover(catalog: Catalog, random_bytes: Callable[[int], bytes], now_us: int, not_below: int) -> Recovered:
+    """Bring a directory into order and say where the log goes on."""
+    disk, directory = catalog.disk, catalog.directory
+    names = clean_directory(disk, directory)
+    mark, hint, durable = open_mark(disk, directory, names, random_bytes)
+    catalog.salt = mark.salt
+    committed = max(hint.committed, durable.committed)
+    bases = paths.segment_bases(names)
+    segments = [summarize(catalog, base) for base in bases[:-1]]
+    end, last_time, position = 0, 0, HEADER_BYTES
+    going_on: Segment | None = None
+    topics: list[bytes] = []
+    if bases:
+        confirmed = max((m.position for m in (hint, durable) if m.segment == bases[-1]), default=0)
+        contents, scan, whole = _recover_last(catalog, bases[-1], committed, confirmed, now_us)
+        _sync_before(catalog, segments, contents.header)
+        end, position, last_time = scan.offset, scan.position, scan.last_time
+        last = _described(bases[-1], contents, scan)
+        segments.append(last)
+        if not last_time and len(segments) > 1:
+            last_time = catalog.describe(segments[-2]).last_time
+        going_on = last if whole else None
+        topics = scan.table.all_names() if whole else []
+    catalog.replace(segments)
+    next_offset = max(end, committed, durable.reserved, not_below)
+    layout = max(hint.layout, durable.layout) + 1
+    if next_offset > end:
+        going_on = None
+        mark.keep(Mark(committed=next_offset, segment=next_offset, layout=layout, reserved=durable.reserved))
+    if going_on is None and segments:
+        segments[-1].contents = None
+    return Recovered(next_offset, going_on, position, topics, last_time, layout, mark)
+
+
+def _described(base_offset: int, contents: Contents, scan: Scan) -> Segment:
+    first_time, last_time = scan.index.times()
+    return Segment(base_offset, scan.offset, first_time, last_time, scan.position, contents=contents)
+
+
+def _recover_last(
+    catalog: Catalog, base: int, committed: int, confirmed: int, now_us: int
+) -> tuple[Contents, Scan, bool]:
+    """Scan the last segment, cut a torn tail, make the rest durable; whether the log may go on in it."""
+    disk, directory, damage = catalog.disk, catalog.directory, catalog.damage
+    path = paths.segment_path(directory, base)
+    file = disk.open(path, write=True)
+    if read_header(file.read_at(0, HEADER_BYTES), path) is None and committed <= base:
+        _begin_again(catalog, file, path, base, now_us)
+    contents, scan = loading.load(disk, directory, base, catalog.salt, damage)
+    contents.file, scan.file = file, file
+    size = file.size()
+    sealed = contents.side is not None and contents.side.summary.sealed
+    header_whole = read_header(file.read_at(0, HEADER_BYTES), path) is not None
+    if scan.position < size:
+        scan.run(size, complete=False)
+    whole = header_whole and not scan.damage and not sealed
+    if committed > scan.offset and committed > base:
+        lost = Damage(path, scan.position, "committed batches are missing or damaged", scan.offset, committed)
+        scan.damage.append(lost)
+        whole = False
+    elif scan.position < size:
+        file.truncate(scan.position)
+    _rewrite(file, max(confirmed, HEADER_BYTES), scan.position)
+    file.sync()
+    disk.sync_directory(directory)
+    loading.finish(contents, scan, scan.position, damage)
+    return contents, scan, whole
+
+
+def _begin_again(catalog: Catalog, file: File, path: str, base: int, now_us: int) -> None:
+    """A segment whose creation was torn: nothing in it was committed. If it has batches all the same, they are kept."""
+    scan = Scan(file, path, catalog.salt, base)
+    scan.run(file.size(), complete=False)
+    if not len(scan.index) and not scan.damage:
+        file.truncate(0)
+    file.write_at(0, [SegmentHeader(base, now_us, catalog.salt).to_bytes()])
+
+
+def _rewrite(file: File, start: int, end: int) -> None:
+    """Write bytes again that may never have reached the disk: a sync that failed once says nothing when tried again."""
+    while start < end:
+        block = file.read_at(start, min(COPY_BYTES, end - start))
+        file.write_at(start, [block])
+        start += len(block)
+
+
+def _sync_before(catalog: Catalog, segments: list[Segment], header: SegmentHeader) -> None:
+    """Sync earlier segments that were written without syncs and are not sealed."""
+    flags = header.flags
+    for segment in reversed(segments):
+        if flags & PREVIOUS_SYNCED or segment.sealed:
+            return
+        path = paths.segment_path(catalog.directory, segment.base_offset)
+        file = catalog.disk.open(path, write=True)
+        try:
+            _rewrite(file, 0, file.size())
+            file.sync()
+            raw = read_header(file.read_at(0, HEADER_BYTES), path)
+            flags = raw.flags if raw is not None else 0
+        finally:
+            file.close()

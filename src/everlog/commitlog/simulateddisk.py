@@ -1,0 +1,240 @@
+"""A disk in memory that keeps only what was synced, for tests: deterministic, and as unkind as a disk may be.
+
+A crash loses any part of what was not synced: writes are torn at any byte and reordered, a file's new length may
+survive without its bytes, new names, renames and removals may be undone each on its own. A sync that fails forgets
+what it should have written, although reads still show it.
+"""
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import TypeVar
+
+from everlog.base import StorageError
+from everlog.commitlog.ports import Block
+
+T = TypeVar("T")
+Fault = Callable[[str, str], int | None]  # (kind of call, path) -> errno to fail with, or None
+Change = tuple[int, bytes | None]  # a write at a position, or a truncation to it
+
+
+class SimulatedCrash(BaseException):
+    """The machine stopped; not an error that anything handles."""
+
+
+class _Inode:
+    def __init__(self) -> None:
+        self.durable = bytearray()
+        self.seen = bytearray()  # what reads show
+        self.changes: list[Change] = []  # made since the last sync
+
+
+def _apply(data: bytearray, change: Change) -> None:
+    position, block = change
+    if len(data) < position + len(block or b""):
+        data.extend(bytes(position + len(block or b"") - len(data)))
+    if block is None:
+        del data[position:]
+    else:
+        data[position : position + len(block)] = block
+
+
+class SimulatedFile:
+    """An open file of the simulated disk."""
+
+    def __init__(self, disk: "SimulatedDisk", path: str, inode: _Inode) -> None:
+        self._disk = disk
+        self._path = path
+        self._inode = inode
+        self._life = disk.life
+
+    def _call(self, kind: str) -> None:
+        if self._life != self._disk.life:
+            raise OSError(errno.EBADF, "the file was open when the machine stopped")
+        self._disk.call(kind, self._path)
+
+    def read_at(self, position: int, size: int) -> bytes:
+        self._call("read")
+        return bytes(self._inode.seen[position : position + size])
+
+    def write_at(self, position: int, blocks: Sequence[Block]) -> None:
+        block = b"".join(blocks)
+        try:
+            self._call("write")
+        except OSError:
+            self._change((position, block[: self._disk.random.randrange(len(block) + 1)]))
+            raise
+        self._change((position, block))
+        self._disk.tick()
+
+    def _change(self, change: Change) -> None:
+        self._inode.changes.append(change)
+        _apply(self._inode.seen, change)
+
+    def commit_at(self, position: int, blocks: Sequence[Block]) -> None:
+        self.write_at(position, blocks)
+        self.sync()
+
+    def sync(self) -> None:
+        inode = self._inode
+        try:
+            self._call("sync")
+        except OSError:
+            inode.changes.clear()
+            raise
+        self._disk.tick()
+        if not self._disk.skips("sync", self._path):
+            for change in inode.changes:
+                _apply(inode.durable, change)
+            inode.changes.clear()
+        self._disk.tick()
+
+    def truncate(self, size: int) -> None:
+        self._call("truncate")
+        self._change((size, None))
+        self._disk.tick()
+
+    def size(self) -> int:
+        return len(self._inode.seen)
+
+    def close(self) -> None:
+        pass
+
+
+class SimulatedLock:
+    """Held until released, or until the machine stops."""
+
+    def __init__(self, disk: "SimulatedDisk", path: str) -> None:
+        self._disk, self._path, self._life = disk, path, disk.life
+        disk.locks.add(path)
+
+    def release(self) -> None:
+        if self._life == self._disk.life:
+            self._disk.locks.discard(self._path)
+
+
+class SimulatedDisk:
+    """Files in memory; `crash` stops the machine and starts it again."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.life = 0
+        self.locks: set[str] = set()
+        self.crash_after: int | None = None  # so many changes from now, SimulatedCrash is raised in the midst of one
+        self.fault: Fault = lambda kind, path: None
+        self.skips: Callable[[str, str], bool] = lambda kind, path: False  # a mutant: this sync does nothing
+        self._names: dict[str, _Inode] = {}
+        self._durable_names: dict[str, _Inode] = {}
+        self._changes: list[tuple[str | None, str | None, _Inode]] = []  # of names: (gone, come, file)
+
+    def call(self, kind: str, path: str) -> None:
+        """Fail a call if it is to fail."""
+        number = self.fault(kind, path)
+        if number is not None:
+            raise OSError(number, os.strerror(number), path)
+
+    def tick(self) -> None:
+        """A moment at which the machine may stop."""
+        if self.crash_after is not None:
+            self.crash_after -= 1
+            if self.crash_after < 0:
+                self.crash_after = None
+                raise SimulatedCrash
+
+    def make_directory(self, path: str) -> None:
+        self.call("mkdir", path)
+
+    def list(self, directory: str) -> list[str]:
+        return sorted(path.rpartition("/")[2] for path in self._names if path.rpartition("/")[0] == directory)
+
+    def open(self, path: str, *, write: bool = False) -> SimulatedFile:
+        self.call("open", path)
+        if path not in self._names:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        return SimulatedFile(self, path, self._names[path])
+
+    def create(self, path: str) -> SimulatedFile:
+        self.call("create", path)
+        if path in self._names:
+            raise FileExistsError(errno.EEXIST, "the file exists", path)
+        inode = _Inode()
+        self._rename(None, path, inode)
+        return SimulatedFile(self, path, inode)
+
+    def rename(self, old: str, new: str) -> None:
+        self.call("rename", old)
+        self._rename(old, new, self._names[old])
+
+    def unlink(self, path: str) -> None:
+        self.call("unlink", path)
+        if path not in self._names:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        self._rename(path, None, self._names[path])
+
+    def _rename(self, gone: str | None, come: str | None, inode: _Inode) -> None:
+        self._changes.append((gone, come, inode))
+        _change_names(self._names, gone, come, inode)
+        self.tick()
+
+    def sync_directory(self, directory: str) -> None:
+        self.call("sync_directory", directory)
+        self.tick()
+        if not self.skips("sync_directory", directory):
+            for change in self._changes:
+                _change_names(self._durable_names, *change)
+            self._changes.clear()
+        self.tick()
+
+    def lock(self, path: str) -> SimulatedLock:
+        if path in self.locks:
+            raise StorageError(f"{path} is held by this process, which writes to this log")
+        return SimulatedLock(self, path)
+
+    def crash(self) -> None:
+        """Stop and start again, with what was synced and a random part of what was not."""
+        self.life += 1
+        self.locks.clear()
+        self.crash_after = None
+        for gone, come, inode in self._some(self._changes):
+            _change_names(self._durable_names, gone, come, inode)
+        self._changes.clear()
+        self._names = dict(self._durable_names)
+        for inode in self._names.values():
+            for change in self._torn(inode.changes):
+                _apply(inode.durable, change)
+            inode.changes.clear()
+            inode.seen = bytearray(inode.durable)
+
+    def _some(self, changes: Sequence[T]) -> Sequence[T]:
+        """None, all, the first few or any of a row of changes."""
+        kind = self.random.randrange(4)
+        if kind == 0 or not changes:
+            return ()
+        if kind == 1:
+            return changes
+        if kind == 2:
+            return changes[: self.random.randrange(len(changes)) + 1]
+        return [change for change in changes if self.random.random() < 0.5]
+
+    def _torn(self, changes: Sequence[Change]) -> Sequence[Change]:
+        """What survives of a file's changes, cut into pieces."""
+        if not changes:
+            return ()
+        grain = self.random.choice((1, 7, 16, 64, 512, 4096))
+        pieces: list[Change] = []
+        for position, block in changes:
+            if block is None or len(block) <= grain:
+                pieces.append((position, block))
+            elif self.random.random() < 0.3:  # the length survives, the bytes may not
+                pieces.append((position + len(block) - 1, b"\0"))
+            if block is not None and len(block) > grain:
+                pieces += [(position + k, block[k : k + grain]) for k in range(0, len(block), grain)]
+        return self._some(pieces)
+
+
+def _change_names(names: dict[str, _Inode], gone: str | None, come: str | None, inode: _Inode) -> None:
+    if gone is not None:
+        names.pop(gone, None)
+    if come is not None:
+        names[come] = inode

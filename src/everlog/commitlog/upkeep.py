@@ -1,0 +1,121 @@
+"""What is done to segments behind the writer's back: sealing, removal, and the checkpoint of a clean stop.
+
+One piece of work at a time, under one lock; appends and commits never wait for it.
+"""
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from everlog.commitlog.catalog import Catalog, Segment
+from everlog.commitlog.committing import Committer
+from everlog.commitlog.paths import TEMPORARY, segment_path, side_path
+from everlog.commitlog.ports import Indexer
+from everlog.commitlog.retention import RetentionPlan
+from everlog.commitlog.sealing import Sealer
+from everlog.commitlog.settings import LogSettings
+
+
+class Upkeep:
+    """The queue of complete segments to seal, and retention."""
+
+    def __init__(self, catalog: Catalog, committer: Committer, settings: LogSettings, indexer: Indexer | None) -> None:
+        self._catalog = catalog
+        self._committer = committer
+        self._settings = settings
+        self._lock = threading.Lock()
+        self.sealer = Sealer(catalog, settings, indexer)
+        self.wake: Callable[[], None] = lambda: None
+        self.seal_failures: list[str] = []  # one for each segment at most: a failed one waits for the next start
+        self.removed = 0
+        writing = committer.segment
+        self._queue = deque(s for s in catalog.segments if not s.sealed and s is not writing)  # at most all segments
+        self._given_up: set[int] = set()
+
+    def completed(self, segment: Segment) -> None:
+        """A segment has a successor now."""
+        self._queue.append(segment)
+        self.wake()
+
+    @property
+    def waiting(self) -> int:
+        """How many segments wait to be sealed."""
+        return len(self._queue)
+
+    def step(self) -> bool:
+        """Seal one segment; False when none waits."""
+        with self._lock:
+            segment = self._next()
+            if segment is None or self._committer.failure is not None:
+                return False
+            try:
+                self.sealer.seal(segment)
+                self._committer.remark()
+            except OSError as error:
+                self._give_up(segment, error)
+            return True
+
+    def _next(self) -> Segment | None:
+        segments = self._catalog.segments
+        while self._queue:
+            segment = self._queue.popleft()
+            if any(segment is one for one in segments):
+                return segment
+        for segment in segments:
+            if segment.base_offset in self._catalog.unsealed - self._given_up and segment.contents is None:
+                return segment
+        return None
+
+    def _give_up(self, segment: Segment, error: OSError) -> None:
+        """A segment without a side file is slower to read and nothing worse: leave it as it is."""
+        self.seal_failures.append(f"{segment_path(self._catalog.directory, segment.base_offset)}: {error}")
+        self._given_up.add(segment.base_offset)
+        for path in (segment_path, side_path):
+            with contextlib.suppress(OSError):
+                self._catalog.disk.unlink(path(self._catalog.directory, segment.base_offset) + TEMPORARY)
+
+    def run_retention(self, now_us: int, plan: Callable[[], RetentionPlan]) -> RetentionPlan:
+        """Remove the segments that a plan names, oldest first."""
+        with self._lock:
+            segments = self._catalog.segments
+            age = self._settings.retention_us
+            if segments and age is not None and 0 < segments[-1].last_time < now_us - age:
+                self._committer.roll()  # so that a quiet log forgets too
+            decided = plan()
+            if decided.remove:
+                self._remove(set(decided.remove))
+            return decided
+
+    def _remove(self, bases: set[int]) -> None:
+        catalog = self._catalog
+        catalog.replace([segment for segment in catalog.segments if segment.base_offset not in bases])
+        self._committer.remark()
+        for base in sorted(bases):
+            catalog.forget(base)
+            catalog.unsealed.discard(base)
+            for path in (segment_path(catalog.directory, base), side_path(catalog.directory, base)):
+                with contextlib.suppress(FileNotFoundError):
+                    catalog.disk.unlink(path)
+            self.removed += 1
+        catalog.disk.sync_directory(catalog.directory)
+        self._committer.remark()
+
+    def checkpoint(self) -> None:
+        """At a clean stop: sync what was not, and index the last segment, so that the next start reads little."""
+        if self._committer.failure is not None:
+            return
+        with self._lock:
+            for segment in self._catalog.segments:
+                contents = segment.contents
+                if contents is not None:
+                    contents.file.sync()
+                    self._index_last(segment)
+
+    def _index_last(self, segment: Segment) -> None:
+        contents = segment.contents
+        if contents is not None and segment is self._committer.segment and len(contents.index):
+            try:
+                self.sealer.write_side(contents, 0)
+            except OSError as error:
+                self._give_up(segment, error)

@@ -1,0 +1,177 @@
+"""Sealed segments opened for filtered reads: topic index, row lists and file, mapped where the disk allows it.
+
+`SealedSegments` keeps the most recently used of one shard open. A segment that has no index, or one that was found not
+to fit, is read the plain way.
+"""
+
+import mmap
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from pyroaring import BitMap
+
+from everlog.base import StorageError, TopicTable, Unavailable
+from everlog.commitlog import BatchIndex, SegmentView, ShardLog, SideSection
+from everlog.store.indexer import HEADER, read_plan
+from everlog.store.rowfinder import RowFinder
+from everlog.store.rowtaker import RowTaker
+from everlog.topics import Filter, SectionCache, TopicIndex
+
+OPEN_SEGMENTS = 64  # a shard; each holds two mappings; beyond it the least recently used is let go
+UNMAPPED_BYTES = 4 << 20  # a segment on a disk that can't be mapped is read whole up to this size, else the plain way
+LOOK_AGAIN_RECORDS = 4096  # commits after which newly sealed segments are looked for
+
+
+class SealedSegment:
+    """One segment's indexes and bytes, bound together: good to read though the segment be removed."""
+
+    def __init__(self, view: SegmentView, section: SideSection, cache: SectionCache) -> None:
+        """StorageError when the parts do not fit together."""
+        self.view = view
+        self.end_offset = view.end_offset
+        self.batches: BatchIndex = view.batches()
+        plan = read_plan(section.read_at(0, HEADER.size), section.size)
+        self.index = TopicIndex(
+            lambda position, length: section.read_at(
+                plan.index_at + position, min(length, plan.index_bytes - position)
+            ),
+            label=f"of the segment at offset {view.base_offset}",
+            cache=cache,
+        )
+        lists = mapped_section(section)
+        log = mapped_segment(view)
+        self.finder = RowFinder(lists[plan.lists_at : plan.lists_at + plan.lists_bytes])
+        batches = self.batches
+        self.taker = RowTaker(log, batches.offsets, batches.positions, batches.sizes, batches.counts)
+        if self.finder.rows != self.taker.rows or self.finder.topics != self.index.topic_count:
+            raise StorageError(f"the index of the segment at offset {view.base_offset} is another segment's")
+        # a batch without a row is damaged: only the plain way tells which offsets that loses
+        if self.finder.rows != view.end_offset - view.base_offset:
+            raise StorageError(f"the segment at offset {view.base_offset} is damaged")
+
+    def match(self, filters: Iterable[Filter]) -> BitMap:
+        """The ids of the topics that any of the filters matches."""
+        return BitMap().union(*(self.index.match(flt) for flt in filters))
+
+    def row_at(self, offset: int) -> int:
+        """The number of the row that holds an offset of the segment."""
+        batch = self.batches.find(offset)
+        return self.taker.start_row(batch) + offset - int(self.batches.offsets[batch])
+
+    @property
+    def table(self) -> TopicTable:
+        """The names of all the segment's topics."""
+        return self.view.table
+
+
+def mapped_segment(view: SegmentView) -> memoryview:
+    """A segment's file as a buffer."""
+    return _mapped(view._opened().file, view.bytes) or _whole(view.read_at, view.bytes)
+
+
+def mapped_section(section: SideSection) -> memoryview:
+    """A side file's section as a buffer."""
+    start = section._position
+    view = _mapped(section._file, start + section.size)
+    return view[start:] if view is not None else _whole(section.read_at, section.size)
+
+
+def _mapped(file: object, size: int) -> memoryview | None:
+    """The first `size` bytes of a file, None when it is not one of the operating system's."""
+    descriptor = getattr(file, "_fd", None)
+    if not isinstance(descriptor, int) or descriptor < 0:
+        return None
+    try:
+        return memoryview(mmap.mmap(descriptor, size, prot=mmap.PROT_READ))
+    except (OSError, ValueError) as error:
+        raise StorageError(f"a file of {size} bytes can't be mapped: {error}") from error
+
+
+def _whole(read_at: object, size: int) -> memoryview:
+    if size > UNMAPPED_BYTES:
+        raise StorageError(f"{size} bytes are too many to hold in memory")
+    assert callable(read_at)
+    return memoryview(bytes(read_at(0, size)))
+
+
+class SealedSegments:
+    """The sealed segments of one shard, opened when they are asked for. Any thread may ask."""
+
+    def __init__(self, log: ShardLog, cache: SectionCache) -> None:
+        self._log = log
+        self._cache = cache
+        self._lock = threading.Lock()
+        self._views: dict[int, SegmentView] = {}  # by base offset
+        self._bases: list[int] = []
+        self._looked_at = -1  # the committed offset when segments were last listed
+        self._open: OrderedDict[int, SealedSegment] = OrderedDict()
+        self._plain: set[int] = set()  # base offsets of segments without a usable index
+        self.distrusted = 0
+
+    def holding(self, offset: int) -> "SealedSegment | None":
+        """The segment that holds an offset, None when it is not sealed or has no index to trust."""
+        with self._lock:
+            base = self._base_of(offset)
+            if base is None or base in self._plain:
+                return None
+            segment = self._open.get(base)
+            if segment is not None:
+                self._open.move_to_end(base)
+                return segment
+            view = self._views[base]
+        segment = self._open_segment(view)
+        with self._lock:
+            if segment is None:
+                self._plain.add(base)
+                return None
+            self._open[base] = segment
+            while len(self._open) > OPEN_SEGMENTS:
+                _, oldest = self._open.popitem(last=False)
+                oldest.index.drop_cache()
+        return segment
+
+    def distrust(self, segment: SealedSegment) -> None:
+        """Read this segment the plain way from now on."""
+        with self._lock:
+            base = segment.view.base_offset
+            if base not in self._plain:
+                self._plain.add(base)
+                self.distrusted += 1
+            self._open.pop(base, None)
+
+    def forget(self) -> None:
+        """Let go of every open segment and list them anew when next asked, as after retention."""
+        with self._lock:
+            for segment in self._open.values():
+                segment.index.drop_cache()
+            self._open.clear()
+            self._views.clear()
+            self._bases.clear()
+            self._looked_at = -1
+
+    def _base_of(self, offset: int) -> int | None:
+        found = self._locate(offset)
+        committed = self._log.committed
+        if found is None and (self._looked_at < 0 or committed - self._looked_at >= LOOK_AGAIN_RECORDS):
+            self._looked_at = committed
+            views = [view for view in self._log.segments() if view.sealed and view.end_offset <= committed]
+            self._views = {view.base_offset: view for view in views}
+            self._bases = sorted(self._views)
+            found = self._locate(offset)
+        return found
+
+    def _locate(self, offset: int) -> int | None:
+        from bisect import bisect_right
+
+        place = bisect_right(self._bases, offset) - 1
+        if place < 0 or offset >= self._views[self._bases[place]].end_offset:
+            return None
+        return self._bases[place]
+
+    def _open_segment(self, view: SegmentView) -> SealedSegment | None:
+        try:
+            section = view.side("topics")
+            return None if section is None else SealedSegment(view, section, self._cache)
+        except (StorageError, Unavailable, OSError):
+            return None

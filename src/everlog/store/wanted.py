@@ -1,0 +1,114 @@
+"""Which topics of a table some filters want, as a byte for each topic id, kept up to date as the table grows.
+
+For segments without an index: the one being written, those not sealed yet, those whose index can't be used. The
+tables' postings are shared by all readers of a store; a reader keeps the bytes of the tables that it last read.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from pyroaring import BitMap
+
+from everlog.base import TopicTable
+from everlog.topics import Filter, Postings, matches
+
+SHARED_TABLES = 8  # beyond it the least recently used table's postings are let go, and made again when asked for
+KEPT_TABLES = 2  # a reader's and a shard's: a read may cross from one segment to the next
+FEW = 32  # so many new topics are matched one by one
+
+
+class SharedPostings:
+    """Postings of the tables that are read, each topic added once whoever asks."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tables: OrderedDict[int, tuple[TopicTable, Postings]] = OrderedDict()
+
+    def select(self, table: TopicTable, filters: Sequence[Filter]) -> BitMap:
+        """The ids of the topics of a table that any of the filters matches."""
+        with self._lock:
+            held = self._tables.get(id(table))
+            if held is None:
+                held = self._tables[id(table)] = (table, Postings())
+                while len(self._tables) > SHARED_TABLES:
+                    self._tables.popitem(last=False)
+            self._tables.move_to_end(id(table))
+            postings = held[1]
+            known = len(postings)
+            if known < len(table):
+                postings.extend(known, [name.decode() for name in table.all_names(known)])
+            return BitMap().union(*(postings.select(flt) for flt in filters))
+
+
+class Wanted:
+    """A byte for each topic of one table: 1 when it is wanted. Owned by one reader."""
+
+    def __init__(self, table: TopicTable, topics: bytearray) -> None:
+        self.table = table
+        self.topics = topics
+        self.count = sum(topics)
+
+    @classmethod
+    def of_ids(cls, table: TopicTable, ids: BitMap, total: int) -> "Wanted":
+        """From the ids that an index gave, of `total` topics."""
+        return cls(table, to_bytes(ids, total))
+
+    @property
+    def everything(self) -> bool:
+        """Whether no row can be unwanted."""
+        return self.count == len(self.topics)
+
+    def extend(self, filters: Sequence[Filter], shared: SharedPostings) -> None:
+        """Take in the topics that the table got since."""
+        known, now = len(self.topics), len(self.table)
+        if known == now:
+            return
+        if now - known <= FEW:
+            names = [name.decode() for name in self.table.all_names(known)]
+            more = bytearray(any(matches(flt, name) for flt in filters) for name in names)
+            self.topics += more
+            self.count += sum(more)
+        else:
+            self.topics = to_bytes(shared.select(self.table, filters), now)
+            self.count = sum(self.topics)
+
+
+def to_bytes(ids: BitMap, total: int) -> bytearray:
+    """A byte for each of `total` ids, 1 for those of the set."""
+    if len(ids) == total:
+        return bytearray(b"\x01" * total)
+    topics = bytearray(total)
+    for topic in ids:
+        if topic >= total:
+            break
+        topics[topic] = 1
+    return topics
+
+
+class WantedTables:
+    """What one reader wants of the tables that it last read."""
+
+    def __init__(self, filters: Sequence[Filter], shared: SharedPostings) -> None:
+        self._filters = filters
+        self._shared = shared
+        self._kept: OrderedDict[int, Wanted] = OrderedDict()
+
+    def of(self, table: TopicTable) -> Wanted:
+        """Up to date for every topic of the table."""
+        wanted = self._kept.get(id(table))
+        if wanted is None:
+            wanted = Wanted(table, bytearray())
+            self.keep(wanted)
+        wanted.extend(self._filters, self._shared)
+        return wanted
+
+    def keep(self, wanted: Wanted) -> None:
+        """Remember what an index said; the least recently kept table is let go."""
+        self._kept[id(wanted.table)] = wanted
+        while len(self._kept) > KEPT_TABLES:
+            self._kept.popitem(last=False)
+
+    def clear(self) -> None:
+        """Forget all tables."""
+        self._kept.clear()

@@ -1,0 +1,237 @@
+"""One log lives many short lives on a simulated disk, and a model says what must be true of it after each.
+
+Everything that happens follows from the seed. `Violation` says which promise was broken.
+"""
+
+import errno
+from random import Random
+
+from everlog.base import StorageError, TopicTable, Unavailable
+from everlog.commitlog import LogSettings, ShardLog, SimulatedCrash, SimulatedDisk
+from tests.unit.commitlog.feeding import Message, Row, rows, to_columns
+
+DIRECTORY = "data/shard-0"
+TOPICS = 40
+
+
+class Violation(AssertionError):
+    """A promise of the log was broken."""
+
+
+class LongestFirst:
+    """An indexer whose section says how many topics and batches there were."""
+
+    def build(self, names: object, batch_topics: object) -> bytes:
+        return b"%d topics in %d batches" % (len(names), len(batch_topics))  # type: ignore[arg-type]
+
+
+class World:
+    """A log, the disk under it, and what is known to have happened."""
+
+    def __init__(self, seed: int, durability: str | None = None) -> None:
+        self.random = random = Random(seed)
+        self.disk = SimulatedDisk(random)
+        self.durability = durability or random.choice(("fsync", "fsync", "fsync", "flush", "memory"))
+        self.settings = LogSettings(
+            durability=self.durability,  # type: ignore[arg-type]
+            segment_bytes=random.choice((400, 900, 2000)),
+            batch_bytes=random.choice((150, 400, 900)),
+            tail_bytes=random.choice((0, 500, 5000)),
+            merge_below=random.choice((0, 0, 100)),
+            merge_records=random.choice((5, 50)),
+            cache_bytes=random.choice((0, 10_000)),
+            retention_bytes=random.choice((None, 4000)),
+        )
+        self.now = 1_000_000
+        self.number = 0
+        self.start = 0  # below it retention may have removed anything
+        self.appended: dict[int, set[tuple[bytes, bytes]]] = {}  # what was ever appended at an offset
+        self.latest: dict[int, tuple[bytes, bytes]] = {}  # what was last appended at it
+        self.reported: dict[int, tuple[bytes, bytes]] = {}  # what was reported committed at it
+        self.table = TopicTable()
+        self.log: ShardLog | None = None
+        self.broken = False
+        self.opening = False
+
+    def violated(self, promise: str) -> Violation:
+        return Violation(f"{promise} (durability {self.durability})")
+
+    def clock(self) -> int:
+        self.now += self.random.randrange(1000)
+        return self.now
+
+    def run(self, lives: int) -> None:
+        """Live, crash or stop, and look at what is left."""
+        for _ in range(lives):
+            try:
+                self.live()
+            except SimulatedCrash:
+                pass
+            self.log = None
+            self.disk.fault = lambda kind, path: None
+            self.broken = False
+            self.disk.crash_after = None
+            if self.random.random() < 0.8:
+                self.disk.crash()
+                self.check_reader()
+            else:
+                self.disk.life += 1  # the process was killed: the page cache stays
+                self.disk.locks.clear()
+        self.live(final=True)
+
+    def open(self) -> ShardLog:
+        log = ShardLog.open(
+            self.disk, DIRECTORY, self.settings, indexer=LongestFirst(), background=False, now_us=self.clock,
+            random_bytes=self.random.randbytes,
+        )  # fmt: skip
+        log.on_commit = lambda _, committed: self.report(committed)
+        self.log = log
+        return log
+
+    def live(self, final: bool = False) -> None:
+        random = self.random
+        if not final:
+            self.disk.crash_after = random.choice((random.randrange(12), random.randrange(120), 100_000))
+        self.opening = True  # what recovery finds whole is committed before `open` returns
+        log = self.open()
+        self.check(log)
+        self.opening = False
+        for _ in range(0 if final else random.randrange(25)):
+            if log.failure is not None:
+                self.check(log)
+                if random.random() < 0.5:
+                    log.close()
+                return  # to be reopened
+            self.act(log)
+        if final or random.random() < 0.3:
+            try:
+                log.close()
+            except StorageError:
+                if not self.broken:
+                    raise
+                return
+            self.check_reader(everything=True)
+            if final:
+                self.disk.crash()  # a clean stop loses nothing, at any durability
+                self.check(self.open())
+
+    def act(self, log: ShardLog) -> None:
+        dice = self.random.randrange(20)
+        if dice < 9:
+            self.append(log)
+        elif dice < 14:
+            self.commit(log)
+        elif dice < 16:
+            log.seal_step()
+        elif dice == 16:
+            now = self.clock()
+            self.start = max(self.start, log.plan_retention(now).start)
+            log.run_retention(now)
+        elif dice == 17:
+            self.check(log)
+        elif dice == 18:
+            self.check_reader()
+        elif self.random.random() < 0.3:
+            self.break_disk()
+
+    def append(self, log: ShardLog) -> None:
+        messages = self.messages()
+        first = log.end
+        try:
+            log.append(to_columns(messages, self.table), 0, len(messages), self.clock(), self.table)
+        except (StorageError, Unavailable):
+            return
+        for offset, message in enumerate(messages, first):
+            if offset in self.reported:
+                raise self.violated(f"offset {offset} was given again")
+            self.appended.setdefault(offset, set()).add(message)
+            self.latest[offset] = message
+
+    def messages(self) -> list[Message]:
+        found = []
+        for _ in range(self.random.choice((1, 1, 2, 5, 12))):
+            self.number += 1
+            topic = b"t/%d" % min(self.random.randrange(TOPICS), self.random.randrange(TOPICS))
+            found.append((topic, b"%d:" % self.number + b"x" * self.random.choice((0, 3, 20, 90))))
+        return found
+
+    def commit(self, log: ShardLog) -> None:
+        log.commit_step()
+        if log.failure is None and log.committed != log.end:
+            raise self.violated("a step commits what gathered")
+
+    def report(self, committed: int) -> None:
+        """What the log says is committed is committed."""
+        offset = committed - 1
+        while offset in self.latest and offset not in self.reported:
+            self.reported[offset] = self.latest[offset]
+            offset -= 1
+
+    def break_disk(self) -> None:
+        """From now on some kind of call fails."""
+        kind = self.random.choice(("write", "sync", "sync_directory", "create", "rename"))
+        number = self.random.choice((errno.EIO, errno.ENOSPC))
+        self.broken = True
+        suffix = self.random.choice((".log", ".tmp", "shard-0", "mark"))
+        self.disk.fault = lambda k, path: number if k == kind and path.endswith(suffix) else None
+
+    def check(self, log: ShardLog) -> None:
+        """Everything readable was appended there, and everything committed is readable."""
+        committed = log.committed
+        self.compare(rows(log, max_bytes=self.random.choice((1, 300, 5000))), committed)
+        if committed < max(self.reported, default=-1) + 1:
+            raise self.violated("the committed offset went back")
+        self.report_found(log)
+        if log.segments() and any(view.end_offset > committed for view in log.segments()):
+            raise self.violated("a segment ends behind the committed offset")
+
+    def report_found(self, log: ShardLog) -> None:
+        """After a start, what survived is committed too."""
+        for offset, topic, payload in rows(log):
+            self.reported.setdefault(offset, (topic, payload))
+
+    def compare(self, found: list[Row], committed: int) -> None:
+        offsets = [row[0] for row in found]
+        if offsets != sorted(set(offsets)):
+            raise self.violated("offsets come in order, each once")
+        for offset, topic, payload in found:
+            if (topic, payload) not in self.appended.get(offset, ()):
+                raise self.violated(f"offset {offset} holds {payload!r}, which was never appended there")
+            if self.reported.get(offset, (topic, payload)) != (topic, payload):
+                raise self.violated(f"offset {offset} was committed with other content")
+        if self.durability == "fsync":
+            there = set(offsets)
+            missing = [o for o in self.reported if self.start <= o < committed and o not in there]
+            if missing:
+                raise self.violated(f"committed offsets {missing[:5]} are gone")
+
+    def check_reader(self, everything: bool = False) -> None:
+        """A reader beside the writer sees what was committed and nothing else."""
+        after = self.disk.crash_after
+        self.disk.crash_after = None
+        try:
+            reader = ShardLog.open(self.disk, DIRECTORY, self.settings, writable=False)
+        except StorageError:
+            if self.disk.list(DIRECTORY):
+                raise
+            return
+        found = rows(reader)
+        limit = self.log.committed if self.log is not None else None
+        if self.durability != "fsync" or self.opening:
+            self.compare(found, 0)
+            self.reported.update({offset: (topic, payload) for offset, topic, payload in found})
+        for offset, topic, payload in found:
+            if self.reported.get(offset) != (topic, payload):
+                raise self.violated(f"a reader sees offset {offset}, which was not committed")
+        if limit is not None and reader.committed > limit:
+            raise self.violated("a reader is ahead of the writer")
+        if everything and self.durability == "fsync":
+            self.compare(found, reader.committed)
+        self.disk.crash_after = after
+
+
+def simulate(seed: int, durability: str | None = None, lives: int = 5) -> World:
+    """A whole history."""
+    world = World(seed, durability)
+    world.run(lives)
+    return world
