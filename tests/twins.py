@@ -84,7 +84,11 @@ needs_compiled = pytest.mark.skipif(
 
 
 def batch_of(
-    messages: Sequence[Publish], twin: Twin = AMBIENT, times_us: Sequence[int] = (), base_offset: int = 0, version: int = 5
+    messages: Sequence[Publish],
+    twin: Twin = AMBIENT,
+    times_us: Sequence[int] = (),
+    base_offset: int = 0,
+    version: int = 5,
 ) -> Any:
     """A batch of messages as clients sent them, each arriving at its time (1 s where none is given)."""
     table = twin.TopicTable(3)

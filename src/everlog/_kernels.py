@@ -42,7 +42,7 @@ class PureFinder:
 def choose_twin() -> None:
     """Called once when the package is first imported."""
     if os.environ.get("EVERLOG_PURE") == "1" and not any(isinstance(f, PureFinder) for f in sys.meta_path):
-        sys.meta_path.insert(0, PureFinder())  # type: ignore[arg-type]
+        sys.meta_path.insert(0, PureFinder())
 
 
 def interpreted() -> list[str]:

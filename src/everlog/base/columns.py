@@ -19,7 +19,7 @@ class MessageColumns:
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self.source = b""
+        self.source: bytes | bytearray = b""
         self.topics = bytearray(4 * capacity)
         self.flags = bytearray(capacity)
         self.packet_ids = bytearray(2 * capacity)

@@ -6,19 +6,18 @@ targets are `bytes` or `bytearray`; numbers are little-endian, as the log is.
 
 import struct
 import sys
-from typing import TypeVar
+from typing import Any
 
 import crc32c
 
 Buffer = bytes | bytearray
-B = TypeVar("B", bytes, bytearray)
 
 assert sys.byteorder == "little", "Everlog's formats are little-endian and mapped as they are"
 
 _U16, _U32, _U64 = struct.Struct("<H"), struct.Struct("<I"), struct.Struct("<Q")
 
 
-def pointer(buffer: B) -> B:
+def pointer(buffer: Any) -> Any:
     """The buffer itself; in C its address, valid until the buffer is resized."""
     return buffer
 

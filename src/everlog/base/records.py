@@ -5,6 +5,8 @@
 names; each record's own covers its time, flags, properties and payload, so a reader verifies only what it takes.
 """
 
+from typing import Any
+
 import cython
 
 from everlog.base.errors import StorageError, UsageError
@@ -76,7 +78,7 @@ class RecordBuilder:
             raise UsageError("a segment can only start between batches: take the open batch first")
         self.table = TopicTable(0, 1 << 30, 1 << 31)
         self.named = 0
-        self.source_table = None
+        self.source_table: Any = None
         self.source_generation = -1
         self.ids = bytearray()
 
@@ -436,7 +438,7 @@ class Records:
         for i in range(properties + self.property_bytes, payloads):
             if raw[i]:
                 return False
-        for i in range(payloads + self.payload_bytes, self.start + self.size):
+        for i in range(payloads + self.payload_bytes, self.start + self.size):  # noqa: SIM110
             if raw[i]:
                 return False
         return True
@@ -446,7 +448,7 @@ class Records:
         at = self.start + self.layout.offsets
         if get32(raw, at) != 0:
             return False
-        for i in range(1, self.count):
+        for i in range(1, self.count):  # noqa: SIM110
             if get32(raw, at + 4 * i) <= get32(raw, at + 4 * i - 4):
                 return False
         return True

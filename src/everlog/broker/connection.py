@@ -6,7 +6,7 @@ a run of PUBLISHes or of acks is one event. Owned by the event loop's thread.
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from everlog.base import AckRun, PeerError, PublishRun, UsageError
 from everlog.broker.detach import detached
@@ -101,12 +101,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A peer has connected; it has a while to say CONNECT."""
-        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
-        self.transport = transport  # type: ignore[assignment]
+        self.transport = wire = cast(asyncio.Transport, transport)
         self.last_seen = self.broker.time()
         peer = transport.get_extra_info("peername")
         self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer or "local")
-        self.transport.set_write_buffer_limits(self.broker.limits.output_bytes)
+        wire.set_write_buffer_limits(self.broker.limits.output_bytes)
         refusal = self.broker.admit(self)
         if refusal is not None:
             self.close(refusal, "refused")

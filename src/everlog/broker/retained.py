@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from everlog.base import PublishRun, RecordBuilder, Records
+from everlog.base import PublishRun, RecordBuilder, Records, TopicTable
 from everlog.topics import Filter, Postings
 
 _ENTRY_BYTES = 200  # what a retained message takes besides its topic, properties and payload
@@ -44,7 +44,7 @@ class RetainedMessages:
     def __len__(self) -> int:
         return len(self._messages)
 
-    def take(self, run: PublishRun, row: int, now_us: int, table: object, topic: str) -> bool:
+    def take(self, run: PublishRun, row: int, now_us: int, table: TopicTable, topic: str) -> bool:
         """A PUBLISH with RETAIN: it replaces the topic's message, or removes it when it is empty; False if refused."""
         builder = self._builder
         builder.start_segment()

@@ -315,7 +315,7 @@ class Router:
     ) -> None:
         """Rows of one session that came in several parts, merged; alike deliveries as one, others row by row."""
         if len({(d.qos, d.identifiers, d.retain_as_published) for d, _, _, _ in pieces}) == 1:
-            merged = merge_rows([(rows, start, stop) for _, rows, start, stop in pieces], records.count)
+            merged = merge_rows([(rows, start, stop) for _, rows, start, stop in pieces if rows is not None], records.count)
             self._push(Piece(records, merged, 0, len(merged) // 4, pieces[0][0]), shard, now)
             return
         by_row: list[tuple[int, int]] = sorted(

@@ -91,7 +91,7 @@ class Committer:
             try:
                 self._commit(group)
             except OSError as error:
-                self.fail(f"writing to {self._writer.directory} failed: {error}", error)
+                self._fail_writing(error)
             return True
 
     def _commit(self, group: list[Placed]) -> None:
@@ -150,8 +150,12 @@ class Committer:
         """Tell readers that segments were merged or removed."""
         with self._stepping:
             self.layout += 1
-            if self.failure is None and not self.closed:
+            if self.failure is not None or self.closed:
+                return
+            try:
                 self._mark.publish(self._current())
+            except OSError as error:
+                self._fail_writing(error)
 
     def roll(self) -> None:
         """Begin a new, empty segment now, unless the last one is empty; all that gathered must be committed."""
@@ -169,7 +173,7 @@ class Committer:
                 self.layout += 1
                 self._mark.publish(self._current())
             except OSError as error:
-                self.fail(f"writing to {self._writer.directory} failed: {error}", error)
+                self._fail_writing(error)
                 return
             self.completed(before)
 
@@ -184,6 +188,9 @@ class Committer:
             if self.failure is not None:
                 raise self.failure
         raise Unavailable("the log was closed" if done else f"offset {offset} was not committed in {timeout} s")
+
+    def _fail_writing(self, error: OSError) -> None:
+        self.fail(f"writing to {self._writer.directory} failed: {error}", error)
 
     def fail(self, message: str, cause: BaseException) -> None:
         """Refuse everything from now on."""

@@ -71,8 +71,12 @@ class MarkFile:
         """Make a mark survive a crash: synced, beside the last one that was."""
         sequence = self._durable.sequence + 1
         kept = replace(mark, sequence=sequence, salt=self.salt)
-        self._file.commit_at(SLOT_SPACING * (1 + sequence % 2), [kept.to_bytes()])
+        self._file.commit_at(SLOT_SPACING * (1 + sequence % 2), [kept.to_bytes()])  # never over the last one
         self._durable = kept
+
+    def keep_again(self) -> None:
+        """Make what was found to survive a crash do so for sure: its writer may have been killed before its sync."""
+        self._file.commit_at(SLOT_SPACING * (1 + self._durable.sequence % 2), [self._durable.to_bytes()])
 
     @property
     def reserved(self) -> int:

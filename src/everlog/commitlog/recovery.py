@@ -14,7 +14,7 @@ from everlog.commitlog.catalog import Catalog, Segment
 from everlog.commitlog.contents import Contents
 from everlog.commitlog.damage import Damage
 from everlog.commitlog.framing import HEADER_BYTES, PREVIOUS_SYNCED, SegmentHeader, read_header
-from everlog.commitlog.mark import MARK_BYTES, SLOT_SPACING, Mark, MarkFile, read_marks
+from everlog.commitlog.mark import MARK_BYTES, Mark, MarkFile, read_marks
 from everlog.commitlog.ports import Disk, File
 from everlog.commitlog.scan import Scan
 
@@ -58,11 +58,10 @@ def open_mark(
     salt = known.salt if known is not None else _salt_of_segments(disk, directory, names)
     if salt is None:
         salt = int.from_bytes(random_bytes(8), "little")
-    if durable is None:
-        durable = Mark(1, salt=salt)
-        file.commit_at(SLOT_SPACING, [durable.to_bytes()])
-        disk.sync_directory(directory)
-    return MarkFile(file, durable, salt), hint or durable, durable
+    mark = MarkFile(file, durable, salt)
+    mark.keep_again()
+    disk.sync_directory(directory)
+    return mark, hint or Mark(), durable or Mark()
 
 
 def _salt_of_segments(disk: Disk, directory: str, names: list[str]) -> int | None:

@@ -241,7 +241,10 @@ class ShardLog:
         """Remove what is too old or too much; what was done."""
         self._writing()
         assert self._upkeep is not None
-        return self._upkeep.run_retention(now_us, lambda: self.plan_retention(now_us, protect))
+        try:
+            return self._upkeep.run_retention(now_us, lambda: self.plan_retention(now_us, protect))
+        except OSError as error:
+            raise StorageError(f"removing segments from {self._catalog.directory} failed: {error}") from error
 
     def statistics(self) -> LogStatistics:
         """Numbers for people and metrics."""

@@ -201,7 +201,7 @@ class SimulatedDisk:
         self._changes.clear()
         self._names = dict(self._durable_names)
         for inode in self._names.values():
-            for change in self._torn(inode.changes):
+            for change in self._torn(inode.changes, len(inode.durable)):
                 _apply(inode.durable, change)
             inode.changes.clear()
             inode.seen = bytearray(inode.durable)
@@ -217,7 +217,7 @@ class SimulatedDisk:
             return changes[: self.random.randrange(len(changes)) + 1]
         return [change for change in changes if self.random.random() < 0.5]
 
-    def _torn(self, changes: Sequence[Change]) -> Sequence[Change]:
+    def _torn(self, changes: Sequence[Change], length: int) -> Sequence[Change]:
         """What survives of a file's changes, cut into pieces."""
         if not changes:
             return ()
@@ -226,7 +226,7 @@ class SimulatedDisk:
         for position, block in changes:
             if block is None or len(block) <= grain:
                 pieces.append((position, block))
-            elif self.random.random() < 0.3:  # the length survives, the bytes may not
+            elif position + len(block) > length and self.random.random() < 0.3:  # the length survives, not the bytes
                 pieces.append((position + len(block) - 1, b"\0"))
             if block is not None and len(block) > grain:
                 pieces += [(position + k, block[k : k + grain]) for k in range(0, len(block), grain)]

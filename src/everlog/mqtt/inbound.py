@@ -5,6 +5,8 @@ and its reason code, so the rules are written once. The columns are shared by al
 run is good until the next `feed` of any of them.
 """
 
+from typing import Any
+
 import cython
 
 from everlog.base import PeerError, UsageError
@@ -76,14 +78,14 @@ class Decoder:
         self.from_client = from_client
         self.failed = False
         self.kinds = _FROM_CLIENT if from_client else _FROM_SERVER
-        self.carry = None
+        self.carry: Any = None
         self.need = 0
         self.alias = 0
-        self.alias_names = None
-        self.alias_ids = None
+        self.alias_names: Any = None
+        self.alias_ids: Any = None
         self.alias_generation = -1
 
-    def feed(self, chunk: Buffer, size: int = -1) -> list[object]:
+    def feed(self, chunk: Buffer, size: int = -1) -> list[Any]:
         """The packets that are whole once these bytes are there, in order; `size` if the chunk is a larger buffer."""
         if self.failed:
             return []
@@ -105,8 +107,8 @@ class Decoder:
         """What is held of a packet that is not whole yet; never more than `max_packet_bytes` and one chunk."""
         return 0 if self.carry is None else len(self.carry)
 
-    def _parse(self, data: Buffer, size: int) -> list[object]:
-        events: list[object] = []
+    def _parse(self, data: Buffer, size: int) -> list[Any]:
+        events: list[Any] = []
         columns = self.columns
         columns.source = data
         source = pointer(data)
@@ -190,7 +192,7 @@ class Decoder:
             self.need = need
         return events
 
-    def _flush(self, events: list[object], run: int, row: int, any_flags: int, ack_kind: int, acks: int) -> int:
+    def _flush(self, events: list[Any], run: int, row: int, any_flags: int, ack_kind: int, acks: int) -> int:
         """End the run that is under way, of either sort."""
         if row > run:
             events.append(PublishRun(self.columns, run, row, any_flags))
@@ -199,16 +201,16 @@ class Decoder:
             events.append(AckRun(ack_kind, bytes(columns.ack_ids[: 2 * acks]), bytes(columns.ack_reasons[:acks])))
         return 0
 
-    def _fail(self, events: list[object], reason: int, message: str, clause: str) -> list[object]:
+    def _fail(self, events: list[Any], reason: int, message: str, clause: str) -> list[Any]:
         """The last event of this connection."""
         self.failed = True
         events.append(PeerError(reason, message, clause=clause))
         return events
 
-    def _other(self, events: list[object], first: int, body: bytes, kind: int) -> bool:
+    def _other(self, events: list[Any], first: int, body: bytes, kind: int) -> bool:
         """A packet for the plain decoder: any but PUBLISH and acks, and those that the kernel did not like."""
         try:
-            packet = decode(first, body, self.version, from_client=self.from_client)
+            packet: Any = decode(first, body, self.version, from_client=self.from_client)
             if kind == 3:
                 self._refuse_alias(packet)
         except PeerError as error:

@@ -4,6 +4,8 @@ A `PublishWriter` holds what is the subscriber's own: version, identifiers, alia
 or exceed the subscriber's packet size are left out and counted; everything else of the run is written in order.
 """
 
+from typing import Any
+
 import cython
 
 from everlog.base import UsageError
@@ -59,8 +61,8 @@ class PublishWriter:
         self.ids_used = 0
         self.stopped_at = 0
         self.max_qos = 0
-        self.alias_topics = None
-        self.alias_table = None
+        self.alias_topics: Any = None
+        self.alias_table: Any = None
         self.scratch = bytearray()
 
     def write(
@@ -264,7 +266,7 @@ class PublishWriter:
         if at < 0:
             return False
         interval = raw[at] << 24 | raw[at + 1] << 16 | raw[at + 2] << 8 | raw[at + 3]
-        return self._age(records, i, now_us) >= interval
+        return bool(self._age(records, i, now_us) >= interval)
 
     def _count_down(self, records: Records, i: int, now_us: int, out: bytearray, at: int, end: int) -> int:
         """[MQTT-3.3.2-6] the interval that is sent is what is left of it."""

@@ -5,10 +5,14 @@ memory begins with `if faulted(): return ...`, holds no Python object, and its c
 Interpreted, an error on a mapped page does end the process; the log's own reads are not mapped.
 """
 
+from typing import cast
 
-def address(view: memoryview) -> memoryview:
+from everlog.base.memory import Buffer
+
+
+def address(view: memoryview) -> Buffer:
     """The bytes of a buffer; in C their address, valid while the view is held."""
-    return view
+    return cast(Buffer, view)
 
 
 def faulted() -> bool:
@@ -20,5 +24,5 @@ def unguard() -> None:
     """Lost pages are no longer expected on this thread."""
 
 
-def ahead(source: memoryview, position: int) -> None:
+def ahead(source: Buffer, position: int) -> None:
     """A hint that this byte will be read soon."""

@@ -6,8 +6,9 @@ to fit, is read the plain way.
 
 import mmap
 import threading
+from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from pyroaring import BitMap
 
@@ -67,14 +68,15 @@ class SealedSegment:
 
 def mapped_segment(view: SegmentView) -> memoryview:
     """A segment's file as a buffer."""
-    return _mapped(view._opened().file, view.bytes) or _whole(view.read_at, view.bytes)
+    mapped = _mapped(view._opened().file, view.bytes)
+    return mapped if mapped is not None else _whole(view.read_at, view.bytes)
 
 
 def mapped_section(section: SideSection) -> memoryview:
     """A side file's section as a buffer."""
     start = section._position
-    view = _mapped(section._file, start + section.size)
-    return view[start:] if view is not None else _whole(section.read_at, section.size)
+    mapped = _mapped(section._file, start + section.size)
+    return mapped[start:] if mapped is not None else _whole(section.read_at, section.size)
 
 
 def _mapped(file: object, size: int) -> memoryview | None:
@@ -88,11 +90,10 @@ def _mapped(file: object, size: int) -> memoryview | None:
         raise StorageError(f"a file of {size} bytes can't be mapped: {error}") from error
 
 
-def _whole(read_at: object, size: int) -> memoryview:
+def _whole(read_at: Callable[[int, int], bytes], size: int) -> memoryview:
     if size > UNMAPPED_BYTES:
         raise StorageError(f"{size} bytes are too many to hold in memory")
-    assert callable(read_at)
-    return memoryview(bytes(read_at(0, size)))
+    return memoryview(read_at(0, size))
 
 
 class SealedSegments:
@@ -140,15 +141,24 @@ class SealedSegments:
                 self.distrusted += 1
             self._open.pop(base, None)
 
-    def forget(self) -> None:
-        """Let go of every open segment and list them anew when next asked, as after retention."""
+    def trim(self) -> None:
+        """Let go of segments that retention removed."""
         with self._lock:
-            for segment in self._open.values():
-                segment.index.drop_cache()
+            start = self._log.start
+            for base in [base for base in self._bases if base < start]:
+                del self._views[base]
+                removed = self._open.pop(base, None)
+                if removed is not None:
+                    removed.index.drop_cache()
+            self._bases = sorted(self._views)
+            self._plain = {base for base in self._plain if base >= start}
+
+    def close(self) -> None:
+        """Let go of every open segment."""
+        with self._lock:
             self._open.clear()
             self._views.clear()
             self._bases.clear()
-            self._looked_at = -1
 
     def _base_of(self, offset: int) -> int | None:
         found = self._locate(offset)
@@ -162,8 +172,6 @@ class SealedSegments:
         return found
 
     def _locate(self, offset: int) -> int | None:
-        from bisect import bisect_right
-
         place = bisect_right(self._bases, offset) - 1
         if place < 0 or offset >= self._views[self._bases[place]].end_offset:
             return None

@@ -76,7 +76,7 @@ class Wanted:
 
 def to_bytes(ids: BitMap, total: int) -> bytearray:
     """A byte for each of `total` ids, 1 for those of the set."""
-    if len(ids) == total:
+    if len(ids) == total and (total == 0 or ids.max() < total):
         return bytearray(b"\x01" * total)
     topics = bytearray(total)
     for topic in ids:

@@ -177,7 +177,11 @@ def test_routes_choose_messages_by_topic_and_qos() -> None:
     routes[4 * 1 + 0] = 8
     assert source.append(builder, 5, *messages, routes=routes, wanted=7) == 3
     records = builder.take(0)
-    assert [(records.table.name(row[2]), row[5]) for row in records.rows()] == [(b"a", b"1"), (b"c", b"0"), (b"c", b"2")]
+    assert [(records.table.name(row[2]), row[5]) for row in records.rows()] == [
+        (b"a", b"1"),
+        (b"c", b"0"),
+        (b"c", b"2"),
+    ]
     assert records.new_names() == [b"a", b"c"]
 
 
@@ -321,12 +325,11 @@ def test_batch_starts_inside_its_buffer() -> None:
 
 
 @pytest.mark.parametrize("field", [24, 28, 52, 56, 60])
-@pytest.mark.parametrize("value", [0, 1, 3, 1 << 16, 0x7FFF_FFFF, 0xFFFF_FFFF])
-def test_count_that_the_batch_has_no_room_for_is_refused(field: int, value: int) -> None:
+@pytest.mark.parametrize("change", [1, -1, 8, -2, 1 << 16, 1 << 30, 1 << 31])
+def test_header_that_miscounts_is_noticed(field: int, change: int) -> None:
     data = bytearray(batch_of([Publish("a", b"one"), Publish("b", b"x" * 40)], base_offset=1).to_bytes())
-    if struct.unpack_from("<I", data, field)[0] == value:
-        pytest.skip("that is its count")
-    struct.pack_into("<I", data, field, value)
+    (count,) = struct.unpack_from("<I", data, field)
+    struct.pack_into("<I", data, field, count + change & 0xFFFF_FFFF)
     assert not is_sound(data)
 
 
@@ -353,17 +356,10 @@ def test_run_that_does_not_lie_is_taken() -> None:
     assert RecordBuilder().append(run.columns, 0, 3, 0, table) == 3
 
 
-@pytest.mark.parametrize("value", [0, 40, 85, 10_000, 0x7FFF_FFFF, 0xFFFF_FFFF])
+@pytest.mark.parametrize("value", [0, 26, 61, 10_000, 0x7FFF_FFFF, 0xFFFF_FFFF])
 @pytest.mark.parametrize("name", ["property_starts", "payload_starts", "payload_ends"])
 def test_range_outside_the_chunk_or_out_of_order_is_refused(name: str, value: int) -> None:
-    run, table = lying(**{name: value})
-    starts, middles, ends = (
-        memoryview(getattr(run.columns, each)).cast("I") for each in ("property_starts", "payload_starts", "payload_ends")
-    )
-    bounds = [0]
-    for i in range(3):
-        bounds += [starts[i], middles[i], ends[i]]
-    assert bounds != sorted(bounds) or bounds[-1] > len(run.columns.source)
+    run, table = lying(**{name: value})  # the second message has 33 to 47 to 54, between 27 and 60
     builder = RecordBuilder()
     with pytest.raises(UsageError):
         builder.append(run.columns, 0, 3, 0, table)

@@ -233,7 +233,9 @@ def test_expiry_counts_down_in_whole_seconds_and_then_the_message_is_left_out(
 ) -> None:
     message = Publish("a", b"", properties=EVERY_PROPERTY)
     writer = PublishWriter(version)
-    sent = write(batch_of([message, Publish("b", b"")], times_us=[9 * SECOND] * 2), writer, now_us=9 * SECOND + after_us)
+    sent = write(
+        batch_of([message, Publish("b", b"")], times_us=[9 * SECOND] * 2), writer, now_us=9 * SECOND + after_us
+    )
     assert [each.topic for each in sent] == (["b"] if left is None else ["a", "b"])
     assert writer.left_out == (left is None)
     if version == 5 and left is not None:
@@ -248,7 +250,9 @@ def test_expiry_counts_from_each_messages_own_arrival() -> None:
 
 
 def test_expiry_is_found_behind_every_other_property() -> None:
-    section = encode_properties(replace(EVERY_PROPERTY, message_expiry_interval=None, topic_alias=3), PacketType.PUBLISH)
+    section = encode_properties(
+        replace(EVERY_PROPERTY, message_expiry_interval=None, topic_alias=3), PacketType.PUBLISH
+    )
     section = section[1:] + b"\x02\x00\x00\x01\x00"
     body = b"\x00\x01a" + bytes((len(section),)) + section
     table = TopicTable()
@@ -364,7 +368,9 @@ def test_acks_outside_their_column_are_refused(start: int, stop: int) -> None:
 
 def test_answers_follow_the_qos_of_each_message() -> None:
     qos = [1, 0, 2, 2, 1, 0]
-    stream = b"".join(encode(Publish("a", b"", each, packet_id=200 + i if each else 0), 4) for i, each in enumerate(qos))
+    stream = b"".join(
+        encode(Publish("a", b"", each, packet_id=200 + i if each else 0), 4) for i, each in enumerate(qos)
+    )
     decoder = Decoder(MessageColumns(2), TopicTable(), version=4)
     (run,) = decoder.feed(stream)
     expected = [Puback(200), Pubrec(202), Pubrec(203), Puback(204)]

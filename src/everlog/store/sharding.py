@@ -1,0 +1,36 @@
+"""Which shard a topic belongs to, and the routes of messages that says."""
+
+import hashlib
+
+from everlog.base import TopicTable, UsageError
+
+MAX_SHARDS = 254  # a route is a byte, and 255 means not kept
+
+
+def shard_of(topic: bytes, shards: int) -> int:
+    """The shard of a topic among so many: a hash of the name alone, so it is the same everywhere and for ever."""
+    if shards == 1:
+        return 0
+    return int.from_bytes(hashlib.blake2b(topic, digest_size=8).digest(), "little") % shards
+
+
+class Routes:
+    """A byte for each topic id and QoS of one table, at 4 * id + QoS: the topic's shard. Owned by one thread."""
+
+    def __init__(self, shards: int) -> None:
+        if not 1 <= shards <= MAX_SHARDS:
+            raise UsageError(f"a store has 1 to {MAX_SHARDS} shards, not {shards}")
+        self._shards = shards
+        self._table: TopicTable | None = None
+        self._generation = -1
+        self._routes = bytearray()
+
+    def of(self, table: TopicTable) -> bytearray:
+        """The routes of all topics that the table has now."""
+        if self._table is not table or self._generation != table.generation:
+            self._table, self._generation, self._routes = table, table.generation, bytearray()
+        known = len(self._routes) // 4
+        if known < len(table):
+            for name in table.all_names(known):
+                self._routes += bytes((shard_of(name, self._shards),)) * 4
+        return self._routes

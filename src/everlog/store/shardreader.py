@@ -1,0 +1,176 @@
+"""Reads one shard for one set of filters: by row lists where a segment has them, else batch by batch.
+
+What is wanted of the segment at hand is kept between steps. Owned by one reader; not for two threads at once.
+"""
+
+from collections.abc import Sequence
+
+from everlog.base import Records, StorageError, gather, select
+from everlog.commitlog import ShardLog
+from everlog.store.port import Found, Lost, ReadResult
+from everlog.store.sealed import SealedSegment, SealedSegments
+from everlog.store.selection import Selection
+from everlog.store.wanted import SharedPostings, WantedTables
+from everlog.topics import Filter
+
+CHUNK_BYTES = 1 << 20  # read from the log at once
+SCAN_BYTES = 32 << 20  # read in one step at most; a step that found nothing so far ends there and says where
+COMPACT = (
+    2  # of a batch with fewer than one row in so many wanted, the wanted rows are copied into a batch of their own
+)
+
+
+class ShardReader:
+    """Steps through one shard. `filters` None reads everything."""
+
+    def __init__(
+        self,
+        number: int,
+        log: ShardLog,
+        sealed: SealedSegments,
+        filters: Sequence[Filter] | None,
+        shared: SharedPostings,
+    ) -> None:
+        self._number = number
+        self._log = log
+        self._sealed = sealed
+        self._filters = filters
+        self._tables = WantedTables(filters or (), shared)
+        self._selection: Selection | None = None
+
+    def release(self) -> None:
+        """Let go of what was kept between steps."""
+        self._tables.clear()
+        self._selection = None
+
+    def read(self, offset: int, max_records: int, max_bytes: int) -> ReadResult:
+        """Wanted records from an offset on, at most so many, and about so many bytes: one batch more at most."""
+        step = _Step(self._number, offset, max_records, max_bytes)
+        committed = self._log.committed
+        start = self._log.start
+        if offset < start:
+            step.lose(min(start, committed))
+        while step.offset < committed and step.has_room:
+            selection = self._select(step.offset)
+            if selection is not None and selection.is_empty:
+                step.offset = selection.segment.end_offset
+            elif selection is not None and selection.ids is not None and selection.fits:
+                self._fetch(step, selection)
+            elif not self._scan(step, committed, selection):
+                break
+        return ReadResult(step.batches, (step.offset,), step.offset >= committed, tuple(step.lost))
+
+    def _select(self, offset: int) -> Selection | None:
+        """What is wanted of the sealed segment at an offset; None to read it the plain way."""
+        if self._filters is None:
+            return None
+        kept = self._selection
+        if kept is not None and kept.segment.view.base_offset <= offset < kept.segment.end_offset:
+            return kept
+        segment = self._sealed.holding(offset)
+        if segment is None:
+            self._selection = None
+            return None
+        try:
+            self._selection = Selection(segment, self._filters)
+        except StorageError:
+            self._distrust(segment)
+            return None
+        if not self._selection.fits:
+            self._distrust(segment)
+        elif self._selection.wanted is not None:
+            self._tables.keep(self._selection.wanted)
+        return self._selection
+
+    def _distrust(self, segment: SealedSegment) -> None:
+        self._sealed.distrust(segment)
+        self._selection = None
+
+    def _fetch(self, step: "_Step", selection: Selection) -> None:
+        """Rows by their lists, in steps of one batch."""
+        records, behind = selection.take(step.offset, step.room, step.room_bytes)
+        if not selection.fits:
+            self._distrust(selection.segment)
+            return
+        step.offset = behind
+        if records is not None:
+            step.add(records, None)
+
+    def _scan(self, step: "_Step", committed: int, selection: Selection | None) -> bool:
+        """Whole batches from the log, unwanted rows left out; False when the step should end."""
+        batches = self._log.read(step.offset, min(CHUNK_BYTES, max(step.room_bytes, 1)))
+        if not batches:
+            step.lose(committed)  # nothing readable is left below what is committed
+            return False
+        whole = self._filters is None or (selection is not None and selection.is_all)
+        for records in batches:
+            if records.base_offset > step.offset:
+                step.lose(records.base_offset)
+            step.scanned += records.size
+            self._sift(step, records, whole)
+            if not step.has_room or step.offset < records.end_offset:
+                return True
+            if selection is not None and step.offset >= selection.segment.end_offset:
+                return True
+        return step.scanned < SCAN_BYTES
+
+    def _sift(self, step: "_Step", records: Records, whole: bool) -> None:
+        """Add the wanted rows of a batch from the step's offset on."""
+        first = max(0, step.offset - records.base_offset)
+        if not whole:
+            wanted = self._tables.of(records.table)
+            whole = wanted.everything
+        if whole:
+            stop = min(records.count, first + step.room)
+            is_part = first > 0 or stop < records.count
+            step.add(records, _rows(first, stop) if is_part else None)
+            step.offset = records.base_offset + stop
+            return
+        rows = select(records, wanted.topics, first)
+        found = len(rows) // 4
+        step.offset = records.end_offset
+        if found > step.room:
+            del rows[4 * step.room :]
+            found = step.room
+            step.offset = records.base_offset + int.from_bytes(rows[-4:], "little") + 1
+        if found == records.count:
+            step.add(records, None)
+        elif found * COMPACT > records.count:
+            step.add(records, rows)
+        elif found:
+            step.add(gather([(records, rows)], True), None)
+
+
+def _rows(first: int, stop: int) -> bytearray:
+    return bytearray(b"".join([row.to_bytes(4, "little") for row in range(first, stop)]))
+
+
+class _Step:
+    """One read of a shard as it goes: where it is, what it found, how much room is left."""
+
+    def __init__(self, shard: int, offset: int, max_records: int, max_bytes: int) -> None:
+        self.shard = shard
+        self.offset = offset
+        self.room = max_records
+        self.room_bytes = max_bytes
+        self.scanned = 0
+        self.batches: list[Found] = []
+        self.lost: list[Lost] = []
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more may be found in this step."""
+        return self.room > 0 and self.room_bytes > 0 and self.scanned < SCAN_BYTES
+
+    def add(self, records: Records, rows: bytearray | None) -> None:
+        """Records that were found."""
+        found = Found(self.shard, records, rows)
+        self.batches.append(found)
+        self.room -= len(found)
+        self.room_bytes -= records.size
+
+    def lose(self, to_offset: int) -> None:
+        """Offsets from here to there can't be read."""
+        if to_offset > self.offset:
+            self.lost.append(Lost(self.shard, self.offset, to_offset))
+            self.offset = to_offset

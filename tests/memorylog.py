@@ -1,0 +1,63 @@
+"""A log in memory behind the broker's port, committed at once or when the test says so."""
+
+from collections.abc import Callable
+
+from everlog.base import MessageColumns, RecordBuilder, Records, TopicTable
+
+
+class MemoryShard:
+    """One shard; with `manual` nothing is committed before `commit_now`."""
+
+    def __init__(self, manual: bool = False) -> None:
+        self.end = 0
+        self.committed = 0
+        self.manual = manual
+        self.batches: list[Records] = []
+        self._builder = RecordBuilder()
+
+    def append(
+        self,
+        columns: MessageColumns,
+        start: int,
+        stop: int,
+        now_us: int,
+        table: TopicTable,
+        routes: bytearray | None = None,
+        wanted: int = 0,
+    ) -> int:
+        taken = self._builder.append(columns, start, stop, now_us, table, routes, wanted)
+        self.end += taken
+        return taken
+
+    def commit(self) -> None:
+        if not self.manual:
+            self.commit_now()
+
+    def commit_now(self) -> None:
+        if len(self._builder):
+            records = self._builder.take(self.committed)
+            self.batches.append(records)
+            self.committed = records.end_offset
+
+    def read(self, offset: int, max_bytes: int) -> list[Records]:
+        return [records for records in self.batches if records.end_offset > offset]
+
+
+class MemoryLog:
+    """Some shards; a topic's shard is its length's."""
+
+    def __init__(self, shards: int = 1, manual: bool = False) -> None:
+        self.shards = [MemoryShard(manual) for _ in range(shards)]
+        self.committed_calls: list[Callable[[int], None]] = []
+
+    def shard_of(self, topic: bytes) -> int:
+        return len(topic) % len(self.shards)
+
+    def on_commit(self, call: Callable[[int], None]) -> None:
+        self.committed_calls.append(call)
+
+    def commit_now(self) -> None:
+        for number, shard in enumerate(self.shards):
+            shard.commit_now()
+            for call in self.committed_calls:
+                call(number)
