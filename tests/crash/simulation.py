@@ -4,10 +4,12 @@ Everything that happens follows from the seed. `Violation` says which promise wa
 """
 
 import errno
+from collections.abc import Callable
 from random import Random
 
-from everlog.base import StorageError, TopicTable, Unavailable
+from everlog.base import RecordBuilder, StorageError, TopicTable, Unavailable
 from everlog.commitlog import LogSettings, ShardLog, SimulatedCrash, SimulatedDisk
+from everlog.commitlog.framing import Frame
 from tests.unit.commitlog.feeding import Message, Row, rows, to_columns
 
 DIRECTORY = "data/shard-0"
@@ -52,6 +54,8 @@ class World:
         self.log: ShardLog | None = None
         self.broken = False
         self.opening = False
+        self.naive = False
+        self.undo: Callable[[], None] = lambda: None
 
     def violated(self, promise: str) -> Violation:
         return Violation(f"{promise} (durability {self.durability})")
@@ -157,7 +161,19 @@ class World:
             self.number += 1
             topic = b"t/%d" % min(self.random.randrange(TOPICS), self.random.randrange(TOPICS))
             found.append((topic, b"%d:" % self.number + b"x" * self.random.choice((0, 3, 20, 90))))
+        if self.random.random() < 0.1:
+            found.append((b"t/0", self.forgery()))
         return found
+
+    def forgery(self) -> bytes:
+        """A payload that would be a frame and a batch, if it stood where one may stand."""
+        self.number += 1
+        builder, end = RecordBuilder(), self.log.end if self.log is not None else 0
+        forged = to_columns([(b"forged", b"%d" % self.number)], self.table)
+        builder.append(forged, 0, 1, self.now, self.table)
+        batch = builder.take(end + self.random.randrange(3)).to_bytes()
+        frame = Frame(self.random.randrange(128, 2000, 8), end, len(batch), 1, True).to_bytes(self.random.randrange(9))
+        return b"%-8d" % self.number + bytes(self.random.randrange(8)) + frame + bytes(batch)
 
     def commit(self, log: ShardLog) -> None:
         log.commit_step()
@@ -234,8 +250,14 @@ class World:
         self.disk.crash_after = after
 
 
-def simulate(seed: int, durability: str | None = None, lives: int = 5) -> World:
+def simulate(
+    seed: int, durability: str | None = None, lives: int = 5, mutate: Callable[[World], None] = lambda world: None
+) -> World:
     """A whole history."""
     world = World(seed, durability)
-    world.run(lives)
+    mutate(world)
+    try:
+        world.run(lives)
+    finally:
+        world.undo()
     return world

@@ -3,10 +3,11 @@
 import random
 from collections.abc import Callable
 
-from everlog.mqtt import NO_PROPERTIES, Properties, Publish, encode
 from tests.fuzz.plain import Vector, vectors
 from tests.fuzz.target import HEAD_BYTES, VERSIONS, head
 from tests.twins import AMBIENT
+
+from everlog.mqtt import NO_PROPERTIES, Properties, Publish, encode
 
 EDGES = (0x00, 0x01, 0x02, 0x23, 0x2B, 0x30, 0x32, 0x7F, 0x80, 0x81, 0xC0, 0xED, 0xFF)
 

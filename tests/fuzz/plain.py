@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tests.twins import Twin
+
 from everlog.base import HAS_ALIAS, HAS_EXPIRY, PeerError
 from everlog.mqtt import (
     NO_PROPERTIES,
@@ -28,7 +30,6 @@ from everlog.mqtt import (
 )
 from everlog.mqtt.properties import decode_properties
 from everlog.mqtt.wire import Reader, varint
-from tests.twins import Twin
 
 FOLDER = Path(__file__).parents[1] / "vectors" / "mqtt"
 MAX_PACKET_BYTES = 268_435_460

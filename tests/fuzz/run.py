@@ -8,10 +8,11 @@ import sys
 import time
 from collections.abc import Iterator
 
-from everlog import _kernels
 from tests.fuzz.mutation import Corpus
 from tests.fuzz.target import fuzz_batch, fuzz_one
 from tests.twins import TWINS
+
+from everlog import _kernels
 
 
 def inputs(seed: int) -> Iterator[tuple[object, bytes]]:

@@ -9,10 +9,11 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from everlog.base import StorageError
-from everlog.mqtt import NO_PROPERTIES, PacketType, Publish, Reason
 from tests.fuzz.plain import MAX_PACKET_BYTES, Feeder, read_stream
 from tests.twins import TWINS, Twin
+
+from everlog.base import StorageError
+from everlog.mqtt import NO_PROPERTIES, PacketType, Publish, Reason
 
 VERSIONS = (0, 3, 4, 5)
 SIZES = (MAX_PACKET_BYTES, MAX_PACKET_BYTES, 300, 40)

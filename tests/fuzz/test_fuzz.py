@@ -3,10 +3,10 @@
 from itertools import islice
 
 import pytest
-
-from everlog.mqtt import Publish, Properties, encode
 from tests.fuzz.run import attempt, inputs
 from tests.fuzz.target import ERRORS, fuzz_batch, fuzz_one, head
+
+from everlog.mqtt import Properties, Publish, encode
 
 INPUTS = 20_000
 

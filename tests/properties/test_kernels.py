@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.fuzz.plain import MAX_PACKET_BYTES, Feeder, read_stream
+from tests.fuzz.target import fuzz_one, head
+from tests.twins import AMBIENT, IS_COMPILED, TWINS, batch_of, needs_both, needs_compiled
 
 from everlog.base import MessageColumns, RecordBuilder, TopicTable
 from everlog.mqtt import (
@@ -24,9 +27,6 @@ from everlog.mqtt import (
 )
 from everlog.mqtt.packet_type import PacketType
 from everlog.mqtt.properties import encode_properties
-from tests.fuzz.plain import MAX_PACKET_BYTES, Feeder, read_stream
-from tests.fuzz.target import fuzz_one, head
-from tests.twins import AMBIENT, IS_COMPILED, TWINS, batch_of, needs_both, needs_compiled
 
 SECOND = 1_000_000
 MAX_VARINT = 268_435_455

@@ -5,9 +5,9 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from everlog.base import MessageColumns, PeerError, PublishRun, TopicTable
+from everlog.broker.acl import Acl
 from everlog.broker.audience import Audiences
 from everlog.broker.clients import Clients
 from everlog.broker.connection import Connection
@@ -15,25 +15,17 @@ from everlog.broker.keep import Keep
 from everlog.broker.limits import Limits
 from everlog.broker.metrics import Metrics
 from everlog.broker.partition import distinct_topics
-from everlog.broker.ports import AccessList, Log, PasswordCheck
+from everlog.broker.ports import Log
 from everlog.broker.rates import TokenBucket
 from everlog.broker.retained import RetainedMessages
 from everlog.broker.router import Router
+from everlog.broker.security import Admission, Security
 from everlog.broker.subscribing import Subscriber
 from everlog.mqtt import Auth, Connect, Decoder, Publish, Reason, Subscribe, Unsubscribe, encode
 from everlog.sessions import Session
 
 BUFFER_BYTES = 256 << 10
 _log = logging.getLogger("everlog.broker")
-
-
-@dataclass(frozen=True, slots=True)
-class Security:
-    """Who may connect and do what; None allows everyone."""
-
-    passwords: PasswordCheck | None = None
-    acl: AccessList | None = None
-    allow_anonymous: bool = True
 
 
 class Broker:
@@ -43,7 +35,7 @@ class Broker:
         self,
         log: Log,
         limits: Limits = Limits(),
-        security: Security = Security(),
+        security: Security | None = None,
         *,
         keep: list[tuple[str, int]] | None = None,
         seed: int = 0,
@@ -64,7 +56,7 @@ class Broker:
         self.retained = RetainedMessages(limits.retained_messages, limits.retained_bytes)
         self.clients = Clients(self)
         self.subscriber = Subscriber(self)
-        self.security = security
+        self.security = security or Security()
         self.now_us = now_us
         self._bucket = TokenBucket(limits.connects_per_second)
         self._own = Decoder(MessageColumns(16), self.table, version=5)
@@ -77,9 +69,9 @@ class Broker:
         self.time = time.monotonic
 
     @property
-    def acl(self) -> AccessList | None:
-        """The rules of who may publish and subscribe to what."""
-        return self.security.acl
+    def acl(self) -> Acl | None:
+        """The rules of who may publish and subscribe to what; None allows everything."""
+        return self.security.acl if self.security.acl_file is not None else None
 
     def start(self) -> None:
         """Begin on the running event loop."""
@@ -152,31 +144,32 @@ class Broker:
         """CONNECT: check who it is, at once or in a thread, then open the session."""
         if packet.properties.authentication_method is not None:
             raise PeerError(Reason.BAD_AUTHENTICATION_METHOD, "no such authentication method")
-        passwords = self.security.passwords
-        if connection.user is None and packet.user_name is not None and passwords is not None:
-            task = asyncio.get_running_loop().create_task(self._check(connection, packet, passwords))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        admission = self.security.decide(packet.user_name, packet.password, connection.user)
+        if admission is not None:
+            self._admitted(connection, packet, admission)
             return
-        if connection.user is None and not self.security.allow_anonymous:
-            self.metrics.auth_failures += 1
-            raise PeerError(Reason.NOT_AUTHORIZED, "anonymous clients are not allowed")
-        if connection.user is None and passwords is None:
-            connection.user = packet.user_name
-        self._open(connection, packet)
+        task = asyncio.get_running_loop().create_task(self._verify(connection, packet))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    async def _check(self, connection: Connection, packet: Connect, passwords: PasswordCheck) -> None:
-        loop = asyncio.get_running_loop()
+    async def _verify(self, connection: Connection, packet: Connect) -> None:
+        """A password takes a while to check, on purpose, so a thread does it."""
         user, password = packet.user_name or "", packet.password or b""
-        known = passwords.cached(user, password) or await loop.run_in_executor(None, passwords.check, user, password)
+        verdict = await asyncio.get_running_loop().run_in_executor(None, self.security.verify, user, password)
         try:
-            if not known:
-                self.metrics.auth_failures += 1
-                raise PeerError(Reason.BAD_USER_NAME_OR_PASSWORD, "user name or password is wrong")
-            connection.user = user
-            self._open(connection, packet)
+            if connection.transport is not None:
+                self._admitted(connection, packet, verdict)
         except PeerError as error:
             connection.close(error.reason, str(error))
+
+    def _admitted(self, connection: Connection, packet: Connect, admission: Admission) -> None:
+        if not admission.admitted:
+            self.metrics.auth_failures += 1
+            if packet.user_name is None:
+                raise PeerError(Reason.NOT_AUTHORIZED, "clients need a user name and password")
+            raise PeerError(Reason.BAD_USER_NAME_OR_PASSWORD, "user name or password is wrong")
+        connection.user = admission.user
+        self._open(connection, packet)
 
     def _open(self, connection: Connection, packet: Connect) -> None:
         will = packet.will

@@ -50,19 +50,3 @@ class Sink(Protocol):
     def write(self, data: bytes) -> None: ...
 
     def answer(self, data: bytes, count: int) -> None: ...
-
-
-class PasswordCheck(Protocol):
-    """Knows the users; `check` is slow on purpose and runs in a thread, `cached` answers at once."""
-
-    def cached(self, user: str, password: bytes) -> bool: ...
-
-    def check(self, user: str, password: bytes) -> bool: ...
-
-
-class AccessList(Protocol):
-    """Knows who may do what."""
-
-    def may_publish(self, user: str | None, client_id: str, topic: str) -> bool: ...
-
-    def may_subscribe(self, user: str | None, client_id: str, topic_filter: str) -> bool: ...

@@ -35,6 +35,7 @@ class Scan:
         self.last_time = 0
         self._missing: set[int] = set()  # topic ids whose names were in a batch that is lost
         self._suspects: list[Damage] = []
+        self._named: list[Records] = []  # suspects whose names are whole
         self._window = b""
         self._window_at = 0
 
@@ -55,7 +56,7 @@ class Scan:
             self._suspects = self._suspects or [Damage(self.path, self.position, "no batch begins here")]
             self._confirm(self.offset)
             self.position = limit
-        self._suspects = []
+        self._suspects, self._named = [], []
 
     def _step(self, at: int, limit: int) -> int:
         """Take in what stands at a position; where to look next."""
@@ -72,7 +73,7 @@ class Scan:
                 self._accept(records, at)
             return frame.end
         if records is not None and records.verify_columns():
-            self._learn(records)
+            self._named.append(records)
         self._suspect(at, "a batch fails its check", frame.base_offset + frame.count)
         return frame.end
 
@@ -122,7 +123,9 @@ class Scan:
         if offset < next_offset and self._suspects:
             last = self.damage.pop()
             self.damage.append(Damage(last.path, last.position, last.what, last.from_offset, next_offset))
-        self._suspects = []
+        for records in self._named:
+            self._learn(records)
+        self._suspects, self._named = [], []
 
     def _accept(self, records: Records, at: int) -> None:
         self._confirm(records.base_offset)

@@ -14,6 +14,7 @@ from everlog.base import MessageColumns, StorageError, TopicTable, UsageError
 from everlog.commitlog import Disk, LogSettings, RealDisk, ShardLog
 from everlog.store.indexer import TopicIndexer
 from everlog.store.port import Found, Lost, Positions, ReadResult, ShardStatistics
+from everlog.store.recent import RecentBatches
 from everlog.store.sealed import SealedSegments
 from everlog.store.sharding import MAX_SHARDS, Routes, shard_of
 from everlog.store.shardreader import ShardReader
@@ -21,6 +22,7 @@ from everlog.store.wanted import SharedPostings
 from everlog.topics import Filter, SectionCache
 
 SECTION_CACHE_BYTES = 32 << 20  # parts of topic indexes in memory, of all shards; the least recently used go first
+RECENT_BYTES = 64 << 20  # verified batches that a step ended in, of all shards; the least recently used go first
 
 _MAGIC = b"EVST"
 _VERSION = 1
@@ -73,6 +75,7 @@ class LogStore:
         cache = SectionCache(SECTION_CACHE_BYTES)
         self._sealed = [SealedSegments(log, cache) for log in shards]
         self._shared = SharedPostings()
+        self._recent = RecentBatches(RECENT_BYTES)
         self._routes = Routes(len(shards))
         self._calls: list[Callable[[int], None]] = []
         for number, log in enumerate(shards):
@@ -156,7 +159,7 @@ class LogStore:
         kept = None if filters is None else tuple(dict.fromkeys(filters))
         return StoreReader(
             [
-                ShardReader(number, log, sealed, kept, self._shared)
+                ShardReader(number, log, sealed, kept, self._shared, self._recent)
                 for number, (log, sealed) in enumerate(zip(self.shards, self._sealed, strict=True))
             ]
         )

@@ -1,6 +1,6 @@
 """The port: what a message store offers, and the values that cross it. `LogStore` is the one that writes files."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,14 +12,25 @@ Positions = tuple[int, ...]  # an offset for each shard
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Records of one shard that were asked for: all of a batch, or the rows of it in `rows` (u32s, rising)."""
+    """Records of one shard that were asked for: rows `start` to before `stop` of a batch.
+
+    With `rows` (u32s, rising) they are the rows that stand there at those places.
+    """
 
     shard: int
     records: Records
-    rows: bytearray | None = None
+    rows: bytearray | None
+    start: int
+    stop: int
 
     def __len__(self) -> int:
-        return len(self.records) if self.rows is None else len(self.rows) // 4
+        return self.stop - self.start
+
+    def row_numbers(self) -> Sequence[int]:
+        """The numbers of the rows in the batch."""
+        if self.rows is None:
+            return range(self.start, self.stop)
+        return memoryview(self.rows).cast("I")[self.start : self.stop]
 
 
 @dataclass(frozen=True, slots=True)

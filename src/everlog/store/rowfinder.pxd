@@ -3,11 +3,11 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from everlog.base.interning cimport TopicTable
 from everlog.base.memory cimport check_of, copy, get32, get64, pointer, u32s, u64s
-from everlog.store.mapped cimport address, faulted, unguard
+from everlog.store.mapped cimport address, ahead, faulted, unguard
 from everlog.store.rowlists cimport entry_check
 
 cdef uint32_t _MAGIC, _VERSION
-cdef Py_ssize_t _HEADER_BYTES, _ENTRY_BYTES, _MARK_BYTES, _DIGIT_BITS, _DIGITS
+cdef Py_ssize_t _HEADER_BYTES, _ENTRY_BYTES, _MARK_BYTES, _DIGIT_BITS, _DIGITS, _AHEAD
 
 
 @cython.final
@@ -24,10 +24,16 @@ cdef class RowFinder:
                    k=Py_ssize_t)
     cpdef object choose(self, bytearray ids)
 
-    @cython.locals(wanted=Py_ssize_t, chosen="uint32_t*", holder=bytearray, mark="unsigned char*", ranges=bytearray,
+    @cython.locals(wanted=Py_ssize_t, chosen="uint32_t*", ranges=bytearray,
                    bounds="uint32_t*", total=Py_ssize_t, found=bytearray, rows="uint64_t*", lost=int, spare=bytearray,
                    other="uint64_t*", counters=bytearray, counts="uint32_t*", shift=int)
     cpdef object find(self, bytearray ids, Py_ssize_t first, Py_ssize_t stop)
+
+    @cython.locals(wanted=Py_ssize_t, chosen="uint32_t*", total=Py_ssize_t)
+    cpdef Py_ssize_t count(self, bytearray ids) except? -1
+
+    @cython.locals(total=Py_ssize_t, k=Py_ssize_t)
+    cdef Py_ssize_t _count(self, uint32_t* chosen, Py_ssize_t wanted) noexcept nogil
 
     @cython.locals(k=Py_ssize_t)
     cdef int _check_ids(self, uint32_t* chosen, Py_ssize_t wanted) except -1
@@ -48,7 +54,7 @@ cdef class RowFinder:
 
     @cython.locals(total=Py_ssize_t, k=Py_ssize_t, topic=Py_ssize_t, begin=Py_ssize_t, end=Py_ssize_t)
     cdef Py_ssize_t _bound(self, uint32_t* chosen, Py_ssize_t wanted, Py_ssize_t first, Py_ssize_t stop,
-                           uint32_t* bounds, unsigned char* mark) noexcept nogil
+                           uint32_t* bounds) noexcept nogil
 
     @cython.locals(middle=Py_ssize_t)
     cdef Py_ssize_t _lower(self, Py_ssize_t begin, Py_ssize_t end, Py_ssize_t row) noexcept nogil
@@ -56,6 +62,9 @@ cdef class RowFinder:
     @cython.locals(at=Py_ssize_t, k=Py_ssize_t, place=Py_ssize_t, row=uint64_t)
     cdef int _fill(self, Py_ssize_t wanted, uint32_t* bounds, uint64_t* rows) noexcept nogil
 
+
+@cython.locals(flags=bytearray, flag="unsigned char*", chosen="uint32_t*", k=Py_ssize_t)
+cpdef bytearray to_flags(bytearray ids, Py_ssize_t total)
 
 @cython.locals(digit=Py_ssize_t, i=Py_ssize_t, place=uint32_t, here=uint32_t)
 cdef void sort_digit(uint64_t* rows, uint64_t* other, Py_ssize_t total, Py_ssize_t first, int shift,

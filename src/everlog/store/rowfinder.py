@@ -12,7 +12,7 @@ from everlog.base import StorageError, UsageError
 if not cython.compiled:
     from everlog.base.interning import TopicTable
     from everlog.base.memory import check_of, copy, get32, get64, pointer, u32s, u64s
-    from everlog.store.mapped import address, faulted, unguard
+    from everlog.store.mapped import address, ahead, faulted, unguard
     from everlog.store.rowlists import entry_check
 
 _MAGIC = 0x4C525645
@@ -22,6 +22,7 @@ _ENTRY_BYTES = 12
 _MARK_BYTES = 20
 _DIGIT_BITS = 11
 _DIGITS = 1 << 11
+_AHEAD = 8  # topics: how far ahead lists and names are asked for
 
 
 class RowFinder:
@@ -56,6 +57,16 @@ class RowFinder:
         copy(target, 0, self.raw, 0, _HEADER_BYTES)
         return 0
 
+    def count(self, ids: bytearray) -> int:
+        """About how many rows these topics have: what the entries say, unchecked. -1 when they can't be read."""
+        wanted = len(ids) // 4
+        chosen = u32s(ids)
+        self._check_ids(chosen, wanted)
+        with cython.nogil:
+            total = self._count(chosen, wanted)
+            unguard()
+        return total
+
     def choose(self, ids: bytearray) -> "tuple[TopicTable, int] | None":
         """A table of these topics' names, in the order of the ids (u32s, rising), and how many rows they have."""
         wanted = len(ids) // 4
@@ -84,18 +95,19 @@ class RowFinder:
         return table, total
 
     def find(self, ids: bytearray, first: int, stop: int) -> bytearray | None:
-        """The rows of these topics from `first` to before `stop`, rising: u64s of row << 32 | place among the ids."""
+        """The rows of these topics from `first` to before `stop`, rising: u64s of row << 32 | place among the ids.
+
+        `choose` has checked the entries; who takes the rows checks that each holds its topic.
+        """
         if not 0 <= first <= stop <= self.rows:
             raise UsageError(f"no rows {first} to {stop} among {self.rows}")
         wanted = len(ids) // 4
         chosen = u32s(ids)
         self._check_ids(chosen, wanted)
-        holder = bytearray(_MARK_BYTES)
-        mark = pointer(holder)
         ranges = bytearray(8 * wanted)
         bounds = u32s(ranges)
         with cython.nogil:
-            total = self._bound(chosen, wanted, first, stop, bounds, mark)
+            total = self._bound(chosen, wanted, first, stop, bounds)
             unguard()
         if total < 0:
             return None
@@ -154,6 +166,14 @@ class RowFinder:
         check = check_of(self.raw, self.names_at + name_begin, name_end - name_begin, check)
         return check == self._end(topic, 8)
 
+    def _count(self, chosen: memoryview, wanted: int) -> int:
+        if faulted():
+            return -1
+        total = 0
+        for k in range(wanted):
+            total += self._end(chosen[k], 0) - self._begin(chosen[k], 0)
+        return total
+
     def _measure(self, chosen: memoryview, wanted: int, end: memoryview) -> int:
         """Note where each name will end among the chosen; -1 when an entry points outside."""
         if faulted():
@@ -172,6 +192,9 @@ class RowFinder:
         total = 0
         for k in range(wanted):
             topic = chosen[k]
+            if k + _AHEAD < wanted:
+                ahead(self.raw, self.rows_at + 4 * self._begin(chosen[k + _AHEAD], 0))
+                ahead(self.raw, self.names_at + self._begin(chosen[k + _AHEAD], 4))
             begin = self._begin(topic, 4)
             if not self._checked(topic, mark) or self._end(topic, 4) - begin != end[k + 1] - end[k]:
                 return -1
@@ -179,16 +202,16 @@ class RowFinder:
             total += self._end(topic, 0) - self._begin(topic, 0)
         return total
 
-    def _bound(
-        self, chosen: memoryview, wanted: int, first: int, stop: int, bounds: memoryview, mark: bytearray
-    ) -> int:
-        """Note which part of each list lies from `first` to before `stop`; how many rows, -1 for a damaged list."""
+    def _bound(self, chosen: memoryview, wanted: int, first: int, stop: int, bounds: memoryview) -> int:
+        """Note which part of each list lies from `first` to before `stop`; how many rows, -1 for one outside."""
         if faulted():
             return -1
         total = 0
         for k in range(wanted):
             topic = chosen[k]
-            if not self._checked(topic, mark):
+            if k + _AHEAD < wanted:
+                ahead(self.raw, self.rows_at + 4 * self._begin(chosen[k + _AHEAD], 0))
+            if not self._inside(topic):
                 return -1
             begin = self._begin(topic, 0)
             end = self._end(topic, 0)
@@ -217,6 +240,17 @@ class RowFinder:
                 rows[at] = row << 32 | k
                 at += 1
         return 0
+
+
+def to_flags(ids: bytearray, total: int) -> bytearray:
+    """A byte for each of `total` topics, 1 for those whose ids (u32s) are given; others are left out."""
+    flags = bytearray(total)
+    flag = pointer(flags)
+    chosen = u32s(ids)
+    for k in range(len(ids) // 4):
+        if chosen[k] < total:
+            flag[chosen[k]] = 1
+    return flags
 
 
 def sort_digit(rows: memoryview, other: memoryview, total: int, first: int, shift: int, counts: memoryview) -> None:

@@ -8,6 +8,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from everlog.base import Records, TopicTable
+from everlog.store.rowfinder import to_flags
 from everlog.store.sealed import SealedSegment
 from everlog.store.wanted import Wanted
 from everlog.topics import Filter
@@ -36,15 +37,15 @@ class Selection:
         if self.is_empty or self.is_all:
             return
         ids = bytearray(topics.to_array().tobytes())
+        if segment.finder.count(ids) * SPARSE > segment.finder.rows:
+            self.wanted = Wanted(segment.table, to_flags(ids, segment.index.topic_count))
+            return
         chosen = segment.finder.choose(ids)
         if chosen is None:
             self.fits = False
             return
         self._table, self._total = chosen
-        if self._total * SPARSE <= segment.finder.rows:
-            self.ids = ids
-        else:
-            self.wanted = Wanted.of_ids(segment.table, topics, segment.index.topic_count)
+        self.ids = ids
 
     def take(self, offset: int, max_records: int, max_bytes: int) -> tuple[Records | None, int]:
         """The next wanted records from an offset on, as one batch, and the offset behind them.

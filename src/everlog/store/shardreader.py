@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from everlog.base import Records, StorageError, gather, select
 from everlog.commitlog import ShardLog
 from everlog.store.port import Found, Lost, ReadResult
+from everlog.store.recent import RecentBatches
 from everlog.store.sealed import SealedSegment, SealedSegments
 from everlog.store.selection import Selection
 from everlog.store.wanted import SharedPostings, WantedTables
 from everlog.topics import Filter
 
-CHUNK_BYTES = 1 << 20  # read from the log at once
+CHUNK_BYTES = 1 << 20  # read from the log at once, less for a small step
+SMALL_CHUNK_BYTES = 64 << 10
 SCAN_BYTES = 32 << 20  # read in one step at most; a step that found nothing so far ends there and says where
 COMPACT = (
     2  # of a batch with fewer than one row in so many wanted, the wanted rows are copied into a batch of their own
@@ -30,6 +32,7 @@ class ShardReader:
         sealed: SealedSegments,
         filters: Sequence[Filter] | None,
         shared: SharedPostings,
+        recent: RecentBatches,
     ) -> None:
         self._number = number
         self._log = log
@@ -37,6 +40,8 @@ class ShardReader:
         self._filters = filters
         self._tables = WantedTables(filters or (), shared)
         self._selection: Selection | None = None
+        self._recent = recent
+        self._stopped_in = 0  # the base offset of the batch that the last step ended in or before
 
     def release(self) -> None:
         """Let go of what was kept between steps."""
@@ -94,11 +99,11 @@ class ShardReader:
             return
         step.offset = behind
         if records is not None:
-            step.add(records, None)
+            step.add(records, None, 0, records.count)
 
     def _scan(self, step: "_Step", committed: int, selection: Selection | None) -> bool:
         """Whole batches from the log, unwanted rows left out; False when the step should end."""
-        batches = self._log.read(step.offset, min(CHUNK_BYTES, max(step.room_bytes, 1)))
+        batches = self._batches(step)
         if not batches:
             step.lose(committed)  # nothing readable is left below what is committed
             return False
@@ -109,10 +114,20 @@ class ShardReader:
             step.scanned += records.size
             self._sift(step, records, whole)
             if not step.has_room or step.offset < records.end_offset:
-                return True
+                self._recent.put(self._number, batches, step.offset)
+                self._stopped_in = records.base_offset if step.offset < records.end_offset else step.offset
+                break
             if selection is not None and step.offset >= selection.segment.end_offset:
-                return True
+                break
         return step.scanned < SCAN_BYTES
+
+    def _batches(self, step: "_Step") -> list[Records]:
+        """Verified batches from the one that holds the step's offset on."""
+        held = self._recent.get(self._number, self._stopped_in, step.offset)
+        if held:
+            return held
+        several = min(CHUNK_BYTES, max(SMALL_CHUNK_BYTES, step.room_bytes), SMALL_CHUNK_BYTES + 1024 * step.room)
+        return self._log.read(step.offset, several)
 
     def _sift(self, step: "_Step", records: Records, whole: bool) -> None:
         """Add the wanted rows of a batch from the step's offset on."""
@@ -122,8 +137,7 @@ class ShardReader:
             whole = wanted.everything
         if whole:
             stop = min(records.count, first + step.room)
-            is_part = first > 0 or stop < records.count
-            step.add(records, _rows(first, stop) if is_part else None)
+            step.add(records, None, first, stop)
             step.offset = records.base_offset + stop
             return
         rows = select(records, wanted.topics, first)
@@ -133,16 +147,11 @@ class ShardReader:
             del rows[4 * step.room :]
             found = step.room
             step.offset = records.base_offset + int.from_bytes(rows[-4:], "little") + 1
-        if found == records.count:
-            step.add(records, None)
-        elif found * COMPACT > records.count:
-            step.add(records, rows)
+        if found * COMPACT > records.count:
+            step.add(records, rows, 0, found)
         elif found:
-            step.add(gather([(records, rows)], True), None)
-
-
-def _rows(first: int, stop: int) -> bytearray:
-    return bytearray(b"".join([row.to_bytes(4, "little") for row in range(first, stop)]))
+            compact = gather([(records, rows)], True)
+            step.add(compact, None, 0, compact.count)
 
 
 class _Step:
@@ -162,11 +171,10 @@ class _Step:
         """Whether more may be found in this step."""
         return self.room > 0 and self.room_bytes > 0 and self.scanned < SCAN_BYTES
 
-    def add(self, records: Records, rows: bytearray | None) -> None:
+    def add(self, records: Records, rows: bytearray | None, start: int, stop: int) -> None:
         """Records that were found."""
-        found = Found(self.shard, records, rows)
-        self.batches.append(found)
-        self.room -= len(found)
+        self.batches.append(Found(self.shard, records, rows, start, stop))
+        self.room -= stop - start
         self.room_bytes -= records.size
 
     def lose(self, to_offset: int) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pyroaring import BitMap
 
 from everlog.base import TopicTable
+from everlog.store.rowfinder import to_flags
 from everlog.topics import Filter, Postings, matches
 
 SHARED_TABLES = 8  # beyond it the least recently used table's postings are let go, and made again when asked for
@@ -49,11 +50,6 @@ class Wanted:
         self.topics = topics
         self.count = sum(topics)
 
-    @classmethod
-    def of_ids(cls, table: TopicTable, ids: BitMap, total: int) -> "Wanted":
-        """From the ids that an index gave, of `total` topics."""
-        return cls(table, to_bytes(ids, total))
-
     @property
     def everything(self) -> bool:
         """Whether no row can be unwanted."""
@@ -70,20 +66,9 @@ class Wanted:
             self.topics += more
             self.count += sum(more)
         else:
-            self.topics = to_bytes(shared.select(self.table, filters), now)
+            ids = shared.select(self.table, filters)
+            self.topics = to_flags(bytearray(ids.to_array().tobytes()), now)
             self.count = sum(self.topics)
-
-
-def to_bytes(ids: BitMap, total: int) -> bytearray:
-    """A byte for each of `total` ids, 1 for those of the set."""
-    if len(ids) == total and (total == 0 or ids.max() < total):
-        return bytearray(b"\x01" * total)
-    topics = bytearray(total)
-    for topic in ids:
-        if topic >= total:
-            break
-        topics[topic] = 1
-    return topics
 
 
 class WantedTables:

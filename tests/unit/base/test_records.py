@@ -5,12 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.twins import batch_of
 
 from everlog.base import HEADER_BYTES, MessageColumns, RecordBuilder, Records, StorageError, TopicTable, UsageError
 from everlog.mqtt import Decoder, Properties, Publish, encode
 from everlog.mqtt.packet_type import PacketType
 from everlog.mqtt.properties import encode_properties
-from tests.twins import batch_of
 
 PROPERTIES = Properties(content_type="text", user_properties=(("k", "v"),))
 

@@ -5,6 +5,8 @@ import sys
 from typing import Any
 
 import pytest
+from tests.fuzz.plain import Feeder, Vector, read_stream, vectors
+from tests.twins import AMBIENT, IS_COMPILED
 
 from everlog.base import AckRun, MessageColumns, PeerError, PublishRun, TopicTable, UsageError
 from everlog.mqtt import (
@@ -22,8 +24,6 @@ from everlog.mqtt import (
     Subscription,
     encode,
 )
-from tests.fuzz.plain import Feeder, Vector, read_stream, vectors
-from tests.twins import AMBIENT, IS_COMPILED
 
 VECTORS = vectors()
 LATER = [vector for vector in VECTORS if not vector.is_connect]

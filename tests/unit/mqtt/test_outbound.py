@@ -5,6 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.fuzz.plain import read_stream
+from tests.twins import batch_of
 
 from everlog.base import MessageColumns, RecordBuilder, Records, TopicTable, UsageError
 from everlog.mqtt import (
@@ -21,10 +23,8 @@ from everlog.mqtt import (
     write_acks,
     write_answers,
 )
-from everlog.mqtt.properties import encode_properties
 from everlog.mqtt.packet_type import PacketType
-from tests.fuzz.plain import read_stream
-from tests.twins import batch_of
+from everlog.mqtt.properties import encode_properties
 
 SECOND = 1_000_000
 EVERY_PROPERTY = Properties(

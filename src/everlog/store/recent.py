@@ -1,0 +1,50 @@
+"""Verified batches that a step read and did not use up, so that small steps do not read and verify them again.
+
+Shared by all readers of a store: of sessions that resume together, one reads. A read that uses up what it reads leaves
+nothing here. Any thread may use it.
+"""
+
+import threading
+from collections import OrderedDict
+
+from everlog.base import Records
+
+
+class RecentBatches:
+    """Batches by shard and base offset, within `limit_bytes`; beyond it the least recently used are let go."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.held_bytes = 0
+        self._batches: OrderedDict[tuple[int, int], Records] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def put(self, shard: int, batches: list[Records], offset: int) -> None:
+        """Keep those of the batches that reach behind an offset."""
+        with self._lock:
+            for records in batches:
+                if records.end_offset > offset and (shard, records.base_offset) not in self._batches:
+                    self._batches[shard, records.base_offset] = records
+                    self.held_bytes += records.size
+            while self.held_bytes > self.limit_bytes:
+                _, oldest = self._batches.popitem(last=False)
+                self.held_bytes -= oldest.size
+
+    def get(self, shard: int, base_offset: int, offset: int) -> list[Records]:
+        """The batches from an offset on that are kept and follow each other, if the first has this base offset."""
+        found: list[Records] = []
+        with self._lock:
+            first = self._batches.get((shard, base_offset))
+            if first is None or not base_offset <= offset < first.end_offset:
+                first = self._batches.get((shard, offset))
+            while first is not None:
+                found.append(first)
+                self._batches.move_to_end((shard, first.base_offset))
+                first = self._batches.get((shard, first.end_offset))
+        return found
+
+    def clear(self) -> None:
+        """Let go of everything."""
+        with self._lock:
+            self._batches.clear()
+            self.held_bytes = 0

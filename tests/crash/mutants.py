@@ -1,0 +1,106 @@
+"""Ways to get durability wrong, each by one sync that is left out or comes too late; the simulation must notice."""
+
+from collections.abc import Callable, Sequence
+
+import everlog.commitlog.recovery as recovery
+from everlog.commitlog.ports import Block, File
+from everlog.commitlog.simulateddisk import SimulatedDisk, SimulatedFile
+from tests.crash.simulation import World
+
+Mutation = Callable[[World], None]
+
+
+def skip(kind: str, suffix: str, *, opening: bool | None = None) -> Mutation:
+    """Leave out one kind of sync, at any time or only while a log is opened or is not."""
+
+    def mutate(world: World) -> None:
+        world.disk.skips = lambda k, path: (
+            k == kind and path.endswith(suffix) and (opening is None or opening == world.opening)
+        )
+
+    return mutate
+
+
+class EarlySyncFile(SimulatedFile):
+    """Syncs before it writes."""
+
+    def commit_at(self, position: int, blocks: Sequence[Block]) -> None:
+        self.sync()
+        self.write_at(position, blocks)
+
+
+class LateSyncFile(SimulatedFile):
+    """Leaves the sync to the rename."""
+
+    def commit_at(self, position: int, blocks: Sequence[Block]) -> None:
+        self.write_at(position, blocks)
+
+
+class MutantDisk(SimulatedDisk):
+    """Opens files of another kind for some paths, and syncs temporary files only after it renamed them."""
+
+    file_of: type[SimulatedFile] = SimulatedFile
+    suffix = ""
+
+    def create(self, path: str) -> SimulatedFile:
+        file = super().create(path)
+        return self.file_of(self, path, file._inode) if path.endswith(self.suffix) else file
+
+    def open(self, path: str, *, write: bool = False) -> SimulatedFile:
+        file = super().open(path, write=write)
+        return self.file_of(self, path, file._inode) if path.endswith(self.suffix) else file
+
+
+class LateSyncDisk(MutantDisk):
+    """Renames, then syncs."""
+
+    file_of, suffix = LateSyncFile, ".log.tmp"
+
+    def rename(self, old: str, new: str) -> None:
+        file = super().open(old)
+        super().rename(old, new)
+        super().sync_directory(new.rpartition("/")[0])
+        file.sync()
+
+
+class EarlySyncDisk(MutantDisk):
+    """Syncs segments before it writes to them."""
+
+    file_of, suffix = EarlySyncFile, ".log"
+
+
+def on(disk: type[SimulatedDisk]) -> Mutation:
+    """Another kind of disk."""
+
+    def mutate(world: World) -> None:
+        world.disk = disk(world.random)
+
+    return mutate
+
+
+def no_rewrite(world: World) -> None:
+    """Trust that a sync repairs what an earlier sync failed to write."""
+    keep = recovery._rewrite
+
+    def patched(file: File, start: int, end: int) -> None:
+        if world.naive:
+            return
+        keep(file, start, end)
+
+    world.naive = True
+    recovery._rewrite = patched
+    world.undo = lambda: setattr(recovery, "_rewrite", keep)
+
+
+MUTANTS: dict[str, tuple[Mutation, str]] = {
+    "a commit is not synced": (skip("sync", ".log", opening=False), "fsync"),
+    "a commit is synced before it is written": (on(EarlySyncDisk), "fsync"),
+    "recovery does not sync what it found": (skip("sync", ".log", opening=True), "fsync"),
+    "recovery trusts what a failed sync left": (no_rewrite, "fsync"),
+    "a new segment's name is not synced": (skip("sync_directory", "", opening=False), "fsync"),
+    "the mark's name is not synced": (skip("sync_directory", "", opening=True), "flush"),
+    "a merged segment is not synced": (skip("sync", ".log.tmp"), "fsync"),
+    "a merged segment is synced after its rename": (on(LateSyncDisk), "fsync"),
+    "the mark is not synced": (skip("sync", "mark"), "flush"),
+    "the mark is not synced at memory level": (skip("sync", "mark"), "memory"),
+}
