@@ -14,7 +14,7 @@ from everlog import _kernels
 SOURCE = Path(_kernels.SOURCE_ROOT)
 ROOT = Path(__file__).parents[2]
 COMPILER = os.environ.get("CC") or shutil.which("gcc") or shutil.which("cc")
-FEW = ("everlog.base.interning", "everlog.base.columns")
+FEW = ("everlog.base.columns",)
 ASK = "from everlog import _kernels; print(_kernels.describe())"
 
 

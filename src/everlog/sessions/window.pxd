@@ -16,7 +16,8 @@ cdef enum:
 
 
 cdef class Window:
-    cdef readonly Py_ssize_t limit, inflight, span
+    cdef public Py_ssize_t limit
+    cdef readonly Py_ssize_t inflight, span
     cdef Py_ssize_t head
     cdef readonly int head_id
     cdef Py_ssize_t mask

@@ -1,0 +1,110 @@
+"""TLS for listeners: contexts from files, with errors that say which file, and new files without a restart."""
+
+import os
+import ssl
+from dataclasses import dataclass
+
+from everlog.base import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """The files that a TLS listener needs; with `client_ca_file` clients may, or must, show a certificate."""
+
+    cert_file: str
+    key_file: str
+    client_ca_file: str | None = None
+    require_client_cert: bool = False
+    protocols: tuple[str, ...] = ()  # what is offered by ALPN
+
+
+class LiveTls:
+    """The context that a server holds for good; each handshake is switched to the newest one."""
+
+    def __init__(self, files: TlsFiles) -> None:
+        self._files = files
+        self._newest = make_context(files)
+        self.context = make_context(files)
+        self.context.sni_callback = self._switch
+
+    def reload(self) -> None:
+        """Read the files again; UsageError says what is wrong with them, and then nothing has changed."""
+        self._newest = make_context(self._files)
+
+    def _switch(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+        connection.context = self._newest
+
+
+def make_context(files: TlsFiles) -> ssl.SSLContext:
+    """A server's context: TLS 1.2 or later, no compression, no renegotiation."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    if files.protocols:
+        context.set_alpn_protocols(list(files.protocols))
+    for path in (files.cert_file, files.key_file, files.client_ca_file):
+        if path is not None:
+            _check_readable(path)
+    try:
+        context.load_cert_chain(files.cert_file, files.key_file, password=_NoPassword(files.key_file))
+    except ssl.SSLError as error:
+        raise _bad_pair(files, error) from error
+    if files.client_ca_file is not None:
+        _ask_for_certificates(context, files.client_ca_file, files.require_client_cert)
+    elif files.require_client_cert:
+        raise UsageError("client certificates are required, but nothing says who signs them", hint="set client_ca_file")
+    return context
+
+
+def _ask_for_certificates(context: ssl.SSLContext, ca_file: str, required: bool) -> None:
+    try:
+        context.load_verify_locations(cafile=ca_file)
+    except ssl.SSLError as error:
+        raise UsageError(
+            f"{ca_file} holds no certificate authority ({_words(error)})", hint="give a PEM file of CA certificates"
+        ) from error
+    context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
+    # A resumed session is not verified again, so one from before a reload would outlive its authority.
+    context.num_tickets = 0
+    context.options |= ssl.OP_NO_TICKET
+
+
+def _check_readable(path: str) -> None:
+    try:
+        with open(path, "rb"):
+            return
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        hint = (
+            "check the path" if isinstance(error, FileNotFoundError) else f"let the broker's user read it: ls -l {path}"
+        )
+        raise UsageError(f"{path} can't be read: {reason}", hint=hint) from error
+
+
+class _NoPassword:
+    """Stands for the prompt that OpenSSL would show for an encrypted key."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __call__(self) -> str:
+        raise UsageError(
+            f"{self._path} is encrypted, and nobody is here to type its password",
+            hint=f"decrypt it: openssl pkey -in {self._path} -out key.pem",
+        )
+
+
+def _bad_pair(files: TlsFiles, error: ssl.SSLError) -> UsageError:
+    if error.reason == "KEY_VALUES_MISMATCH":
+        return UsageError(
+            f"{files.key_file} is not the key of {files.cert_file}",
+            hint="the first certificate must be the server's own",
+        )
+    return UsageError(
+        f"{files.cert_file} and {files.key_file} are no certificate chain and key ({_words(error)})",
+        hint="both must be PEM files: openssl x509 -noout -subject -in CERT, openssl pkey -noout -check -in KEY",
+    )
+
+
+def _words(error: ssl.SSLError) -> str:
+    return (error.reason or str(error)).lower().replace("_", " ")

@@ -1,0 +1,131 @@
+"""The opening handshake of a WebSocket (RFC 6455, section 4.2), without I/O: a request's bytes in, the answer out."""
+
+import base64
+import binascii
+import hashlib
+from dataclasses import dataclass
+
+MAX_REQUEST_BYTES = 8192  # a longer request is refused: 431
+SUBPROTOCOLS = ("mqtt", "mqttv3.1")
+_MAGIC = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+_END = b"\r\n\r\n"
+_STATUS = {
+    400: "Bad Request",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    426: "Upgrade Required",
+    431: "Request Header Fields Too Large",
+    503: "Service Unavailable",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What goes back; when `accepted`, frames follow, and `rest` is what the client sent of them already."""
+
+    data: bytes
+    accepted: bool
+    rest: bytes = b""
+    why: str = ""
+
+
+class _Refused(Exception):
+    """The request can't be upgraded."""
+
+    def __init__(self, status: int, text: str, *headers: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text
+        self.headers = headers
+
+
+def answer(received: bytes, path: str, origins: tuple[str, ...] = ()) -> Answer | None:
+    """The answer to a request for `path`, from one of `origins` if any are given; None while it is incomplete."""
+    try:
+        if received and not received[:1].isalpha():
+            raise _Refused(400, f"no HTTP request: this port speaks MQTT over WebSocket, at {path}")
+        end = received.find(_END, 0, MAX_REQUEST_BYTES)
+        if end < 0:
+            if len(received) >= MAX_REQUEST_BYTES:
+                raise _Refused(431, f"the request is longer than {MAX_REQUEST_BYTES} bytes")
+            return None
+        accepted = _upgrade(received[:end], path, origins)
+    except _Refused as refused:
+        return Answer(plain(refused.status, refused.text, *refused.headers), False, why=refused.text)
+    return Answer(accepted, True, received[end + len(_END) :])
+
+
+def plain(status: int, text: str, *headers: str) -> bytes:
+    """An HTTP answer in words, after which the connection closes."""
+    body = f"{text}\n".encode()
+    lines = (
+        f"HTTP/1.1 {status} {_STATUS[status]}",
+        "Content-Type: text/plain; charset=utf-8",
+        f"Content-Length: {len(body)}",
+        "Connection: close",
+        *headers,
+    )
+    return "\r\n".join(lines).encode("latin-1", "replace") + _END + body
+
+
+def _upgrade(head: bytes, path: str, origins: tuple[str, ...]) -> bytes:
+    method, target, fields = _parse(head)
+    if target.partition("?")[0] != path:
+        raise _Refused(404, f"nothing here: MQTT over WebSocket is at {path}")
+    if method != "GET":
+        raise _Refused(405, "a WebSocket begins with GET", "Allow: GET")
+    if "websocket" not in _tokens(fields, "upgrade") or "upgrade" not in _tokens(fields, "connection"):
+        raise _Refused(
+            426,
+            f"this is an MQTT broker: connect an MQTT client to it by WebSocket at {path}, subprotocol mqtt",
+            "Upgrade: websocket",
+        )
+    if fields.get("sec-websocket-version") != "13":
+        raise _Refused(426, "only version 13 of WebSocket is spoken", "Sec-WebSocket-Version: 13", "Upgrade: websocket")
+    key = fields.get("sec-websocket-key", "")
+    if not _is_key(key):
+        raise _Refused(400, "Sec-WebSocket-Key is not 16 bytes in base64")
+    origin = fields.get("origin")
+    if origins and origin is not None and origin.lower() not in (one.lower() for one in origins):
+        raise _Refused(403, "pages of this origin may not connect")
+    offered = [one.strip() for one in fields.get("sec-websocket-protocol", "").split(",")]
+    chosen = next((one for one in SUBPROTOCOLS if one in offered), None)
+    if chosen is None:  # [MQTT-6.0.0-3]
+        raise _Refused(400, "offer the subprotocol mqtt: Sec-WebSocket-Protocol: mqtt")
+    return (
+        "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        f"Sec-WebSocket-Accept: {_accept(key)}\r\nSec-WebSocket-Protocol: {chosen}\r\n\r\n"  # [MQTT-6.0.0-4]
+    ).encode()
+
+
+def _parse(head: bytes) -> tuple[str, str, dict[str, str]]:
+    """Method, target and header fields; fields that come again are joined with a comma."""
+    lines = head.decode("latin-1").split("\r\n")
+    words = lines[0].split(" ")
+    if len(words) != 3 or words[2] not in ("HTTP/1.1", "HTTP/1.0"):
+        raise _Refused(400, "this is no HTTP/1.1 request")
+    fields: dict[str, str] = {}
+    for line in lines[1:]:
+        name, colon, value = line.partition(":")
+        if not colon or not name or name != name.strip():
+            raise _Refused(400, "a header line is malformed")
+        name, value = name.lower(), value.strip()
+        fields[name] = f"{fields[name]}, {value}" if name in fields else value
+    return words[0], words[1], fields
+
+
+def _tokens(fields: dict[str, str], name: str) -> list[str]:
+    return [token.strip().lower() for token in fields.get(name, "").split(",")]
+
+
+def _is_key(key: str) -> bool:
+    try:
+        return len(base64.b64decode(key, validate=True)) == 16
+    except (binascii.Error, ValueError):
+        return False
+
+
+def _accept(key: str) -> str:
+    digest = hashlib.sha1((key + _MAGIC).encode(), usedforsecurity=False).digest()
+    return base64.b64encode(digest).decode()
