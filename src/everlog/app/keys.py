@@ -18,7 +18,7 @@ import msgspec
 from everlog.app.settings import Section, Settings
 from everlog.app.units import format_bytes, format_rate, format_seconds, parse_bytes, parse_rate, parse_seconds
 from everlog.base import UsageError
-from everlog.broker.limits import Limits
+from everlog.broker import Limits
 
 NONE_WORDS = ("none", "off")
 PREFIX = "EVERLOG_"

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct, field
 
-from everlog.broker.limits import Limits
+from everlog.broker import Limits
 
 BYTES: dict[str, Any] = {"unit": "bytes"}
 DURATION: dict[str, Any] = {"unit": "duration"}

@@ -270,14 +270,13 @@ class Broker:
         connection.pause_reading()
         self._held_back.append(connection)
 
-    def after_read(self) -> None:
-        """Between two reads nobody holds topic ids, so this is where a full table may begin anew."""
-        if self.table.count > self.limits.topics:
-            self.metrics.table_resets += 1
-            self.table.reset()
-            self.reserved = bytearray()
-            for connection in self.clients.connections.values():
-                connection.allowed.clear()
+    def forget_topics(self) -> None:
+        """The table is full: begin anew. Between two reads nobody holds topic ids, so this is when it may be done."""
+        self.metrics.table_resets += 1
+        self.table.reset()
+        self.reserved = bytearray()
+        for connection in self.clients.connections.values():
+            connection.allowed.clear()
 
     def publish(self, packet: Publish) -> None:
         """Publish a message of the broker's own: a will, a `$SYS` topic."""

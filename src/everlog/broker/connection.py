@@ -26,6 +26,7 @@ from everlog.mqtt import (
     Pubcomp,
     Reason,
     State,
+    Step,
     Subscribe,
     Unsubscribe,
     Will,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 _PINGRESP = encode(Pingresp(), 4)
 _QOS_2 = 0x04
 _RETAIN = 0x01
-_RUN_STEPS = {kind: PacketType(kind) for kind in range(3, 8)}
+_UNDECIDED = (State.CONNECTING, State.AUTHENTICATING)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -60,6 +61,7 @@ class Connection(asyncio.BufferedProtocol):
         "connect",
         "decoder",
         "held",
+        "is_open",
         "open_qos_1",
         "open_qos_2",
         "keep_alive_s",
@@ -86,6 +88,7 @@ class Connection(asyncio.BufferedProtocol):
         self.user: str | None = None
         self.will: Will | None = None
         self.held = 0
+        self.is_open = False  # the client may send runs: as `state` says, without a look into the table
         self.open_qos_1 = 0  # messages of the client not yet answered
         self.open_qos_2 = 0  # and not yet released
         self.allowed: dict[int, bool] = {}
@@ -140,6 +143,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone, in whichever way."""
         self.state = State.CLOSING
+        self.is_open = False
         self.broker.lost(self)
         self.transport = None
 
@@ -153,7 +157,8 @@ class Connection(asyncio.BufferedProtocol):
     def answer(self, data: bytes, count: int) -> None:
         """Send answers that had to wait for a commit; `count` of them end a QoS 1 message."""
         self.open_qos_1 -= count
-        self.write(data)
+        if self.transport is not None and self.state is not State.CLOSING:
+            self.transport.write(data)
 
     def send(self, packet: Packet) -> None:
         """Send a control packet, unless it is too large for the client."""
@@ -174,6 +179,7 @@ class Connection(asyncio.BufferedProtocol):
         if not keep_will:
             self.will = None
         self.state = next_state(self.state, Event.CLOSE)
+        self.is_open = False
         self.transport.close()
 
     def pause_reading(self) -> None:
@@ -192,6 +198,7 @@ class Connection(asyncio.BufferedProtocol):
         """The broker accepts the client: CONNACK goes out, and what the client sent meanwhile is taken."""
         self.session = session
         self.state = next_state(self.state, Event.ACCEPT)
+        self.is_open = True
         self.send(Connack(session_present, Reason.SUCCESS, properties))
         waiting, self._waiting = self._waiting, None
         if waiting:
@@ -201,47 +208,55 @@ class Connection(asyncio.BufferedProtocol):
     # Events
 
     def _receive(self, data: bytes | bytearray, size: int) -> None:
-        self.last_seen = self.broker.time()
-        known = self.broker.table.count
+        broker = self.broker
+        self.last_seen = broker.time()
+        table = broker.table
+        known = table.count
         events = self.decoder.feed(data, size)
-        if self.broker.table.count != known and not self._new_topics(known):
+        if table.count != known and not self._new_topics(known):
             return
         if self._waiting is not None:
             self._waiting.extend(detached(event) for event in events)
         else:
             self._handle(events)
-        if self.broker.router.held_bytes > self.broker.limits.inflight_bytes:
-            self.broker.hold_back(self)
-        self.broker.after_read()
+        if broker.router.held_bytes > broker.limits.inflight_bytes:
+            broker.hold_back(self)
+        if table.count > broker.limits.topics:
+            broker.forget_topics()
 
-    def _handle(self, events: list[object]) -> None:
-        for place, event in enumerate(events):
-            if self.state is State.CLOSING:
-                return
-            try:
+    def _handle(self, events: list[Any]) -> None:
+        try:
+            for place, event in enumerate(events):
+                if self.is_open:
+                    kind = type(event)
+                    if kind is PublishRun:
+                        self._published(event)
+                        continue
+                    if kind is AckRun:
+                        self._acked(event)
+                        continue
+                if self.state is State.CLOSING:
+                    return
                 self._dispatch(event)
-            except PeerError as error:
-                self.broker.metrics.protocol_errors += 1
-                self.close(error.reason, str(error))
-                return
-            if self.state in (State.CONNECTING, State.AUTHENTICATING) and self._waiting is None:
-                self._waiting = [detached(later) for later in events[place + 1 :]]
-                self.pause_reading()
-                return
+                if self.state in _UNDECIDED and self._waiting is None:
+                    self._waiting = [detached(later) for later in events[place + 1 :]]
+                    self.pause_reading()
+                    return
+        except PeerError as error:
+            self.broker.metrics.protocol_errors += 1
+            self.close(error.reason, str(error))
 
     def _dispatch(self, event: object) -> None:
-        if isinstance(event, PublishRun):
-            self.state = next_state(self.state, PacketType.PUBLISH)
-            self._published(event)
-        elif isinstance(event, AckRun):
-            self.state = next_state(self.state, _RUN_STEPS[event.packet_type])
-            self._acked(event)
-        elif isinstance(event, PeerError):
+        """What is not a run on an open connection: the state table says whether it may come now."""
+        if isinstance(event, PeerError):
             raise event
-        else:
-            packet: Any = event
-            self.state = next_state(self.state, step_of(packet))
-            _HANDLERS[packet.type](self, packet)
+        if isinstance(event, PublishRun | AckRun):
+            step: Step = PacketType.PUBLISH if isinstance(event, PublishRun) else PacketType(event.packet_type)
+            next_state(self.state, step)  # raises: only an open connection takes runs, and it has taken them already
+            return
+        packet: Any = event
+        self.state = next_state(self.state, step_of(packet))
+        _HANDLERS[packet.type](self, packet)
 
     def _published(self, run: PublishRun) -> None:
         broker, session = self.broker, self.session
@@ -324,6 +339,7 @@ class Connection(asyncio.BufferedProtocol):
         if packet.reason == Reason.NORMAL_DISCONNECTION:  # [MQTT-3.14.4-3] the will is discarded
             self.will = None
         self.closing_reason = "client disconnected"
+        self.is_open = False
         if self.transport is not None:
             self.transport.close()
 

@@ -70,14 +70,15 @@ class Listening:
 
     def addresses(self) -> list[Address]:
         """Every address that clients can connect to."""
-        return [
-            Address(listener.kind, *one.getsockname()[:2], listener.path if "ws" in listener.kind else "")
-            for listener, server in self._servers
-            for one in server.sockets
-        ]
+        found = []
+        for listener, server in self._servers:
+            for one in server.sockets:
+                host, port = one.getsockname()[:2]
+                found.append(Address(listener.kind, host, port, listener.path if "ws" in listener.kind else ""))
+        return found
 
     def reload_certificates(self) -> None:
-        """Read all certificate files again for connections to come; a bad file raises, and its listener keeps the old."""
+        """Read all certificate files again, for connections to come; a listener with a bad file keeps the old ones."""
         problems: list[EverlogError] = []
         for tls in self._tls:
             try:

@@ -1,7 +1,7 @@
 """From a run of arriving PUBLISHes to the log, to the acks and to the subscribers, batch by batch.
 
 A run is appended (what is kept) or gathered for this turn of the event loop (what is not). Answers leave when the
-log says that their messages are committed: `_Held` carries the positions, and nothing else releases it. Committed
+log says that their messages are committed: `Held` carries the positions, and nothing else releases it. Committed
 batches, and the gathered ones, are split by audience in one pass and written to each live subscriber in one call.
 Invariant: everything below `routed[shard]` has been handed to every live subscriber of that shard.
 """
@@ -30,14 +30,8 @@ Part: TypeAlias = tuple[int, bytearray | None, int, int]  # audience, rows (None
 Mine: TypeAlias = tuple[Delivery, bytearray | None, int, int]
 
 
-@dataclass(slots=True)
-class _Held:
-    """Answers that wait until the shards have committed up to these offsets."""
-
-    sink: Sink
-    answers: bytes
-    count: int
-    positions: list[tuple[int, int]]
+# Answers, and how many of them are PUBACKs, that wait until the shards have committed up to these offsets.
+Held: TypeAlias = tuple[Sink, bytes, int, list[tuple[int, int]]]
 
 
 @dataclass(slots=True)
@@ -72,7 +66,8 @@ class Router:
         self.messages_kept = 0
         self.sinks: dict[Session, Sink] = {}
         self._soon = soon
-        self._held: deque[_Held] = deque()
+        self._shards = list(enumerate(log.shards))
+        self._held: deque[Held] = deque()
         self._gathered = RecordBuilder()
         self._gathered_offset = 0
         self._turn_asked = False
@@ -90,7 +85,7 @@ class Router:
         if self.keep.extend():
             routes = self.keep.routes
             kept = 0
-            for number, shard in enumerate(self.log.shards):
+            for number, shard in self._shards:
                 taken = shard.append(columns, start, stop, now, self.table, routes, number)
                 if taken:
                     kept += taken
@@ -102,7 +97,7 @@ class Router:
             self._gather(columns, start, stop, now, None)
         if sink is not None and answers:
             if positions or sink.held:  # [MQTT-4.6.0-2] answers of one client leave in the order of its PUBLISHes
-                self._held.append(_Held(sink, answers, count, positions))
+                self._held.append((sink, answers, count, positions))
                 self.held_bytes += len(answers)
                 sink.held += 1
             else:
@@ -232,11 +227,16 @@ class Router:
                         break
         held = self._held
         shards = self.log.shards
-        while held and all(shards[number].committed >= end for number, end in held[0].positions):
-            first = held.popleft()
-            self.held_bytes -= len(first.answers)
-            first.sink.held -= 1
-            first.sink.answer(first.answers, first.count)
+        committed = [shard.committed for shard in shards]
+        while held:
+            sink, answers, count, positions = held[0]
+            for number, end in positions:
+                if committed[number] < end:
+                    return
+            held.popleft()
+            self.held_bytes -= len(answers)
+            sink.held -= 1
+            sink.answer(answers, count)
 
     def route(self, records: Records, first_row: int, shard: int) -> None:
         """Hand a batch to every live subscriber that is at its place."""

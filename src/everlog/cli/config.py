@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from everlog.app import Loaded, all_keys, load, section_meaning
-from everlog.broker.security import Security
+from everlog.broker import Security
 
 app = typer.Typer(rich_markup_mode=None)
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from everlog.base import UsageError
-from everlog.broker.passwords import delete_user, set_password
+from everlog.broker import delete_user, set_password
 
 
 def passwd(

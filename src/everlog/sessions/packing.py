@@ -1,0 +1,142 @@
+"""The small binary values inside session tables, and a whole session as one byte string.
+
+`docs/formats/session-tables.md` describes those that are stored. A whole session is packed only in memory: a client
+that is away costs one byte string, not a tree of objects.
+"""
+
+import re
+import struct
+from typing import Any
+
+import msgspec
+
+from everlog.base import PeerError, StorageError
+from everlog.mqtt import Connect, Will, decode, encode, read_fixed_header
+from everlog.sessions.session import Subscribed
+from everlog.sessions.tables import Cursor, SessionRow, StoredSession
+
+ID_SET_BYTES = 8192  # one bit for each packet id
+_STRETCH = struct.Struct("<HH")
+_UNSURE = struct.Struct("<BQI")
+_INFLIGHT = struct.Struct("<HBQ")
+_NOT_ZERO = re.compile(rb"[^\x00]+")
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[Any]).decode
+
+
+def pack_ids(bits: bytes | bytearray | None) -> bytes:
+    """A set of packet ids (a bit for each) as its stretches of bytes that are not zero."""
+    if bits is None:
+        return b""
+    return b"".join(_STRETCH.pack(found.start(), len(found[0])) + found[0] for found in _NOT_ZERO.finditer(bits))
+
+
+def unpack_ids(packed: bytes) -> bytearray:
+    """The set of packet ids."""
+    bits = bytearray(ID_SET_BYTES)
+    at = 0
+    while at < len(packed):
+        start, length = _STRETCH.unpack_from(packed, at)
+        at += _STRETCH.size
+        if start + length > ID_SET_BYTES or at + length > len(packed):
+            raise StorageError("a set of packet ids ends in the middle")
+        bits[start : start + length] = packed[at : at + length]
+        at += length
+    return bits
+
+
+def pack_offsets(offsets: tuple[int, ...]) -> bytes:
+    """Offsets, one for each shard; -1 is allowed."""
+    return struct.pack(f"<{len(offsets)}q", *offsets)
+
+
+def unpack_offsets(packed: bytes) -> tuple[int, ...]:
+    """The offsets."""
+    return struct.unpack(f"<{len(packed) // 8}q", packed)
+
+
+def pack_unsure(entries: tuple[tuple[int, int, bytes], ...]) -> bytes:
+    """Packet ids with the shard and the offset that tell whether they count."""
+    return b"".join(_UNSURE.pack(shard, end, len(ids)) + ids for shard, end, ids in entries)
+
+
+def unpack_unsure(packed: bytes) -> tuple[tuple[int, int, bytes], ...]:
+    """The entries."""
+    entries = []
+    at = 0
+    while at < len(packed):
+        shard, end, size = _UNSURE.unpack_from(packed, at)
+        at += _UNSURE.size + size
+        if at > len(packed):
+            raise StorageError("a list of packet ids ends in the middle")
+        entries.append((shard, end, packed[at - size : at]))
+    return tuple(entries)
+
+
+def unpack_inflight(packed: bytes) -> list[tuple[int, int, int]]:
+    """What `Window.packed` wrote: (packet id, state, position)."""
+    return list(_INFLIGHT.iter_unpack(packed))
+
+
+def pack_inflight(pending: list[tuple[int, int, int]]) -> bytes:
+    """The same the other way."""
+    return b"".join(_INFLIGHT.pack(*entry) for entry in pending)
+
+
+def pack_will(will: Will | None) -> bytes | None:
+    """A will as an MQTT 5 CONNECT that carries nothing else, so that it keeps all its properties."""
+    return None if will is None else encode(Connect(5, "", will=will), 5)
+
+
+def unpack_will(packed: bytes | None) -> Will | None:
+    """The will."""
+    if packed is None:
+        return None
+    try:
+        header = read_fixed_header(packed, 5)
+        packet = decode(packed[0], packed[header[2] :], 5) if header is not None else None
+    except PeerError as error:
+        raise StorageError(f"a stored will can't be read: {error}") from error
+    if not isinstance(packet, Connect):
+        raise StorageError("a stored will is no CONNECT packet")
+    return packet.will
+
+
+def pack_options(one: Subscribed) -> int:
+    """A subscription's options as in the SUBSCRIBE packet (section 3.8.3.1)."""
+    return one.qos | one.no_local << 2 | one.retain_as_published << 3 | one.retain_handling << 4
+
+
+def unpack_subscription(text: str, options: int, identifier: int, since: bytes) -> Subscribed:
+    """A subscription from its options byte."""
+    return Subscribed(
+        text, options & 3, bool(options & 4), bool(options & 8), options >> 4 & 3, identifier, unpack_offsets(since)
+    )
+
+
+def pack_session(stored: StoredSession) -> bytes:
+    """Everything but the client id."""
+    row, cursor = stored.row, stored.cursor
+    subscriptions = [
+        (one.filter, pack_options(one), one.identifier, pack_offsets(one.since)) for one in stored.subscriptions
+    ]
+    return _encode(
+        (
+            (row.user, row.version, row.expiry_s, row.away_us, pack_will(row.will)),
+            subscriptions,
+            (cursor.positions, cursor.next_id, cursor.inflight, cursor.received, cursor.unsure, cursor.doubt),
+        )
+    )
+
+
+def unpack_session(client_id: str, packed: bytes) -> StoredSession:
+    """The session again."""
+    (user, version, expiry_s, away_us, will), subscriptions, state = _decode(packed)
+    positions, next_id, inflight, received, unsure, doubt = state
+    return StoredSession(
+        SessionRow(client_id, user, version, expiry_s, away_us, unpack_will(will)),
+        tuple(unpack_subscription(*one) for one in subscriptions),
+        Cursor(
+            tuple(positions), next_id, inflight, received, tuple((s, e, ids) for s, e, ids in unsure), tuple(doubt)
+        ),
+    )

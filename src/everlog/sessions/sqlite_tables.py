@@ -1,0 +1,209 @@
+"""Session tables in one SQLite file: write-ahead log, one connection, every `apply` one transaction.
+
+The file is described in `docs/formats/session-tables.md`. An unknown version is refused, a damaged file is reported
+and never made anew. Used by one thread at a time, not always the same one.
+"""
+
+import os
+import sqlite3
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from everlog.base import StorageError
+from everlog.sessions import packing
+from everlog.sessions.session import Subscribed
+from everlog.sessions.tables import Changes, Cursor, SessionRow, Snapshot, StoredSession
+
+APPLICATION_ID = 0x4556_4C53  # "EVLS"
+VERSION = 1
+_FETCH_ROWS = 1000
+_DAMAGED = "keep the file, restore it from a backup or move it away: the broker then starts without sessions"
+
+_SCHEMA = """
+CREATE TABLE broker (one INTEGER PRIMARY KEY CHECK (one = 1), routed BLOB NOT NULL, alive_us INTEGER NOT NULL);
+CREATE TABLE sessions (
+    client_id TEXT PRIMARY KEY, user TEXT, version INTEGER NOT NULL, expiry_s INTEGER NOT NULL,
+    away_us INTEGER NOT NULL, will BLOB
+) WITHOUT ROWID;
+CREATE TABLE subscriptions (
+    client_id TEXT NOT NULL, filter TEXT NOT NULL, options INTEGER NOT NULL, identifier INTEGER NOT NULL,
+    since BLOB NOT NULL, PRIMARY KEY (client_id, filter)
+) WITHOUT ROWID;
+CREATE TABLE cursors (
+    client_id TEXT PRIMARY KEY, positions BLOB NOT NULL, next_id INTEGER NOT NULL, inflight BLOB NOT NULL,
+    received BLOB NOT NULL, unsure BLOB NOT NULL, doubt BLOB NOT NULL
+);
+CREATE TABLE retained (topic TEXT PRIMARY KEY, message BLOB NOT NULL);
+"""
+_PUT_SESSION = "INSERT OR REPLACE INTO sessions VALUES (?, ?, ?, ?, ?, ?)"
+_PUT_SUBSCRIPTION = "INSERT OR REPLACE INTO subscriptions VALUES (?, ?, ?, ?, ?)"
+_PUT_CURSOR = """INSERT INTO cursors VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (client_id) DO UPDATE SET
+    positions = excluded.positions, next_id = excluded.next_id, inflight = excluded.inflight,
+    received = excluded.received, unsure = excluded.unsure, doubt = excluded.doubt"""
+_PUT_RETAINED = "INSERT INTO retained VALUES (?, ?) ON CONFLICT (topic) DO UPDATE SET message = excluded.message"
+_PUT_BROKER = "UPDATE broker SET routed = coalesce(?, routed), alive_us = coalesce(?, alive_us)"
+_SESSIONS = """SELECT s.client_id, user, version, expiry_s, away_us, will, positions, next_id, inflight, received,
+    unsure, doubt FROM sessions s LEFT JOIN cursors USING (client_id) ORDER BY s.client_id"""
+_SUBSCRIPTIONS = "SELECT client_id, filter, options, identifier, since FROM subscriptions ORDER BY client_id, filter"
+
+_T = TypeVar("_T")
+
+
+class SqliteTables:
+    """The tables of one file; made when there is none."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._durable = False
+        self._connection = self._guard(self._open)
+
+    def _guard(self, work: Callable[[], _T]) -> _T:
+        """Do something with the file; what SQLite says against it becomes a StorageError."""
+        try:
+            return work()
+        except sqlite3.OperationalError as error:
+            raise StorageError(
+                f"{self.path}: {error}", hint="is the disk full, the folder writable, another broker using it?"
+            ) from error
+        except sqlite3.Error as error:
+            raise StorageError(f"{self.path} is damaged: {error}", hint=_DAMAGED) from error
+
+    def _open(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=5)
+        try:
+            self._prepare(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        application, version = (
+            connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
+        )
+        empty = not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if not (empty and application == version == 0):
+            if application != APPLICATION_ID:
+                raise StorageError(f"{self.path} holds no sessions of Everlog", hint="give another data directory")
+            if version != VERSION:
+                raise StorageError(
+                    f"{self.path} has format version {version}, this Everlog knows {VERSION}",
+                    hint="use the version of Everlog that wrote it, or a newer one",
+                )
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA temp_store = MEMORY")
+        if empty:
+            connection.executescript(
+                f"BEGIN; {_SCHEMA} INSERT INTO broker VALUES (1, x'', 0);"
+                f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}; COMMIT;"
+            )
+
+    def load(self) -> Snapshot:
+        """Everything, a thousand rows at a time."""
+        found = self._guard(lambda: self._connection.execute("SELECT routed, alive_us FROM broker").fetchone())
+        if found is None:
+            raise StorageError(f"{self.path} is damaged: it does not say how far the broker was", hint=_DAMAGED)
+        return Snapshot(packing.unpack_offsets(found[0]), found[1], self._sessions(), self._retained())
+
+    def _rows(self, query: str) -> Iterator[tuple[Any, ...]]:
+        cursor = self._guard(lambda: self._connection.execute(query))
+        while rows := self._guard(lambda: cursor.fetchmany(_FETCH_ROWS)):
+            yield from rows
+
+    def _sessions(self) -> Iterator[StoredSession]:
+        """Both queries are in the order of client ids, so one walk joins them."""
+        subscriptions = self._rows(_SUBSCRIPTIONS)
+        following = next(subscriptions, None)
+        for client_id, user, version, expiry_s, away_us, will, *state in self._rows(_SESSIONS):
+            try:
+                filters: list[Subscribed] = []
+                while following is not None and following[0].encode() <= client_id.encode():
+                    if following[0] == client_id:
+                        filters.append(packing.unpack_subscription(*following[1:]))
+                    following = next(subscriptions, None)
+                row = SessionRow(client_id, user, version, expiry_s, away_us, packing.unpack_will(will))
+                yield StoredSession(row, tuple(filters), _cursor(*state) if state[0] is not None else Cursor())
+            except (struct.error, AttributeError, TypeError) as error:
+                raise StorageError(f"{self.path}: session {client_id!r} can't be read: {error}", hint=_DAMAGED) from error
+
+    def _retained(self) -> Iterator[tuple[str, bytes]]:
+        for topic, message in self._rows("SELECT topic, message FROM retained ORDER BY topic"):
+            yield topic, message
+
+    def apply(self, changes: Changes, durable: bool = False) -> None:
+        """Write all of it in one transaction, synced if durable."""
+        self._guard(lambda: self._apply(changes, durable))
+
+    def _apply(self, changes: Changes, durable: bool) -> None:
+        connection = self._connection
+        if durable != self._durable:
+            connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            self._durable = durable
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            self._write(changes)
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+    def _write(self, changes: Changes) -> None:
+        many = self._connection.executemany
+        if changes.ended:
+            ended = [(client_id,) for client_id in changes.ended]
+            for table in ("sessions", "subscriptions", "cursors"):
+                many(f"DELETE FROM {table} WHERE client_id = ?", ended)
+        if changes.rows:
+            many(_PUT_SESSION, map(_session_values, changes.rows))
+        if changes.unsubscribed:
+            many("DELETE FROM subscriptions WHERE client_id = ? AND filter = ?", changes.unsubscribed)
+        if changes.subscribed:
+            many(_PUT_SUBSCRIPTION, (_subscription_values(*one) for one in changes.subscribed))
+        if changes.cursors:
+            many(_PUT_CURSOR, (_cursor_values(*one) for one in changes.cursors))
+        if changes.retained:
+            gone = [(topic,) for topic, message in changes.retained if message is None]
+            many("DELETE FROM retained WHERE topic = ?", gone)
+            many(_PUT_RETAINED, [one for one in changes.retained if one[1] is not None])
+        if changes.routed is not None or changes.alive_us is not None:
+            routed = None if changes.routed is None else packing.pack_offsets(changes.routed)
+            self._connection.execute(_PUT_BROKER, (routed, changes.alive_us))
+
+    def close(self) -> None:
+        """Let go of the file, with the write-ahead log folded into it."""
+        self._guard(self._connection.close)
+
+
+def _session_values(row: SessionRow) -> tuple[Any, ...]:
+    return row.client_id, row.user, row.version, row.expiry_s, row.away_us, packing.pack_will(row.will)
+
+
+def _subscription_values(client_id: str, one: Subscribed) -> tuple[Any, ...]:
+    return client_id, one.filter, packing.pack_options(one), one.identifier, packing.pack_offsets(one.since)
+
+
+def _cursor_values(client_id: str, cursor: Cursor) -> tuple[Any, ...]:
+    return (
+        client_id,
+        packing.pack_offsets(cursor.positions),
+        cursor.next_id,
+        cursor.inflight,
+        cursor.received,
+        packing.pack_unsure(cursor.unsure),
+        packing.pack_offsets(cursor.doubt),
+    )
+
+
+def _cursor(positions: bytes, next_id: int, inflight: bytes, received: bytes, unsure: bytes, doubt: bytes) -> Cursor:
+    return Cursor(
+        packing.unpack_offsets(positions),
+        next_id,
+        inflight,
+        received,
+        packing.unpack_unsure(unsure),
+        packing.unpack_offsets(doubt),
+    )

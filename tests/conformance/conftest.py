@@ -1,0 +1,83 @@
+"""Brokers and clients for the conformance tests."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from tests.brokers import RunningBroker
+from tests.conformance.rawclient import DEADLINE_S, RawClient
+from tests.memorylog import MemoryLog
+
+
+class Stage:
+    """A broker, a clock that the test moves, and clients that are closed at the end."""
+
+    def __init__(self, log: MemoryLog | None = None, **settings: Any) -> None:
+        self._stack = ExitStack()
+        self.now_us = 1_700_000_000_000_000
+        self.running = self._stack.enter_context(RunningBroker(log, now_us=lambda: self.now_us, **settings))
+        self.port = self.running.port
+        self.broker = self.running.broker
+
+    def client(self, version: int = 5, **options: Any) -> RawClient:
+        """A connection on which nothing was said yet."""
+        return self._stack.enter_context(RawClient(self.port, version, **options))
+
+    def connected(self, client_id: str = "", version: int = 5, **connect: Any) -> RawClient:
+        """A client that is connected."""
+        client = self.client(version)
+        assert not client.connect(client_id, **connect).reason.is_error
+        return client
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        """Something on the broker's thread."""
+        return self.running.call(function)
+
+    def later(self, seconds: float) -> None:
+        """The broker's second hand, so far ahead: what is due by then happens now."""
+        self.now_us += int(seconds * 1_000_000)
+        self.call(lambda: self.broker.clients.sweep(self.broker.time() + seconds))
+
+    def until(self, condition: Callable[[], Any]) -> None:
+        """Returns when the condition holds on the broker's thread."""
+        deadline = time.monotonic() + DEADLINE_S
+        while not self.call(condition):
+            assert time.monotonic() < deadline, "it did not become so in time"
+
+    def offline(self, client_id: str) -> None:
+        """Returns when the broker has seen the client's connection end."""
+        clients = self.broker.clients
+        self.until(lambda: clients.sessions.get(client_id) not in clients.connections)
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+@pytest.fixture()
+def stage() -> Iterator[Stage]:
+    """A broker that keeps what durable sessions subscribe to, in one shard."""
+    stage = Stage()
+    yield stage
+    stage.close()
+
+
+@pytest.fixture()
+def stages() -> Iterator[Callable[..., Stage]]:
+    """Brokers with settings of the test's own."""
+    with ExitStack() as stack:
+
+        def make(log: MemoryLog | None = None, **settings: Any) -> Stage:
+            stage = Stage(log, **settings)
+            stack.callback(stage.close)
+            return stage
+
+        yield make
+
+
+@pytest.fixture(params=[4, 5], ids=["v3.1.1", "v5"])
+def version(request: pytest.FixtureRequest) -> int:
+    """Both versions of the protocol."""
+    return int(request.param)
