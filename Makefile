@@ -44,7 +44,7 @@ kernels: .venv/.kernels
 
 test: .venv/.all .venv/.kernels .venv/.servers
 	$(BIN)/python -m pytest -q
-	EVERLOG_PURE=1 $(BIN)/python -m pytest -q -m 'not compiled_only'
+	EVERLOG_PURE=1 $(BIN)/python -m pytest -q
 
 check: .venv/.all .venv/.kernels
 	$(BIN)/ruff check .

@@ -16,6 +16,7 @@ KERNELS = (
     "everlog.base.columns",
     "everlog.base.records",
     "everlog.base.gather",
+    "everlog.commitlog.syncwrite",
     "everlog.store.rowlists",
     "everlog.store.rowfinder",
     "everlog.store.rowtaker",
@@ -23,6 +24,10 @@ KERNELS = (
     "everlog.mqtt.outbound",
     "everlog.sessions.window",
     "everlog.broker.partition",
+    "everlog.bench.load.figures",
+    "everlog.bench.load.sender",
+    "everlog.bench.load.checker",
+    "everlog.bench.load.link",
 )
 
 SOURCE_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

@@ -35,7 +35,7 @@ from everlog.mqtt import (
     read_fixed_header,
 )
 
-DEADLINE_S = 10.0
+DEADLINE_S = 5.0
 P = TypeVar("P")
 
 
@@ -123,6 +123,16 @@ class RawClient:
         assert isinstance(packet, kind), f"{packet} in place of a {kind.__name__}"
         return packet
 
+    def answer(self, kind: type[P]) -> P:
+        """The next packet that is no PUBLISH, which is of this kind; messages that came before it stay to be received."""
+        aside = []
+        while isinstance(packet := self.receive(), Publish):
+            aside.append(packet)
+        self._packets.extendleft(reversed(aside))
+        found: Any = packet
+        assert isinstance(found, kind), f"{packet} in place of a {kind.__name__}"
+        return found
+
     def expect_closed(self, reason: Reason | None = None) -> None:
         """The connection ends with the next packet: an MQTT 5 client is told the reason, if one is given."""
         if reason is not None and self.version == 5:
@@ -176,7 +186,7 @@ class RawClient:
         properties = Properties(subscription_identifiers=(identifier,)) if identifier else NO_PROPERTIES
         packet_id = self.packet_id()
         self.send(Subscribe(packet_id, subscriptions, properties))
-        ack = self.expect(Suback)
+        ack = self.answer(Suback)
         assert ack.packet_id == packet_id
         return ack.reasons
 
@@ -184,7 +194,7 @@ class RawClient:
         """UNSUBSCRIBE, and the reasons of its UNSUBACK."""
         packet_id = self.packet_id()
         self.send(Unsubscribe(packet_id, filters))
-        ack = self.expect(Unsuback)
+        ack = self.answer(Unsuback)
         assert ack.packet_id == packet_id
         return ack.reasons
 
@@ -197,14 +207,15 @@ class RawClient:
         more = Properties(**properties) if properties else NO_PROPERTIES
         self.send(Publish(topic, raw, qos, retain, False, packet_id, more))
         if qos == 0:
-            self.expect_nothing()
+            self.send(Pingreq())
+            self.answer(Pingresp)
             return Reason.SUCCESS
-        first = self.expect(Puback if qos == 1 else Pubrec)
+        first: Any = self.answer(Puback if qos == 1 else Pubrec)
         assert first.packet_id == packet_id
         if qos == 2 and not first.reason.is_error:
             self.send(Pubrel(packet_id))
-            assert self.expect(Pubcomp).packet_id == packet_id
-        return first.reason
+            assert self.answer(Pubcomp).packet_id == packet_id
+        return Reason(first.reason)
 
     def message(self) -> Publish:
         """The next message, acknowledged as its QoS asks."""
@@ -218,7 +229,7 @@ class RawClient:
             self.send(Puback(packet.packet_id))
         elif packet.qos == 2:
             self.send(Pubrec(packet.packet_id))
-            assert self.expect(Pubrel).packet_id == packet.packet_id
+            assert self.answer(Pubrel).packet_id == packet.packet_id
             self.send(Pubcomp(packet.packet_id))
 
     def payloads(self, count: int) -> list[str]:

@@ -4,10 +4,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
-
-from everlog.base import TopicTable, UsageError
-from everlog.store import LogStore, MessageStore
-from everlog.topics import matches, parse_filter
 from tests.unit.store.feeding import (
     EXPIRY,
     PLENTY,
@@ -23,6 +19,10 @@ from tests.unit.store.feeding import (
     to_columns,
 )
 from tests.unit.store.plainstore import PlainStore
+
+from everlog.base import TopicTable, UsageError
+from everlog.store import LogStore, MessageStore
+from everlog.topics import matches, parse_filter
 
 
 @dataclass
@@ -231,7 +231,7 @@ def test_a_commit_is_announced_with_its_shard(opened: Opened) -> None:
     assert not called
     opened.settle()
     assert set(called) == set(ends)
-    assert {shard: end for shard, end in zip(called, seen, strict=True)} == ends
+    assert dict(zip(called, seen, strict=True)) == ends
 
 
 def test_statistics_say_what_is_there_and_how_far_a_reader_is_behind(opened: Opened) -> None:

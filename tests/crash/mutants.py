@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Sequence
 
-import everlog.commitlog.recovery as recovery
-from everlog.commitlog.ports import Block, File
-from everlog.commitlog.simulateddisk import SimulatedDisk, SimulatedFile
 from tests.crash.simulation import World
+
+import everlog.commitlog.recovery as recovery
+from everlog.commitlog.ports import Block, File, Note
+from everlog.commitlog.simulateddisk import SimulatedDisk, SimulatedFile
 
 Mutation = Callable[[World], None]
 
@@ -24,15 +25,17 @@ def skip(kind: str, suffix: str, *, opening: bool | None = None) -> Mutation:
 class EarlySyncFile(SimulatedFile):
     """Syncs before it writes."""
 
-    def commit_at(self, position: int, blocks: Sequence[Block]) -> None:
+    def commit_at(self, position: int, blocks: Sequence[Block], note: Note | None = None) -> None:
         self.sync()
         self.write_at(position, blocks)
+        if note is not None:
+            note[0].write_at(0, [note[1]])
 
 
 class LateSyncFile(SimulatedFile):
     """Leaves the sync to the rename."""
 
-    def commit_at(self, position: int, blocks: Sequence[Block]) -> None:
+    def commit_at(self, position: int, blocks: Sequence[Block], note: Note | None = None) -> None:
         self.write_at(position, blocks)
 
 

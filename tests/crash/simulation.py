@@ -7,10 +7,11 @@ import errno
 from collections.abc import Callable
 from random import Random
 
+from tests.unit.commitlog.feeding import Message, Row, rows, to_columns
+
 from everlog.base import RecordBuilder, StorageError, TopicTable, Unavailable
 from everlog.commitlog import LogSettings, ShardLog, SimulatedCrash, SimulatedDisk
 from everlog.commitlog.framing import Frame
-from tests.unit.commitlog.feeding import Message, Row, rows, to_columns
 
 DIRECTORY = "data/shard-0"
 TOPICS = 40
@@ -75,7 +76,7 @@ class World:
             self.disk.fault = lambda kind, path: None
             self.broken = False
             self.disk.crash_after = None
-            if self.random.random() < 0.8:
+            if self.random.random() < 0.65:
                 self.disk.crash()
                 self.check_reader()
             else:
@@ -95,7 +96,7 @@ class World:
     def live(self, final: bool = False) -> None:
         random = self.random
         if not final:
-            self.disk.crash_after = random.choice((random.randrange(12), random.randrange(120), 100_000))
+            self.disk.crash_after = random.choice((random.randrange(12), random.randrange(60), 100_000))
         self.opening = True  # what recovery finds whole is committed before `open` returns
         log = self.open()
         self.check(log)
@@ -139,7 +140,7 @@ class World:
             self.check(log)
         elif dice == 18:
             self.check_reader()
-        elif self.random.random() < 0.3:
+        elif self.random.random() < 0.5:
             self.break_disk()
 
     def append(self, log: ShardLog) -> None:
@@ -176,7 +177,9 @@ class World:
         return b"%-8d" % self.number + bytes(self.random.randrange(8)) + frame + bytes(batch)
 
     def commit(self, log: ShardLog) -> None:
+        self.opening = True  # and what is synced is committed before `step` returns
         log.commit_step()
+        self.opening = False
         if log.failure is None and log.committed != log.end:
             raise self.violated("a step commits what gathered")
 
@@ -189,10 +192,10 @@ class World:
 
     def break_disk(self) -> None:
         """From now on some kind of call fails."""
-        kind = self.random.choice(("write", "sync", "sync_directory", "create", "rename"))
+        kind = self.random.choice(("write", "sync", "sync", "sync_directory", "create", "rename"))
         number = self.random.choice((errno.EIO, errno.ENOSPC))
         self.broken = True
-        suffix = self.random.choice((".log", ".tmp", "shard-0", "mark"))
+        suffix = self.random.choice((".log", ".log", ".tmp", "shard-0", "mark"))
         self.disk.fault = lambda k, path: number if k == kind and path.endswith(suffix) else None
 
     def check(self, log: ShardLog) -> None:

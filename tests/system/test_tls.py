@@ -82,9 +82,9 @@ def test_old_versions_of_tls_are_refused(running: RunningBroker, authority: Auth
         port = listening.addresses()[0].port
         old = trusting(authority)
         old.set_ciphers("ALL:@SECLEVEL=0")
-        with pytest.warns(DeprecationWarning):
+        with pytest.warns(DeprecationWarning, match="TLSv1_1 is deprecated"):
             old.minimum_version = ssl.TLSVersion.TLSv1_1
-        with pytest.warns(DeprecationWarning):
+        with pytest.warns(DeprecationWarning, match="TLSv1_1 is deprecated"):
             old.maximum_version = ssl.TLSVersion.TLSv1_1
         with pytest.raises((ssl.SSLError, ConnectionError)):
             connected(port, old)
@@ -210,7 +210,7 @@ def test_an_unreadable_key_is_named(running: RunningBroker, server: Pair, tmp_pa
     key = tmp_path / "key.pem"
     shutil.copy(server.key, key)
     key.chmod(0)
-    with pytest.raises(UsageError, match="key.pem can't be read: Permission denied"):
+    with pytest.raises(UsageError, match=r"key\.pem can't be read: Permission denied"):
         on_loop(running, listen(running.broker, [secured(Pair(server.cert, str(key)))]))
 
 

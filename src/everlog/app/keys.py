@@ -1,6 +1,7 @@
 """Every setting as one value, read from the schema: name, type, unit, default, meaning, and how a text becomes it."""
 
 import dataclasses
+import difflib
 import inspect
 import io
 import json
@@ -106,7 +107,7 @@ class Key:
         try:
             return msgspec.convert(value, self.type, strict=not textual)
         except msgspec.ValidationError as error:
-            raise UsageError(self._problem(given, str(error)), hint=self.hint()) from None
+            raise UsageError(self._problem(given, str(error)), hint=self._hint(given)) from None
 
     def _from_text(self, text: str) -> Any:
         if self.is_optional and text.strip().lower() in NONE_WORDS:
@@ -127,11 +128,9 @@ class Key:
             return f"{given!r} is out of range, it must be {bound[0]}"
         return f"{given!r} is not {' or '.join(_WORDS[member] for member in _members(self.type) if member in _WORDS)}"
 
-    def hint(self) -> str:
-        """What a good value looks like."""
-        if self.choices:
-            return f"write {self.name} = {self.show(self.default, toml=True)} or another of them"
-        return f"the default is {self.show(self.default, toml=True)}"
+    def _hint(self, given: Any) -> str:
+        close = difflib.get_close_matches(str(given), self.choices, 1)
+        return f"did you mean {close[0]}?" if close else f"the default is {self.show(self.default, toml=True)}"
 
     def show(self, value: Any, *, toml: bool = False) -> str:
         """The value as it would be written, with its unit; as TOML with quotes."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from everlog.app.keys import PREFIX, Key, all_keys
+from everlog.app.keys import NONE_WORDS, PREFIX, Key, all_keys
 from everlog.base import UsageError
 
 CONFIG_NAME = "everlog.toml"
@@ -109,9 +109,9 @@ def _sections() -> dict[str, None]:
 
 
 def _anchored(key: Key, value: Any, directory: Path) -> Any:
-    if key.unit != "path" or not isinstance(value, str) or not value or value in ("none", "off"):
+    if key.unit != "path" or not isinstance(value, str) or not value or value.lower() in NONE_WORDS:
         return value
-    return os.path.join(directory, os.path.expanduser(value))
+    return str(directory / os.path.expanduser(value))
 
 
 def _unknown_key(source: str, section: str, name: str) -> UsageError:

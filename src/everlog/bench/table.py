@@ -4,9 +4,6 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
-from rich.console import Console
-from rich.table import Table
-
 Row: TypeAlias = tuple[str, float, str, str]  # name, value, unit, note
 
 
@@ -32,6 +29,9 @@ def figure(value: float) -> str:
 
 def show(title: str, rows: Iterable[Row]) -> None:
     """Print rows as a table."""
+    from rich.console import Console  # here, as the broker imports the kernels of this room and should stay small
+    from rich.table import Table
+
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("what")
     table.add_column("value", justify="right")

@@ -2,18 +2,32 @@
 
 from everlog.broker.broker import Broker
 from everlog.broker.connection import Connection
+from everlog.broker.events import Event, event
 from everlog.broker.limits import Limits
+from everlog.broker.listeners import Address, Listener, Listening, cannot_listen, listen
 from everlog.broker.metrics import Metrics
 from everlog.broker.passwords import delete_user, set_password
 from everlog.broker.security import Security, certificate_user
+from everlog.broker.survey import Survey, take_survey
+from everlog.broker.sysinfo import SysTopics
 
 __all__ = [
+    "Address",
     "Broker",
     "Connection",
+    "Event",
     "Limits",
+    "Listener",
+    "Listening",
     "Metrics",
     "Security",
+    "Survey",
+    "SysTopics",
+    "cannot_listen",
     "certificate_user",
     "delete_user",
+    "event",
+    "listen",
     "set_password",
+    "take_survey",
 ]

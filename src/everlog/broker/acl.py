@@ -98,6 +98,8 @@ class Acl:
 def covers(allowed: Filter, asked: Filter) -> bool:
     """Whether every topic that `asked` matches is one that `allowed` matches."""
     wide, narrow = allowed.levels, asked.levels
+    if narrow == ["#"]:
+        narrow = ["+", "#"]  # the same: every topic has a first level
     if allowed.starts_wild and narrow[0].startswith("$"):  # [MQTT-4.7.2-1]
         return False
     for number, level in enumerate(wide):

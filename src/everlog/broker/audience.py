@@ -16,6 +16,7 @@ from everlog.topics import Subscription as Match
 
 UNKNOWN = b"\xff\xff\xff\xff"
 _MAX_AUDIENCES = 1 << 16  # beyond, all are forgotten and made anew as topics come by
+_MAX_GONE = 4096  # so too when more subscriptions than this have gone: audiences hold on to the sessions they had
 
 Member = Delivery | Group
 
@@ -34,6 +35,7 @@ class Audiences:
         self.members: list[tuple[Member, ...]] = [()]
         self._numbers: dict[tuple[object, ...], int] = {(): 0}
         self._by_session: dict[int, dict[Session, Delivery]] = {}
+        self._gone = 0  # subscriptions that audiences may still hold the sessions of
         self._generation = table.generation
 
     def __len__(self) -> int:
@@ -51,11 +53,12 @@ class Audiences:
             group = self._groups.get((flt.group, flt.pattern))
             if group is not None and group.leave(session):
                 del self._groups[flt.group, flt.pattern]
+        self._gone += 1
         return self._cache.remove(flt, session) is not None
 
     def resolve(self, topics: Iterable[int]) -> None:
         """Find the audiences of these topic ids."""
-        if len(self.members) > _MAX_AUDIENCES:
+        if len(self.members) > _MAX_AUDIENCES or self._gone > max(_MAX_GONE, 2 * len(self._trie)):
             self.forget()
         self.extend()
         for topic in topics:
@@ -69,6 +72,18 @@ class Audiences:
             alone = (member for member in self.members[number] if isinstance(member, Delivery))
             by_session = self._by_session[number] = {member.session: member for member in alone}
         return by_session.get(session)
+
+    def delivery_of(self, topic: int, session: Session) -> Delivery | None:
+        """How a session gets the messages of one topic, by itself or else as a member of a group."""
+        self.extend()
+        if self.column[4 * topic : 4 * topic + 4] == UNKNOWN:
+            self.resolve((topic,))
+        number = int.from_bytes(self.column[4 * topic : 4 * topic + 4], "little")
+        alone = self.delivery(number, session)
+        if alone is not None:
+            return alone
+        groups = (member for member in self.members[number] if isinstance(member, Group))
+        return next((found for group in groups if (found := group.delivery(session)) is not None), None)
 
     def extend(self) -> None:
         """Make the column as long as the table, new topics unknown."""
@@ -86,6 +101,7 @@ class Audiences:
         self.members = [()]
         self._numbers = {(): 0}
         self._by_session = {}
+        self._gone = 0
         self.extend()
 
     def _unknow(self, topics: Iterable[int]) -> None:
@@ -101,18 +117,33 @@ class Audiences:
                 groups.add((match.filter.group, match.filter.pattern))
             else:
                 by_session.setdefault(match.key, []).append(match.value)
+        # sessions and groups that an audience holds live as long as it, so their ids are theirs alone
         key: tuple[object, ...] = (
-            *((id(session), *combine(subscribed)) for session, subscribed in by_session.items()),
-            *groups,
+            *((id(session), *combine(subscribed), *_of_own(subscribed)) for session, subscribed in by_session.items()),
+            *(id(self._groups[group]) for group in groups),
         )
         number = self._numbers.get(key)
         if number is None:
-            members: list[Member] = [Delivery(session, *combine(subscribed)) for session, subscribed in by_session.items()]
+            members: list[Member] = [deliver(session, subscribed) for session, subscribed in by_session.items()]
             members.extend(self._groups[group] for group in groups)
             number = len(self.members)
             self._numbers[key] = number
             self.members.append(tuple(members))
         return number
+
+
+def deliver(session: Session, subscribed: list[Subscribed]) -> Delivery:
+    """How a session gets what matches all of these, and the session's own messages among it."""
+    delivery = Delivery(session, *combine(subscribed))
+    if delivery.no_local and (own := _of_own(subscribed)):
+        delivery.own = Delivery(session, *own)
+    return delivery
+
+
+def _of_own(subscribed: list[Subscribed]) -> tuple[int, bytes, bool, bool] | tuple[()]:
+    """[MQTT-3.8.3-3] what the session published itself goes to it by the subscriptions without No Local alone."""
+    others = [one for one in subscribed if not one.no_local]
+    return combine(others) if others and len(others) < len(subscribed) else ()
 
 
 def combine(subscribed: list[Subscribed]) -> tuple[int, bytes, bool, bool]:
@@ -122,5 +153,5 @@ def combine(subscribed: list[Subscribed]) -> tuple[int, bytes, bool, bool]:
         max(one.qos for one in subscribed),
         encode_identifiers(identifiers),
         any(one.retain_as_published for one in subscribed),
-        all(one.no_local for one in subscribed),
+        any(one.no_local for one in subscribed),
     )

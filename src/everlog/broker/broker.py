@@ -5,24 +5,28 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
+from logging import WARNING
 
 from everlog.base import MessageColumns, PeerError, PublishRun, TopicTable
 from everlog.broker.acl import Acl
 from everlog.broker.audience import Audiences
 from everlog.broker.clients import Clients
 from everlog.broker.connection import Connection
+from everlog.broker.events import event as report
 from everlog.broker.keep import Keep
 from everlog.broker.limits import Limits
 from everlog.broker.metrics import Metrics
 from everlog.broker.partition import distinct_topics
+from everlog.broker.persistence import Persistence
 from everlog.broker.ports import Log
 from everlog.broker.rates import TokenBucket
+from everlog.broker.restoring import restore
 from everlog.broker.retained import RetainedMessages
 from everlog.broker.router import Router
 from everlog.broker.security import Admission, Security
 from everlog.broker.subscribing import Subscriber
 from everlog.mqtt import Auth, Connect, Decoder, Publish, Reason, Subscribe, Unsubscribe, encode
-from everlog.sessions import Session
+from everlog.sessions import Session, SessionTables
 
 BUFFER_BYTES = 256 << 10
 _log = logging.getLogger("everlog.broker")
@@ -39,6 +43,7 @@ class Broker:
         *,
         keep: list[tuple[str, int]] | None = None,
         seed: int = 0,
+        tables: SessionTables | None = None,
         now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
         self.log = log
@@ -55,6 +60,9 @@ class Broker:
         self.router = Router(log, self.table, self.audiences, self.keep, self._soon, now_us)
         self.retained = RetainedMessages(limits.retained_messages, limits.retained_bytes)
         self.clients = Clients(self)
+        self.persistence = Persistence(tables, self) if tables is not None else None
+        if self.persistence is not None:
+            self.retained.changed = self.persistence.mark_retained
         self.subscriber = Subscriber(self)
         self.security = security or Security()
         self.now_us = now_us
@@ -69,6 +77,11 @@ class Broker:
         self.time = time.monotonic
 
     @property
+    def pending(self) -> int:
+        """How many have connected and are not open yet."""
+        return len(self._pending)
+
+    @property
     def acl(self) -> Acl | None:
         """The rules of who may publish and subscribe to what; None allows everything."""
         return self.security.acl if self.security.acl_file is not None else None
@@ -78,6 +91,11 @@ class Broker:
         self._loop = loop = asyncio.get_running_loop()
         self.time = loop.time
         self.log.on_commit(lambda shard: self._wake(loop))
+        if self.persistence is not None:
+            restore(self, self.persistence.tables)
+            self.router.attach(self.persistence)
+            self.persistence.start(loop)
+            self.clients.sweep(self.time())  # what became due while the broker was down
         self._sweeper = loop.create_task(self._sweep())
 
     async def stop(self, reason: int = Reason.SERVER_SHUTTING_DOWN) -> None:
@@ -89,6 +107,8 @@ class Broker:
         deadline = self.time() + 10
         while self.router.held_bytes and self.time() < deadline:
             await asyncio.sleep(0.005)
+        if self.persistence is not None:
+            await self.persistence.flush(deadline - self.time())  # so that no answer is held any more
         for connection in [*self.clients.connections.values(), *self._pending]:
             connection.close(reason, "server is shutting down")
         while (self.clients.connections or self._pending) and self.time() < deadline:
@@ -97,6 +117,8 @@ class Broker:
             self._sweeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._sweeper
+        if self.persistence is not None:
+            await self.persistence.stop()
 
     def _soon(self, call: Callable[[], None]) -> object:
         assert self._loop is not None
@@ -133,9 +155,11 @@ class Broker:
             return Reason.SERVER_SHUTTING_DOWN
         if len(self.clients.connections) + len(self._pending) >= self.limits.connections:
             self.metrics.connects_limited += 1
+            report(_log, "limit", WARNING, limit="connections", peer=connection.peer)
             return Reason.SERVER_BUSY
         if not self._bucket.take(self.time()):
             self.metrics.connects_limited += 1
+            report(_log, "limit", WARNING, limit="connects_per_second", peer=connection.peer)
             return Reason.CONNECTION_RATE_EXCEEDED
         self._pending[connection] = None
         return None
@@ -165,6 +189,7 @@ class Broker:
     def _admitted(self, connection: Connection, packet: Connect, admission: Admission) -> None:
         if not admission.admitted:
             self.metrics.auth_failures += 1
+            report(_log, "auth_failed", WARNING, client=packet.client_id, peer=connection.peer, user=packet.user_name)
             if packet.user_name is None:
                 raise PeerError(Reason.NOT_AUTHORIZED, "clients need a user name and password")
             raise PeerError(Reason.BAD_USER_NAME_OR_PASSWORD, "user name or password is wrong")
@@ -179,6 +204,16 @@ class Broker:
         self._pending.pop(connection, None)
         self.metrics.connects += 1
         self.router.sinks[session] = connection
+        self.changed(session)
+        report(
+            _log,
+            "connected",
+            client=session.client_id,
+            peer=connection.peer,
+            version=packet.version,
+            user=connection.user,
+            resumed=present,
+        )
         connection.opened(session, present, properties)
         if present:
             self.subscriber.resume(session)
@@ -187,6 +222,9 @@ class Broker:
         """A connection is gone."""
         self._pending.pop(connection, None)
         self.metrics.disconnects += 1
+        if connection.session is not None:
+            reason = connection.closing_reason or "connection lost"
+            report(_log, "disconnected", client=connection.client_id, peer=connection.peer, reason=reason)
         self.clients.lost(connection)
 
     def left(self, session: Session) -> None:
@@ -197,6 +235,14 @@ class Broker:
     def ended(self, session: Session) -> None:
         """A session is forgotten: nothing is kept for it."""
         self.subscriber.drop(session)
+        self.metrics.count_ended(session.counters)
+        if self.persistence is not None and session.kept:
+            self.persistence.mark_ended(session)
+
+    def changed(self, session: Session) -> None:
+        """What is stored of a session itself has changed."""
+        if self.persistence is not None and session.kept:
+            self.persistence.mark_session(session)
 
     def subscribe(self, connection: Connection, packet: Subscribe) -> None:
         """SUBSCRIBE."""
@@ -213,9 +259,11 @@ class Broker:
     def set_expiry(self, session: Session, expiry_s: int) -> None:
         """DISCONNECT may change how long the session stays."""
         session.expiry_s = min(expiry_s, self.limits.session_expiry_s)
+        self.changed(session)
 
     def check_new_topics(self, known: int, made: int) -> int:
         """Topic names that are new since there were `known`: within the limits; how many."""
+        self._reserve(known)  # first: a name stays known though its client is sent away
         table, limits = self.table, self.limits
         count = table.count - known
         if made + count > limits.topics_per_client:
@@ -227,10 +275,14 @@ class Broker:
                     Reason.TOPIC_NAME_INVALID,
                     f"a topic name of {len(name)} bytes and {name.count(b'/') + 1} levels is over the limits",
                 )
-            if name.startswith(b"$"):  # section 4.7.2: such topics are the server's own
+        return count
+
+    def _reserve(self, known: int) -> None:
+        """Names new since there were `known` that begin with $: section 4.7.2, such topics are the server's own."""
+        for topic in range(known, self.table.count):
+            if self.table.name(topic).startswith(b"$"):
                 self.reserved.extend(bytes(topic + 1 - len(self.reserved)))
                 self.reserved[topic] = 1
-        return count
 
     def check_publishes(self, connection: Connection, run: PublishRun) -> dict[int, int]:
         """The topics of a run that the client may not publish to, with the reason; those messages are dropped."""
@@ -263,10 +315,12 @@ class Broker:
                 name = self.table.name(topics[row]).decode()
                 if not self.retained.take(run, row, now, self.table, name):
                     self.metrics.retained_refused += 1
+                    report(_log, "limit", WARNING, limit="retained", client=connection.client_id, topic=name)
 
     def hold_back(self, connection: Connection) -> None:
         """Too many answers wait for the disk: this client waits too."""
         self.metrics.held_back += 1
+        report(_log, "limit", WARNING, limit="inflight_bytes", client=connection.client_id)
         connection.pause_reading()
         self._held_back.append(connection)
 
@@ -280,7 +334,10 @@ class Broker:
 
     def publish(self, packet: Publish) -> None:
         """Publish a message of the broker's own: a will, a `$SYS` topic."""
-        for event in self._own.feed(encode(packet, 5)):
+        known = self.table.count
+        events = self._own.feed(encode(packet, 5))
+        self._reserve(known)
+        for event in events:
             if isinstance(event, PublishRun):
                 if event.any_flags & 0x01:
                     self.retained.take(event, 0, self.now_us(), self.table, packet.topic)

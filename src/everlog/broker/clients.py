@@ -1,18 +1,21 @@
 """Who is connected and which sessions there are: connecting, take-over, wills, expiry."""
 
 import heapq
+import logging
 import secrets
 from typing import TYPE_CHECKING
 
 from everlog.base import PeerError
+from everlog.broker.events import event
 from everlog.mqtt import Connect, Properties, Publish, Reason, Will
-from everlog.sessions import Session
+from everlog.sessions import Session, StoredSession, pack_session, restored, stored, unpack_session
 
 if TYPE_CHECKING:
     from everlog.broker.broker import Broker
     from everlog.broker.connection import Connection
 
 NEVER = 0xFFFFFFFF
+_log = logging.getLogger("everlog.broker")
 
 
 class Clients:
@@ -22,10 +25,12 @@ class Clients:
         self._broker = broker
         self.sessions: dict[str, Session] = {}
         self.connections: dict[Session, Connection] = {}
-        self._ends: list[tuple[float, int, Session]] = []  # sessions that expire, soonest first
-        self._wills: list[tuple[float, int, Session]] = []  # wills that wait
-        self._will_of: dict[Session, Will] = {}
-        self._count = 0
+        self.asleep: dict[str, bytes] = {}  # client ids that are away and saved, each with its session as one string
+        self._ends: list[tuple[int, str]] = []  # when sessions expire (wall clock, µs), soonest first
+        self._wills: list[tuple[int, str]] = []  # when wills are due
+
+    def __len__(self) -> int:
+        return len(self.sessions) + len(self.asleep)
 
     def open(self, connection: "Connection", packet: Connect) -> tuple[Session, bool, Properties]:
         """The session for an accepted client: whether it was there before, and what CONNACK says."""
@@ -36,11 +41,13 @@ class Clients:
                 raise PeerError(Reason.CLIENT_IDENTIFIER_NOT_VALID, "an empty client id needs a clean session")
             client_id = assigned = f"everlog-{secrets.token_hex(8)}"
         if len(client_id.encode()) > limits.client_id_bytes:
-            raise PeerError(Reason.CLIENT_IDENTIFIER_NOT_VALID, f"client id of more than {limits.client_id_bytes} bytes")
+            raise PeerError(
+                Reason.CLIENT_IDENTIFIER_NOT_VALID, f"client id of more than {limits.client_id_bytes} bytes"
+            )
         session = self._take_over(client_id, packet.clean_start)
         present = session is not None
         if session is None:
-            if len(self.sessions) >= limits.sessions:
+            if len(self) >= limits.sessions:
                 raise PeerError(Reason.QUOTA_EXCEEDED, "too many sessions")
             session = Session(client_id, queue_bytes=limits.queue_bytes)
             self.sessions[client_id] = session
@@ -51,24 +58,51 @@ class Clients:
 
     def _take_over(self, client_id: str, clean: bool) -> Session | None:
         """[MQTT-3.1.4-3] the connection that has the client id ends; its session goes on unless a clean one is asked."""
-        session = self.sessions.get(client_id)
+        session = self.find(client_id)
         if session is None:
             return None
         old = self.connections.get(session)
         if old is not None:
             self._broker.metrics.takeovers += 1
+            event(_log, "taken_over", client=client_id, peer=old.peer)
             old.close(Reason.SESSION_TAKEN_OVER, "session taken over")
             self.lost(old)
         if clean and self.sessions.get(client_id) is session:
             self.end(session)  # [MQTT-3.1.2-4]
         if self.sessions.get(client_id) is not session:
             return None
-        self._will_of.pop(session, None)  # [MQTT-3.1.3-9] a delayed will is not sent when the client is back
+        session.will = None  # [MQTT-3.1.3-9] a delayed will is not sent when the client is back
         return session
 
-    def _agree(
-        self, connection: "Connection", session: Session, packet: Connect, assigned: str | None
-    ) -> Properties:
+    def find(self, client_id: str) -> Session | None:
+        """The session of a client id; one that is asleep is woken."""
+        session = self.sessions.get(client_id)
+        if session is None and (packed := self.asleep.pop(client_id, None)) is not None:
+            session = restored(unpack_session(packed), self._broker.limits.queue_bytes)
+            self.sessions[client_id] = session
+        return session
+
+    def sleep(self, session: Session) -> None:
+        """A session that is away and saved becomes one string; its counts go where those of ended sessions are."""
+        if session in self.connections or self.sessions.get(session.client_id) is not session:
+            return
+        del self.sessions[session.client_id]
+        self.put_asleep(stored(session, [shard.committed for shard in self._broker.log.shards]))
+        self._broker.metrics.count_ended(session.counters)
+
+    def put_asleep(self, found: StoredSession) -> None:
+        """A session that is away, as the tables have it."""
+        self.asleep[found.row.client_id] = pack_session(found)
+
+    def schedule(self, client_id: str, away_us: int, expiry_s: int, will: Will | None) -> None:
+        """A client is away since then: its will is due, and its session ends, so much later."""
+        if will is not None:
+            delay = min(will.properties.will_delay_interval or 0, expiry_s)
+            heapq.heappush(self._wills, (away_us + delay * 1_000_000, client_id))
+        if expiry_s != NEVER:
+            heapq.heappush(self._ends, (away_us + expiry_s * 1_000_000, client_id))
+
+    def _agree(self, connection: "Connection", session: Session, packet: Connect, assigned: str | None) -> Properties:
         """Settle what each side may send, and tell the client where it differs from what it asked."""
         limits, asked = self._broker.limits, packet.properties
         keep_alive = packet.keep_alive
@@ -84,7 +118,10 @@ class Clients:
             expiry = 0 if packet.clean_start else NEVER
         granted = min(expiry, limits.session_expiry_s)
         session.expiry_s = granted
+        session.kept = session.kept or granted > 0
         session.user = connection.user
+        session.will = packet.will
+        session.away_us = 0
         session.connected(
             packet.version,
             min(asked.receive_maximum or limits.inflight_messages, limits.inflight_messages),
@@ -109,46 +146,51 @@ class Clients:
         del self.connections[session]
         self._broker.left(session)
         session.disconnected()
-        now = self._broker.time()
-        will, connection.will = connection.will, None
-        if will is not None:
-            delay = min(will.properties.will_delay_interval or 0, session.expiry_s)
-            self._will_of[session] = will
-            if delay:
-                self._count += 1
-                heapq.heappush(self._wills, (now + delay, self._count, session))
-            else:
-                self._send_will(session)
-        if not session.durable:
+        session.away_us = self._broker.now_us()
+        session.will, connection.will = connection.will, None
+        if session.will is not None and not min(session.will.properties.will_delay_interval or 0, session.expiry_s):
+            self._send_will(session)
+        if session.durable:
+            self.schedule(session.client_id, session.away_us, session.expiry_s, session.will)
+            self._broker.changed(session)
+        else:
             self.end(session)
-        elif session.expiry_s != NEVER:
-            self._count += 1
-            heapq.heappush(self._ends, (now + session.expiry_s, self._count, session))
 
     def end(self, session: Session) -> None:
         """Forget a session and all it was owed; a will that waits is sent now."""
         self._send_will(session)  # [MQTT-3.1.2-10] at the latest when the session ends
         if self.sessions.get(session.client_id) is session:
             del self.sessions[session.client_id]
-        self._broker.ended(session)
+            self._broker.ended(session)
 
     def sweep(self, now: float) -> None:
         """Once a second: wills whose delay is over, sessions whose time is over, clients that fell silent."""
-        while self._wills and self._wills[0][0] <= now:
-            session = heapq.heappop(self._wills)[2]
-            if session not in self.connections:
-                self._send_will(session)
-        while self._ends and self._ends[0][0] <= now:
-            due, _, session = heapq.heappop(self._ends)
-            if session not in self.connections and self.sessions.get(session.client_id) is session:
-                self.end(session)
+        wall = self._broker.now_us()
+        while self._wills and self._wills[0][0] <= wall:
+            session = self._away(heapq.heappop(self._wills)[1])
+            if session is not None and session.will is not None:
+                delay = session.will.properties.will_delay_interval or 0
+                if session.away_us + min(delay, session.expiry_s) * 1_000_000 <= wall:  # else it was away again since
+                    self._send_will(session)
+                self._broker.changed(session)
+        while self._ends and self._ends[0][0] <= wall:
+            session = self._away(heapq.heappop(self._ends)[1])
+            if session is not None:
+                if session.away_us + session.expiry_s * 1_000_000 <= wall:
+                    self.end(session)
+                else:
+                    self._broker.changed(session)
         for connection in list(self.connections.values()):
             if connection.keep_alive_s and now - connection.last_seen > connection.keep_alive_s:
                 self._broker.metrics.keep_alive_timeouts += 1
                 connection.close(Reason.KEEP_ALIVE_TIMEOUT, "keep alive timeout")
 
+    def _away(self, client_id: str) -> Session | None:
+        session = self.find(client_id)
+        return None if session is None or session in self.connections else session
+
     def _send_will(self, session: Session) -> None:
-        will = self._will_of.pop(session, None)
+        will, session.will = session.will, None
         if will is None:
             return
         self._broker.metrics.wills += 1

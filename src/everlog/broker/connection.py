@@ -5,11 +5,16 @@ a run of PUBLISHes or of acks is one event. Owned by the event loop's thread.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
+from logging import WARNING
 from typing import TYPE_CHECKING, Any, cast
 
 from everlog.base import AckRun, PeerError, PublishRun, UsageError
 from everlog.broker.detach import detached
+from everlog.broker.events import event as report
+from everlog.broker.exactly_once import note_ids
+from everlog.broker.outbox import Outbox
 from everlog.broker.partition import count_qos_2, drop_known, drop_reserved, forget_ids
 from everlog.broker.refusal import refuse
 from everlog.mqtt import (
@@ -45,6 +50,7 @@ if TYPE_CHECKING:
 _PINGRESP = encode(Pingresp(), 4)
 _QOS_2 = 0x04
 _RETAIN = 0x01
+_log = logging.getLogger("everlog.broker")
 _UNDECIDED = (State.CONNECTING, State.AUTHENTICATING)
 
 
@@ -52,6 +58,7 @@ class Connection(asyncio.BufferedProtocol):
     """The server's end of one connection."""
 
     __slots__ = (
+        "_outbox",
         "_paused",
         "_waiting",
         "allowed",
@@ -99,6 +106,7 @@ class Connection(asyncio.BufferedProtocol):
         self.closing_reason = ""
         self._paused = False
         self._waiting: list[object] | None = None
+        self._outbox: Outbox | None = None
 
     # What asyncio calls
 
@@ -151,14 +159,50 @@ class Connection(asyncio.BufferedProtocol):
 
     def write(self, data: bytes) -> None:
         """Send bytes, unless the connection is gone."""
-        if self.transport is not None and self.state is not State.CLOSING:
+        session = self.session
+        if session is not None and session.ahead:  # [MQTT-4.3.3-1] an id is in the tables before the client sees it
+            session.ahead = False
+            self.hold()
+        if self._outbox is not None:
+            self._outbox.add(data)
+        elif self.transport is not None and self.state is not State.CLOSING:
+            self.broker.metrics.bytes_out += len(data)
             self.transport.write(data)
 
     def answer(self, data: bytes, count: int) -> None:
         """Send answers that had to wait for a commit; `count` of them end a QoS 1 message."""
         self.open_qos_1 -= count
-        if self.transport is not None and self.state is not State.CLOSING:
+        if self._outbox is not None:
+            self._outbox.add(data)
+        elif self.transport is not None and self.state is not State.CLOSING:
+            self.broker.metrics.bytes_out += len(data)
             self.transport.write(data)
+
+    def hold(self) -> None:
+        """What is sent from now on leaves when all that has changed so far is stored."""
+        persistence, session = self.broker.persistence, self.session
+        if persistence is None or session is None:
+            return
+        if session.kept:
+            persistence.moved.add(session)
+        if self._outbox is None:
+            self._outbox = Outbox(self, persistence)
+        self._outbox.wait()
+
+    def released(self, outbox: Outbox, data: bytes, all_of_it: bool) -> None:
+        """Bytes that waited may leave; if that was all, the next ones need not wait."""
+        if self._outbox is not outbox:
+            return
+        if all_of_it:
+            self._outbox = None
+        if self.transport is None or self.state is State.CLOSING:
+            return
+        self.broker.metrics.bytes_out += len(data)
+        self.transport.write(data)
+        limit = self.broker.limits.output_bytes
+        if outbox.full and outbox.bytes == 0 and self.transport.get_write_buffer_size() <= limit:
+            outbox.full = False
+            self.resume_writing()
 
     def send(self, packet: Packet) -> None:
         """Send a control packet, unless it is too large for the client."""
@@ -172,9 +216,13 @@ class Connection(asyncio.BufferedProtocol):
         if self.state is State.CLOSING or self.transport is None:
             return
         self.closing_reason = why
+        if self.session is None:
+            client = self.connect.client_id if self.connect is not None else None
+            report(_log, "refused", WARNING, client=client, peer=self.peer, user=self.user, reason=why)
         if self.state in (State.WAITING, State.CONNECTING, State.AUTHENTICATING):
             self._refuse(reason)
-        elif self.decoder.version == 5 and reason:
+        elif self.decoder.version == 5 and reason and (self._outbox is None or not self._outbox.has_connack):
+            self._outbox = None  # what waited is sent again when the client is back
             self.send(Disconnect(Reason(reason)))  # [MQTT-4.13.1-1]
         if not keep_will:
             self.will = None
@@ -199,7 +247,12 @@ class Connection(asyncio.BufferedProtocol):
         self.session = session
         self.state = next_state(self.state, Event.ACCEPT)
         self.is_open = True
+        persistence = self.broker.persistence
+        if persistence is not None and (session.kept or persistence.will_forget(session.client_id)):
+            self.hold()  # a client relies on what it is told of its session
         self.send(Connack(session_present, Reason.SUCCESS, properties))
+        if self._outbox is not None:
+            self._outbox.has_connack = True
         waiting, self._waiting = self._waiting, None
         if waiting:
             self._handle(waiting)
@@ -210,6 +263,7 @@ class Connection(asyncio.BufferedProtocol):
     def _receive(self, data: bytes | bytearray, size: int) -> None:
         broker = self.broker
         self.last_seen = broker.time()
+        broker.metrics.bytes_in += size
         table = broker.table
         known = table.count
         events = self.decoder.feed(data, size)
@@ -243,8 +297,7 @@ class Connection(asyncio.BufferedProtocol):
                     self.pause_reading()
                     return
         except PeerError as error:
-            self.broker.metrics.protocol_errors += 1
-            self.close(error.reason, str(error))
+            self._broke_the_rules(error)
 
     def _dispatch(self, event: object) -> None:
         """What is not a run on an open connection: the state table says whether it may come now."""
@@ -270,6 +323,7 @@ class Connection(asyncio.BufferedProtocol):
         refused = broker.check_publishes(self, run) if broker.acl is not None else None
         if run.any_flags & _RETAIN:
             broker.retain(self, run)
+            self.hold()  # a retained message is acknowledged when the tables have it too
         answers = write_answers(run)
         if refused:
             answers = refuse(answers, run, refused, self.decoder.version)
@@ -277,7 +331,12 @@ class Connection(asyncio.BufferedProtocol):
         self.open_qos_1 += count
         if self.decoder.version == 5 and self.open_qos_1 + self.open_qos_2 > broker.limits.receive_maximum:
             raise PeerError(Reason.RECEIVE_MAXIMUM_EXCEEDED, "too many unanswered messages", clause="MQTT-3.3.4-9")
-        broker.router.publish(run, self, answers, count)
+        ends = broker.router.publish(run, self, answers, count)
+        if at_most_one and session.kept and broker.persistence is not None:
+            broker.persistence.moved.add(session)
+            if ends:
+                note_ids(session, run, at_most_one, broker.keep.routes, ends)
+                broker.router.ids_ahead = True
 
     def _acked(self, run: AckRun) -> None:
         session = self.session
@@ -288,6 +347,11 @@ class Connection(asyncio.BufferedProtocol):
         if session.inflight == 0 and run.packet_type != PacketType.PUBREC:
             return
         released = session.window.acked(run)
+        persistence = self.broker.persistence
+        if persistence is not None and session.kept:
+            persistence.moved.add(session)
+            if released:
+                self.hold()  # a PUBREL ends the client's knowledge of the id, so ours must outlive us by then
         if released:
             self.write(write_acks(0x62, released, 0, len(released) // 2))
         if session.waiting:
@@ -297,6 +361,8 @@ class Connection(asyncio.BufferedProtocol):
         """[MQTT-4.3.3-11] a PUBREL is answered with PUBCOMP, known or not; MQTT 5 says which."""
         known = forget_ids(run.ids, session.received)
         self.open_qos_2 -= known
+        if known and session.kept:
+            self.hold()  # after a PUBCOMP the client uses the id for another message: it must not be known then
         if known == len(run) or self.decoder.version != 5:
             self.write(write_acks(0x70, run.ids, 0, len(run)))
             return
@@ -309,10 +375,16 @@ class Connection(asyncio.BufferedProtocol):
         try:
             self.topics_made += self.broker.check_new_topics(known, self.topics_made)
         except PeerError as error:
-            self.broker.metrics.protocol_errors += 1
-            self.close(error.reason, str(error))
+            self._broke_the_rules(error)
             return False
         return True
+
+    def _broke_the_rules(self, error: PeerError) -> None:
+        """Of the protocol or of a limit, or who it says it is: that ends the connection."""
+        self.broker.metrics.protocol_errors += 1
+        if self.session is not None:
+            report(_log, "protocol_error", WARNING, client=self.client_id, peer=self.peer, reason=error)
+        self.close(error.reason, str(error))
 
     def _connect(self, packet: Connect) -> None:
         self.connect = packet

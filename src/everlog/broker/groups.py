@@ -20,13 +20,17 @@ class Group:
         """A member, new or with other options."""
         identifiers = encode_identifiers([subscribed.identifier] if subscribed.identifier else [])
         self._members[session] = Delivery(
-            session, subscribed.qos, identifiers, subscribed.retain_as_published, False
+            session, subscribed.qos, identifiers, subscribed.retain_as_published, group=self
         )
 
     def leave(self, session: Session) -> bool:
         """A member less; whether none is left."""
         self._members.pop(session, None)
         return not self._members
+
+    def delivery(self, session: Session) -> Delivery | None:
+        """How a member gets the group's messages."""
+        return self._members.get(session)
 
     def split(self, start: int, stop: int) -> list[tuple[Delivery, int, int]]:
         """Deal rows `start` to `stop` out in stretches, to members with room first, going round."""

@@ -27,6 +27,7 @@ class Keep:
         )
         self._generation = table.generation
         self._known = 0
+        self._stale: list[int] = []
         self.routes = bytearray()
 
     def add(self, text: str, min_qos: int = 0) -> None:
@@ -36,7 +37,10 @@ class Keep:
         self._counts[flt.pattern, min_qos] = count + 1
         if count == 0:
             self._cache.insert(flt, min_qos, min_qos)
-            self._fill(self._stale)
+            if len(self._counts) == 1:
+                self._fill(range(self._known))  # what came while nothing was kept has never been looked up
+            else:
+                self._fill_stale()
 
     def remove(self, text: str, min_qos: int = 0) -> None:
         """One less asks for this filter."""
@@ -47,7 +51,7 @@ class Keep:
         elif count == 1:
             del self._counts[flt.pattern, min_qos]
             self._cache.remove(flt, min_qos)
-            self._fill(self._stale)
+            self._fill_stale()
 
     def filters(self) -> list[tuple[str, int]]:
         """Every kept filter with its lowest QoS."""
@@ -59,6 +63,7 @@ class Keep:
         if self._generation != table.generation:
             self._generation = table.generation
             self._cache.clear()
+            self._stale = []
             self._known = 0
             self.routes = bytearray()
         if self._known < table.count:
@@ -68,14 +73,16 @@ class Keep:
                 self._fill(range(first, self._known))
         return bool(self._counts)
 
-    _stale: Iterable[int] = ()
-
     def _refresh(self, topics: Iterable[int]) -> None:
-        self._stale = [*self._stale, *topics]
+        """The cache tells no more when these change, so they are worked out anew with the next filter."""
+        self._stale.extend(topics)
+
+    def _fill_stale(self) -> None:
+        stale, self._stale = self._stale, []
+        self._fill(stale)
 
     def _fill(self, topics: Iterable[int]) -> None:
         """Work the routes of these topics out."""
-        self._stale = ()
         for topic in topics:
             if topic >= self._known:
                 continue

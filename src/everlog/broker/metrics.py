@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from everlog.sessions import Counters
+
 
 @dataclass(slots=True)
 class Metrics:
@@ -25,3 +27,14 @@ class Metrics:
     held_back: int = 0  # times that reading stopped because too much was under way
     wills: int = 0
     table_resets: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    sent_to_ended: int = 0  # messages to sessions that have ended since; those of the others are with them
+    dropped_of_ended: int = 0
+    expired_of_ended: int = 0
+
+    def count_ended(self, counters: Counters) -> None:
+        """A session ends or is put asleep: its counts are kept here."""
+        self.sent_to_ended += counters.sent
+        self.dropped_of_ended += counters.dropped
+        self.expired_of_ended += counters.expired

@@ -13,7 +13,7 @@ cdef class Partitioner:
                    audience="uint32_t*", counts="uint32_t*", i=Py_ssize_t, topic=Py_ssize_t, which=uint32_t,
                    column="uint32_t*", start=Py_ssize_t, size=Py_ssize_t)
     cpdef object split(self, Records records, Py_ssize_t first_row, bytearray names, bytearray audience_of,
-                       Py_ssize_t audiences)
+                       Py_ssize_t audiences, Py_ssize_t stop_row=*)
 
 
 @cython.locals(mark="unsigned char*", total=Py_ssize_t, column="uint32_t*", k=Py_ssize_t, start=Py_ssize_t,
@@ -29,6 +29,9 @@ cpdef Py_ssize_t drop_known(PublishRun run, bytearray received) except -1
 
 @cython.locals(column="uint16_t*", bits="unsigned char*", count=Py_ssize_t, k=Py_ssize_t, place=Py_ssize_t, bit=int)
 cpdef Py_ssize_t forget_ids(bytes ids, bytearray received) except -1
+
+@cython.locals(column="uint16_t*", bits="unsigned char*", count=Py_ssize_t, k=Py_ssize_t)
+cpdef Py_ssize_t known_ids(bytes ids, bytearray received) except -1
 
 @cython.locals(flags="unsigned char*", count=Py_ssize_t, i=Py_ssize_t)
 cpdef Py_ssize_t count_qos_2(PublishRun run) except -1

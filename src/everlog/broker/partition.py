@@ -21,7 +21,13 @@ class Partitioner:
         self.rows = bytearray()
 
     def split(
-        self, records: Records, first_row: int, names: bytearray, audience_of: bytearray, audiences: int
+        self,
+        records: Records,
+        first_row: int,
+        names: bytearray,
+        audience_of: bytearray,
+        audiences: int,
+        stop_row: int = -1,
     ) -> list[tuple[int, bytearray | None, int, int]] | set[int]:
         """(audience, rows, start, stop) for each audience with rows from `first_row` on; rows None means every row.
 
@@ -29,6 +35,8 @@ class Partitioner:
         broker's. Where audiences are not known yet, the answer is the set of those topics instead.
         """
         count = records.count
+        if 0 <= stop_row < count:
+            count = stop_row
         known = len(names) // 4
         resolved = len(audience_of) // 4
         raw = pointer(records.data)
@@ -66,6 +74,8 @@ class Partitioner:
             counts[which] = 0
             if which:
                 parts.append((which, None, first_row, count))
+            return parts
+        if not touched:
             return parts
         rows = bytearray(4 * (count - first_row))
         column = u32s(rows)
@@ -123,7 +133,10 @@ def distinct_topics(run: PublishRun) -> list[int]:
 
 
 def drop_known(run: PublishRun, received: bytearray) -> int:
-    """Mark QoS 2 messages whose id is in the bit set `received` as dropped, and put the others' ids in; how many."""
+    """Mark QoS 2 messages whose id is in the bit set `received` as dropped, and put the others' ids in; how many.
+
+    One that is dropped already was refused: [MQTT-4.3.3-9] its id stays free.
+    """
     flags = pointer(run.columns.flags)
     ids = u16s(run.columns.packet_ids)
     bits = pointer(received)
@@ -131,7 +144,7 @@ def drop_known(run: PublishRun, received: bytearray) -> int:
         raise UsageError("a set of packet ids has 8,192 bytes")
     dropped = 0
     for i in range(run.start, run.stop):
-        if flags[i] & 0x06 == 0x04:
+        if flags[i] & 0x86 == 0x04:
             place = ids[i] >> 3
             bit = 1 << (ids[i] & 7)
             if bits[place] & bit:
@@ -158,8 +171,21 @@ def forget_ids(ids: bytes, received: bytearray) -> int:
     return count
 
 
+def known_ids(ids: bytes, received: bytearray) -> int:
+    """How many of the packet ids (a column) are in the bit set."""
+    column = u16s(ids)
+    bits = pointer(received)
+    if len(received) < 8192:
+        raise UsageError("a set of packet ids has 8,192 bytes")
+    count = 0
+    for k in range(len(ids) // 2):
+        if bits[column[k] >> 3] & 1 << (column[k] & 7):
+            count += 1
+    return count
+
+
 def count_qos_2(run: PublishRun) -> int:
-    """How many QoS 2 messages of a run are new."""
+    """How many QoS 2 messages of a run are not dropped."""
     flags = pointer(run.columns.flags)
     count = 0
     for i in range(run.start, run.stop):

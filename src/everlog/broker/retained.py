@@ -1,8 +1,7 @@
-"""The retained message of each topic, found by filter; a store behind a port keeps them across restarts."""
+"""The retained message of each topic, found by filter; who keeps them across restarts is told of every change."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 from everlog.base import PublishRun, RecordBuilder, Records, TopicTable
 from everlog.topics import Filter, Postings
@@ -18,14 +17,6 @@ class Retained:
     records: Records
 
 
-class RetainedStore(Protocol):
-    """Keeps retained messages: `None` in place of a batch removes one."""
-
-    def load(self) -> Iterable[tuple[str, bytes]]: ...
-
-    def save(self, changes: list[tuple[str, bytes | None]]) -> None: ...
-
-
 class RetainedMessages:
     """Every retained message in memory, with postings to find those that a new subscription asks for."""
 
@@ -39,7 +30,7 @@ class RetainedMessages:
         self._postings = Postings()
         self._next = 0
         self._builder = RecordBuilder()
-        self.changes: dict[str, Records | None] = {}
+        self.changed: Callable[[str, Records | None], None] = lambda topic, records: None
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -53,11 +44,11 @@ class RetainedMessages:
         records = builder.take(0)
         if records.payload_bytes == 0:  # [MQTT-3.3.1-6] [MQTT-3.3.1-7]
             if self.remove(topic):
-                self.changes[topic] = None
+                self.changed(topic, None)
             return True
         if not self.put(topic, records):
             return False
-        self.changes[topic] = records
+        self.changed(topic, records)
         return True
 
     def put(self, topic: str, records: Records) -> bool:
@@ -89,8 +80,3 @@ class RetainedMessages:
         """The messages of the topics that a filter matches, in the order in which the topics were first retained."""
         for number in self._postings.select(flt):
             yield self._messages[number]
-
-    def saved(self) -> list[tuple[str, bytes | None]]:
-        """What changed since the last call, for the store."""
-        changes, self.changes = self.changes, {}
-        return [(topic, None if records is None else bytes(records.to_bytes())) for topic, records in changes.items()]

@@ -7,8 +7,9 @@ Invariant: everything below `routed[shard]` has been handed to every live subscr
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import TypeAlias
 
 from everlog.base import MessageColumns, PublishRun, RecordBuilder, Records, TopicTable
@@ -16,9 +17,10 @@ from everlog.broker.audience import Audiences
 from everlog.broker.groups import Group
 from everlog.broker.keep import Keep
 from everlog.broker.partition import Partitioner, merge_rows
+from everlog.broker.persistence import Persistence
 from everlog.broker.ports import Log, Sink
-from everlog.mqtt import write_acks
-from everlog.sessions import NOT_KEPT, RELEASED, Delivery, Piece, Session
+from everlog.broker.redelivery import begin, send_again
+from everlog.sessions import NOT_KEPT, Delivery, Piece, Session, is_within
 
 _READ_BYTES = 4 << 20
 _PULL_BYTES = 256 << 10  # read at a time for one session that is behind
@@ -65,6 +67,7 @@ class Router:
         self.messages_in = 0
         self.messages_kept = 0
         self.sinks: dict[Session, Sink] = {}
+        self.on_over_quota: Callable[[Session], None] = lambda session: None
         self._soon = soon
         self._shards = list(enumerate(log.shards))
         self._held: deque[Held] = deque()
@@ -73,11 +76,27 @@ class Router:
         self._turn_asked = False
         self._names: list[_Names] = []
         self._partitioner = Partitioner()
+        self._saving: Persistence | None = None
+        self._saves = 0  # how often commits wait for packet ids to be stored
+        self.ids_ahead = False  # QoS 2 messages were appended whose ids are to be stored before them
+        self.moved: set[Session] | None = None
 
     # The way in
 
-    def publish(self, run: PublishRun, sink: Sink | None = None, answers: bytes = b"", count: int = 0) -> None:
-        """Take a run in; `answers`, `count` of them PUBACKs, go to `sink` when all that is kept is committed."""
+    def publish(
+        self,
+        run: PublishRun,
+        sink: Sink | None = None,
+        answers: bytes = b"",
+        count: int = 0,
+        publisher: Session | None = None,
+        known: int = 0,
+    ) -> list[tuple[int, int]]:
+        """Take a run in; `answers`, `count` of them PUBACKs, go to `sink` when all that is kept is committed.
+
+        For each shard that keeps some of it: its number, and the offset that it ends at now. A `publisher` must not
+        get its own messages back. Of the run, `known` came before and may still wait for their commit.
+        """
         self.messages_in += len(run)
         now = self.now_us()
         columns, start, stop = run.columns, run.start, run.stop
@@ -90,11 +109,16 @@ class Router:
                 if taken:
                     kept += taken
                     positions.append((number, shard.end))
+                    if publisher is not None:
+                        floor = publisher.lag.get(number, self.routed[number])
+                        publisher.published(number, shard.end - taken, shard.end, floor)
+                elif known and shard.end > shard.committed:
+                    positions.append((number, shard.end))
             self.messages_kept += kept
             if kept < stop - start:
-                self._gather(columns, start, stop, now, routes)
+                self._gather(columns, start, stop, now, routes, publisher)
         else:
-            self._gather(columns, start, stop, now, None)
+            self._gather(columns, start, stop, now, None, publisher)
         if sink is not None and answers:
             if positions or sink.held:  # [MQTT-4.6.0-2] answers of one client leave in the order of its PUBLISHes
                 self._held.append((sink, answers, count, positions))
@@ -103,12 +127,22 @@ class Router:
             else:
                 sink.answer(answers, count)
         self._ask_for_turn()
+        return positions
 
     def _gather(
-        self, columns: MessageColumns, start: int, stop: int, now: int, routes: bytearray | None
+        self,
+        columns: MessageColumns,
+        start: int,
+        stop: int,
+        now: int,
+        routes: bytearray | None,
+        publisher: Session | None,
     ) -> None:
         builder = self._gathered
-        builder.append(columns, start, stop, now, self.table, routes, NOT_KEPT)
+        taken = builder.append(columns, start, stop, now, self.table, routes, NOT_KEPT)
+        if publisher is not None and taken:
+            end = self._gathered_offset + len(builder)
+            publisher.published(NOT_KEPT, end - taken, end, self._gathered_offset)
         if builder.size > _GATHERED_BYTES:
             self._route_gathered()
 
@@ -120,11 +154,30 @@ class Router:
 
     def _turn(self) -> None:
         self._turn_asked = False
+        if self.ids_ahead and self._saving is not None:
+            self.ids_ahead = False
+            self._saves += 1
+            self._saving.when_durable(self._ids_saved)
+        elif self._saves == 0:
+            self._commit()
+        self._route_gathered()
+
+    def _ids_saved(self) -> None:
+        """QoS 2 packet ids are stored: now their messages may be committed."""
+        self._saves -= 1
+        if self._saves == 0:
+            self._commit()
+
+    def _commit(self) -> None:
         for shard in self.log.shards:
             if shard.end > shard.committed:
                 shard.commit()
         self.committed()
-        self._route_gathered()
+
+    def attach(self, persistence: Persistence) -> None:
+        """From now on say there which stored sessions have moved."""
+        self._saving = persistence
+        self.moved = persistence.moved
 
     def _route_gathered(self) -> None:
         builder = self._gathered
@@ -138,40 +191,24 @@ class Router:
 
     def resume(self, session: Session) -> None:
         """A session is back: what is under way goes out again, then what it missed."""
-        sink = self.sinks[session]
-        for data in self._again(session):
-            sink.write(data)
+        begin(session)
         self.pump(session)
-
-    def _again(self, session: Session) -> Iterator[bytes]:
-        """[MQTT-4.4.0-1] unacknowledged messages with their packet ids and DUP, PUBRELs for those received."""
-        now = self.now_us()
-        for packet_id, state, position in session.pending():
-            if state == RELEASED:
-                yield write_acks(0x62, packet_id.to_bytes(2, "little"), 0, 1)
-                continue
-            shard, offset = position >> 56, position & 0xFF_FFFF_FFFF_FFFF
-            if shard == NOT_KEPT:
-                continue
-            for records in self.log.shards[shard].read(offset, 1):
-                for number, rows, start, stop in self._split(records, offset - records.base_offset):
-                    first = start if rows is None else int.from_bytes(rows[4 * start : 4 * start + 4], "little")
-                    delivery = self.audiences.delivery(number, session)
-                    if stop > start and records.offset(first) == offset and delivery is not None:
-                        writer = session.writer(delivery)
-                        yield writer.write(records, rows, start, start + 1, state, packet_id, now, True)
-                break
 
     def pump(self, session: Session) -> None:
         """A session has room again: hand over what waited, first from the queue, then from the log."""
         sink = self.sinks.get(session)
         if sink is None:
             return
+        if self.moved is not None and session.kept:
+            self.moved.add(session)
+        if session.again and not send_again(self, session, sink):
+            return
         data = session.drain(self.now_us())
         if data:
             sink.write(data)
-        for shard in tuple(session.lag):
-            self._catch_up(session, sink, shard)
+        if not session.queued:
+            for shard in tuple(session.lag):
+                self._catch_up(session, sink, shard)
 
     def _catch_up(self, session: Session, sink: Sink, shard: int) -> None:
         """Read on from where the session left the log; it is live again when it has reached what is routed."""
@@ -189,12 +226,17 @@ class Router:
                     break
                 if at >= self.routed[shard]:
                     break
+            else:
+                if at == before:  # the log does not have it any more
+                    session.lag[shard] = self.routed[shard]
+                    continue
             if at == before:
                 return
 
     def _hand_over(self, session: Session, sink: Sink, records: Records, at: int, shard: int) -> int:
         """The rows of a batch that are the session's, from an offset on; the offset that it stopped at."""
-        parts = self._split(records, max(0, at - records.base_offset))
+        routed = self.routed[shard]  # a batch may go on behind it, where live subscribers are handed it later
+        parts = self._split(records, max(0, at - records.base_offset), max(0, routed - records.base_offset))
         now = self.now_us()
         del session.lag[shard]  # so that the session takes them; it sets it again where it stops
         mine = [
@@ -207,7 +249,7 @@ class Router:
             self._push(Piece(records, rows, start, stop, delivery), shard, now)
         elif mine:
             self._push_in_order(records, mine, shard, now)
-        return session.lag.get(shard, min(records.end_offset, self.routed[shard]))
+        return session.lag.get(shard, min(records.end_offset, routed))
 
     # The way out
 
@@ -225,6 +267,9 @@ class Router:
                     self.routed[number] = at = records.end_offset
                     if at >= end:
                         break
+                else:
+                    if self.routed[number] == at:  # what was committed can't be read: nobody waits for it for ever
+                        self.routed[number] = end
         held = self._held
         shards = self.log.shards
         committed = [shard.committed for shard in shards]
@@ -248,14 +293,14 @@ class Router:
         elif parts:
             self._deliver_mixed(records, parts, shard, now)
 
-    def _split(self, records: Records, first_row: int) -> list[Part]:
+    def _split(self, records: Records, first_row: int, stop_row: int = -1) -> list[Part]:
         """The parts of a batch by audience, once every topic in it has one."""
         audiences = self.audiences
         names = self._names_of(records.table)
         audiences.extend()
         while True:
             parts = self._partitioner.split(
-                records, first_row, names.column, audiences.column, len(audiences.members)
+                records, first_row, names.column, audiences.column, len(audiences.members), stop_row
             )
             if not isinstance(parts, set):
                 return parts
@@ -273,7 +318,7 @@ class Router:
                     self._push(Piece(records, rows, begin, end, delivery), shard, now)
                 continue
             session = member.session
-            if member.qos == 0 and not member.identifiers and session.shares_runs(shard):
+            if member.qos == 0 and not member.identifiers and not member.no_local and session.shares_runs(shard):
                 key = (session.version, member.retain_as_published)
                 data = shared.get(key)
                 if data is None:
@@ -286,9 +331,40 @@ class Router:
 
     def _push(self, piece: Piece, shard: int, now: int) -> None:
         session = piece.delivery.session
+        if self.moved is not None and session.kept:
+            self.moved.add(session)
+        if piece.delivery.no_local and (own := session.own(shard)):
+            self._push_without(piece, own, shard, now)
+            return
         data = session.push(piece, shard, now)
         if data:
             self.sinks[session].write(data)
+        if session.over_quota:
+            session.over_quota = False
+            self.on_over_quota(session)
+
+    def _push_without(self, piece: Piece, own: list[tuple[int, int]], shard: int, now: int) -> None:
+        """[MQTT-3.8.3-3] with No Local, what the session published itself goes by its other subscriptions, if any."""
+        records, theirs = piece.records, piece.delivery
+        for is_own, stretch in groupby(piece.row_numbers(), lambda row: is_within(records.offset(row), own)):
+            delivery = theirs.own if is_own else replace(theirs, no_local=False)
+            if delivery is not None:
+                chosen = bytearray(b"".join(row.to_bytes(4, "little") for row in stretch))
+                self._push(Piece(records, chosen, 0, len(chosen) // 4, delivery), shard, now)
+
+    def hand_on(self, pieces: list[Piece]) -> None:
+        """What a lost member of a shared group did not get goes to the others."""
+        now = self.now_us()
+        for piece in pieces:
+            group = piece.delivery.group
+            assert isinstance(group, Group)
+            for delivery, start, stop in group.split(piece.start, piece.stop):
+                self._push(Piece(piece.records, piece.rows, start, stop, delivery), NOT_KEPT, now)
+
+    def topic_of(self, records: Records, row: int) -> int:
+        """The broker's id of the topic of one row."""
+        topic = records.row(row)[2]
+        return int.from_bytes(self._names_of(records.table).column[4 * topic : 4 * topic + 4], "little")
 
     def _deliver_mixed(
         self, records: Records, parts: list[Part], shard: int, now: int

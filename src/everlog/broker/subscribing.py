@@ -1,8 +1,11 @@
 """SUBSCRIBE and UNSUBSCRIBE: what is allowed, what is retained, and what is kept for a durable session."""
 
+import logging
+from logging import WARNING
 from typing import TYPE_CHECKING
 
 from everlog.base import PeerError
+from everlog.broker.events import event
 from everlog.mqtt import Reason, Suback, Subscribe, Subscription, Unsuback, Unsubscribe, encode_identifiers
 from everlog.sessions import NOT_KEPT, Delivery, Piece, Session, Subscribed
 from everlog.topics import Filter, parse_filter
@@ -10,6 +13,8 @@ from everlog.topics import Filter, parse_filter
 if TYPE_CHECKING:
     from everlog.broker.broker import Broker
     from everlog.broker.connection import Connection
+
+_log = logging.getLogger("everlog.broker")
 
 
 class Subscriber:
@@ -31,12 +36,23 @@ class Subscriber:
                 flt, subscribed, is_new = self._one(connection, session, asked, identifier)
             except PeerError as error:
                 self._broker.metrics.subscribes_refused += 1
+                event(
+                    _log,
+                    "subscribe_refused",
+                    WARNING,
+                    client=session.client_id,
+                    user=connection.user,
+                    filter=asked.filter,
+                    reason=error,
+                )
                 reasons.append(Reason(error.reason))
                 continue
             self._broker.metrics.subscribes += 1
             reasons.append(Reason(asked.qos))
             if flt.group is None and (asked.retain_handling == 0 or (asked.retain_handling == 1 and is_new)):
                 retained.append((flt, subscribed))  # [MQTT-3.3.1-9] to [MQTT-3.3.1-11]
+        if session.kept:
+            connection.hold()
         connection.send(Suback(packet.packet_id, tuple(reasons)))
         for flt, subscribed in retained:
             self._send_retained(session, flt, subscribed)
@@ -58,8 +74,10 @@ class Subscriber:
             asked.filter, asked.qos, asked.no_local, asked.retain_as_published, asked.retain_handling, identifier
         )
         session.subscriptions[asked.filter] = subscribed
-        if session.durable and old is None:
+        if session.kept and old is None:
             broker.keep.add(asked.filter)
+        if session.kept and broker.persistence is not None:
+            broker.persistence.mark_filter(session, asked.filter)
         broker.audiences.subscribe(session, flt, subscribed)
         return flt, subscribed, old is None
 
@@ -85,9 +103,13 @@ class Subscriber:
                 reasons.append(Reason.NO_SUBSCRIPTION_EXISTED)
                 continue
             self._broker.audiences.unsubscribe(session, parse_filter(text))
-            if session.durable:
+            if session.kept:
                 self._broker.keep.remove(text)
+                if self._broker.persistence is not None:
+                    self._broker.persistence.mark_filter(session, text)
             reasons.append(Reason.SUCCESS)
+        if session.kept:
+            connection.hold()
         connection.send(Unsuback(packet.packet_id, tuple(reasons)))
 
     def resume(self, session: Session) -> None:
@@ -106,7 +128,7 @@ class Subscriber:
 
     def drop(self, session: Session) -> None:
         """A session is gone: nothing is kept for it any more."""
-        if session.durable:
+        if session.kept:
             for text in session.subscriptions:
                 self._broker.keep.remove(text)
         session.subscriptions.clear()

@@ -33,6 +33,7 @@ from everlog.mqtt import (
 )
 
 WINDOW = 1000  # of our QoS 1 and 2 messages in flight, or fewer if the server says so; more wait
+WINDOW_311 = 20  # of a version in which the server can't say so; Mosquitto cuts off who has more
 GATHER_BYTES = 64 << 10  # of outgoing packets before they are written in the midst of a burst
 GOODBYE_S = 5.0  # for the last bytes to leave; then the connection is cut
 MAX_TOPICS = 100_000  # names remembered; at the limit all are forgotten
@@ -61,7 +62,7 @@ class Client(asyncio.Protocol):
         self._answers: dict[int, tuple[Reason, ...]] = {}
         self._inflight: dict[int, int] = {}  # packet id -> the ack that ends or continues it
         self._received: set[int] = set()  # QoS 2 ids between PUBREC and PUBREL
-        self._window = WINDOW
+        self._window = WINDOW_311
         self._last_id = 0
         self._out: list[bytes] = []
         self._out_bytes = 0
@@ -88,7 +89,8 @@ class Client(asyncio.Protocol):
         assert self.connack is not None
         if self.connack.reason.is_error:
             raise Unavailable(_refusal("connection refused", self.connack.reason, self.connack.properties))
-        self._window = min(WINDOW, self.connack.properties.receive_maximum or WINDOW)
+        if self.version == 5:
+            self._window = min(WINDOW, self.connack.properties.receive_maximum or WINDOW)
         keep_alive = self.connack.properties.server_keep_alive or self.connect.keep_alive
         if keep_alive:
             self._ping = self._loop.call_later(keep_alive / 2, self._keep_alive, keep_alive)

@@ -36,6 +36,7 @@ COMMANDS: dict[str, Command] = {
     "serve": Command("everlog.cli.serve:serve", "Start the broker."),
     "pub": Command("everlog.cli.pub:pub", "Publish messages."),
     "sub": Command("everlog.cli.sub:sub", "Subscribe and print what arrives."),
+    "top": Command("everlog.cli.top:top", "Watch a running broker."),
     "passwd": Command("everlog.cli.passwd:passwd", "Add, change or delete a user of a password file."),
     "config": Command("everlog.cli.config:app", "Show and check the settings."),
 }

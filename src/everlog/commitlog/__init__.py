@@ -6,7 +6,7 @@ from everlog.commitlog.ports import Disk, File, Indexer, Lock
 from everlog.commitlog.realdisk import RealDisk
 from everlog.commitlog.retention import RetentionPlan, plan_retention
 from everlog.commitlog.settings import Durability, LogSettings
-from everlog.commitlog.shard import ShardLog
+from everlog.commitlog.shard import ShardLog, wall_clock_us
 from everlog.commitlog.sidefile import SideSection
 from everlog.commitlog.simulateddisk import SimulatedCrash, SimulatedDisk
 from everlog.commitlog.statistics import LogStatistics
@@ -31,4 +31,5 @@ __all__ = [
     "SimulatedCrash",
     "SimulatedDisk",
     "plan_retention",
+    "wall_clock_us",
 ]

@@ -1,23 +1,24 @@
 """Group commit: takes what gathered, writes and syncs it, publishes it, tells who waits.
 
-`step` is a plain function: a thread drives it in a broker, the simulation drives it in tests. State is guarded by one
-condition; the write itself runs outside it, so appends go on meanwhile. A failure is final until the log is reopened:
-what was published stays readable, everything else is refused.
+`step` is a plain function: a thread drives it in a broker, the simulation drives it in tests. One lock guards what
+gathers; the write runs outside it, so appends go on meanwhile. A failure is final until the log is reopened: what was
+published stays readable, everything else is refused.
 """
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from everlog.base import MessageColumns, Records, StorageError, TopicTable, Unavailable
 from everlog.commitlog.catalog import Segment
 from everlog.commitlog.gathering import Gathering, Placed
-from everlog.commitlog.mark import Mark, MarkFile
 from everlog.commitlog.segmentwriter import SegmentWriter
+from everlog.commitlog.settings import Durability
 from everlog.commitlog.tail import Tail
+from everlog.commitlog.waiting import Waiters
 
 RESERVE = 1 << 22  # offsets that a log without syncs may give out before it syncs its mark again
-REOPEN = "free or replace the disk, then restart Everlog"
+REOPEN = "the log is read-only until it is reopened: free or replace the disk, then restart Everlog"
 
 
 @dataclass(slots=True)
@@ -33,14 +34,10 @@ class CommitCounts:
 class Committer:
     """The writing side of a log: one step at a time."""
 
-    def __init__(
-        self, gathering: Gathering, writer: SegmentWriter, tail: Tail, mark: MarkFile, durability: str, layout: int
-    ) -> None:
-        self.state = threading.Condition()  # guards gathering, committed, failure
+    def __init__(self, gathering: Gathering, writer: SegmentWriter, tail: Tail, durability: Durability) -> None:
         self.committed = gathering.end
         self.failure: StorageError | None = None
         self.closed = False
-        self.layout = layout
         self.counts = CommitCounts()
         self.completed: Callable[[Segment], None] = lambda segment: None
         self.announce: Callable[[int], None] = lambda committed: None
@@ -48,9 +45,10 @@ class Committer:
         self._gathering = gathering
         self._writer = writer
         self._tail = tail
-        self._mark = mark
         self._durability = durability
+        self._gate = threading.Lock()  # guards gathering, failure, closed
         self._stepping = threading.Lock()  # at most one group is being written
+        self._waiters = Waiters()
 
     @property
     def end(self) -> int:
@@ -72,7 +70,7 @@ class Committer:
         routes: bytearray | None, wanted: int,
     ) -> int:  # fmt: skip
         """Take in messages; they are committed some steps later."""
-        with self.state:
+        with self._gate:
             if self.failure is not None:
                 raise self.failure
             if self.closed:
@@ -82,7 +80,7 @@ class Committer:
     def step(self) -> bool:
         """Commit what has gathered; False when there was nothing."""
         with self._stepping:
-            with self.state:
+            with self._gate:
                 if self.failure is not None:
                     return False
                 group = self._gathering.take()
@@ -95,73 +93,54 @@ class Committer:
             return True
 
     def _commit(self, group: list[Placed]) -> None:
+        writer = self._writer
         end = group[-1].records.base_offset + group[-1].records.count
-        if self._durability != "fsync" and end > self._mark.reserved:
-            self._mark.keep(self._current(reserved=end + RESERVE))
+        if self._durability != "fsync" and end > writer.mark.reserved:
+            writer.mark.keep(replace(writer.current(), reserved=end + RESERVE))
         if self._durability == "memory":
-            self._publish([placed.records for placed in group], written=self.committed)
+            self._publish([placed.records for placed in group], end)
         while group:
             base = group[0].segment
             batches = [placed.records for placed in group if placed.segment == base]
             group = group[len(batches) :]
-            before = self._writer.segment
-            self._writer.write(base, batches)
-            size = sum(records.size for records in batches)
-            with self.state:
-                self._gathering.written(size)
-            if self._durability != "memory":
-                self._publish(batches, written=batches[-1].base_offset + batches[-1].count)
+            before = writer.segment
+            writer.write(base, batches)
+            with self._gate:
+                self._gathering.written(sum(records.size for records in batches))
+            if self._durability == "memory":
+                self._tail.trim(writer.written)
             else:
-                self._tail.trim(batches[-1].base_offset + batches[-1].count)
-            if before is not self._writer.segment:
-                self.layout += 1
-                if before is not None:
-                    self.completed(before)
-            self._mark.publish(self._current())
+                self._publish(batches, writer.written)
+            if before is not None and before is not writer.segment:
+                self.completed(before)
 
-    def _publish(self, batches: list[Records], written: int) -> None:
+    def _publish(self, batches: list[Records], committed: int) -> None:
         """Let readers see batches: their durability is reached."""
-        committed = batches[-1].base_offset + batches[-1].count
-        self._tail.add(batches, written)
+        self._tail.add(batches, self._writer.written)
+        self.committed = committed
+        self._waiters.wake(committed)
+        self.announce(committed)
         counts = self.counts
         counts.groups += 1
         counts.batches += len(batches)
         counts.records += sum(records.count for records in batches)
         counts.bytes += sum(records.size for records in batches)
-        with self.state:
-            self.committed = committed
-            self.state.notify_all()
-        self.announce(committed)
-
-    def _current(self, reserved: int | None = None) -> Mark:
-        """The mark as it is true now: what is written, in the segment that it is written to."""
-        segment = self._writer.segment
-        written = segment.end_offset if segment is not None else self.committed
-        return Mark(
-            committed=written,
-            segment=segment.base_offset if segment is not None else written,
-            position=self._writer.position,
-            layout=self.layout,
-            reserved=self._mark.reserved if reserved is None else reserved,
-            salt=self._mark.salt,
-        )
 
     def remark(self) -> None:
         """Tell readers that segments were merged or removed."""
         with self._stepping:
-            self.layout += 1
+            self._writer.layout += 1
             if self.failure is not None or self.closed:
                 return
             try:
-                self._mark.publish(self._current())
+                self._writer.publish()
             except OSError as error:
                 self._fail_writing(error)
 
     def roll(self) -> None:
-        """Begin a new, empty segment now, unless the last one is empty; all that gathered must be committed."""
+        """Begin a new, empty segment now, unless the last one is empty or something waits to be written."""
         with self._stepping:
-            with self.state:
-                self._gathering.close()
+            with self._gate:
                 if self.failure is not None or self._gathering.pending_bytes:
                     return
                 base, table = self._gathering.begin_segment(), self._gathering.table
@@ -170,8 +149,7 @@ class Committer:
                 return
             try:
                 self._writer.begin(base, table, [])
-                self.layout += 1
-                self._mark.publish(self._current())
+                self._writer.publish()
             except OSError as error:
                 self._fail_writing(error)
                 return
@@ -179,29 +157,30 @@ class Committer:
 
     def wait(self, offset: int, timeout: float | None) -> None:
         """Return once everything below an offset is committed."""
-        with self.state:
-            done = self.state.wait_for(
-                lambda: self.committed >= offset or self.failure is not None or self.closed, timeout
-            )
-            if self.committed >= offset:
-                return
-            if self.failure is not None:
-                raise self.failure
-        raise Unavailable("the log was closed" if done else f"offset {offset} was not committed in {timeout} s")
+        if self.committed < offset:
+            self._waiters.wait(offset, lambda: self._settled(offset), timeout)
+        if self.committed >= offset:
+            return
+        if self.failure is not None:
+            raise self.failure
+        raise Unavailable("the log was closed" if self.closed else f"offset {offset} was not committed in {timeout} s")
+
+    def _settled(self, offset: int) -> bool:
+        return self.committed >= offset or self.failure is not None or self.closed
 
     def _fail_writing(self, error: OSError) -> None:
         self.fail(f"writing to {self._writer.directory} failed: {error}", error)
 
     def fail(self, message: str, cause: BaseException) -> None:
         """Refuse everything from now on."""
-        failure = StorageError(message, hint=f"the log is read-only until it is reopened: {REOPEN}")
+        failure = StorageError(message, hint=REOPEN)
         failure.__cause__ = cause
-        with self.state:
-            first = self.failure is None
-            self.failure = self.failure or failure
-            self.state.notify_all()
-        if first:
-            self.failed(failure)
+        with self._gate:
+            if self.failure is not None:
+                return
+            self.failure = failure
+        self._waiters.wake()
+        self.failed(failure)
 
     def gave_up(self, error: Exception) -> None:
         """A thread of the log met an error that it was not made for."""
@@ -210,10 +189,12 @@ class Committer:
     def finish(self) -> None:
         """No more appends; at a clean stop the mark is made durable."""
         with self._stepping:
-            with self.state:
+            with self._gate:
                 self.closed = True
-                self.state.notify_all()
-            if self.failure is None:
-                self._mark.publish(self._current())
-                self._mark.keep(self._current(reserved=self.committed))
-            self._mark.close()
+            self._waiters.wake()
+            try:
+                if self.failure is None:
+                    self._writer.publish()
+                    self._writer.mark.keep(replace(self._writer.current(), reserved=self.committed))
+            finally:
+                self._writer.mark.close()

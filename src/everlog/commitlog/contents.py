@@ -98,6 +98,8 @@ def load(disk: Disk, directory: str, base_offset: int, salt: int, damage: Damage
     side = open_side(disk, side_path(directory, base_offset), damage)
     if side is not None and side.summary.segment_check == header.check:
         try:
+            if side.summary.covered > file.size():
+                raise CorruptFile(path, file.size(), "the segment is shorter than its side file says")
             summary = side.summary
             names = sidefile.unpack_names(side.read("names"), summary.topics)
             index = GrowingIndex.from_bytes(side.read("batches"))

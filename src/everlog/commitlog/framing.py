@@ -39,16 +39,17 @@ class SegmentHeader:
 
     def to_bytes(self) -> bytes:
         """Both copies."""
-        body = _COPY.pack(
-            MAGIC, VERSION, self.flags, self.base_offset, self.created_us, self.salt, self.generation, b"", 0
-        )
-        copy = body[:-4] + struct.pack("<I", crc32c.crc32c(body[:-4]))
+        copy = self._body() + struct.pack("<I", self.check)
         return copy + copy
+
+    def _body(self) -> bytes:
+        fields = (MAGIC, VERSION, self.flags, self.base_offset, self.created_us, self.salt, self.generation)
+        return _COPY.pack(*fields, b"", 0)[:-4]
 
     @property
     def check(self) -> int:
-        """The number that binds a side file to this very file."""
-        return int(crc32c.crc32c(self.to_bytes()))
+        """The check of the fields, which also binds a side file to this very file."""
+        return int(crc32c.crc32c(self._body()))
 
 
 def read_header(data: bytes, path: str) -> SegmentHeader | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import crc32c
 
 from everlog.base import StorageError
-from everlog.commitlog.ports import File
+from everlog.commitlog.ports import File, Note
 
 MAGIC = b"EVLM"
 VERSION = 1
@@ -62,6 +62,10 @@ class MarkFile:
         self._file = file
         self._durable = durable or Mark(salt=salt)
         self.salt = self._durable.salt
+
+    def note(self, mark: Mark) -> Note:
+        """What is to be written to tell readers."""
+        return self._file, mark.to_bytes()
 
     def publish(self, mark: Mark) -> None:
         """Tell readers; not synced."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-Block = bytes | bytearray | memoryview
+Block = bytes | bytearray
 
 
 class File(Protocol):
@@ -11,9 +11,13 @@ class File(Protocol):
 
     def read_at(self, position: int, size: int) -> bytes: ...  # shorter only where the file ends
 
-    def write_at(self, position: int, blocks: Sequence[Block]) -> None: ...  # all of them, or OSError
+    def write_at(self, position: int, blocks: Sequence[Block], note: "Note | None" = None) -> None:
+        """All of the blocks, one behind the other, then the note; or OSError."""
+        ...
 
-    def commit_at(self, position: int, blocks: Sequence[Block]) -> None: ...  # `write_at`, then `sync`
+    def commit_at(self, position: int, blocks: Sequence[Block], note: "Note | None" = None) -> None:
+        """All of the blocks, then `sync`, then, and only then, the note; or OSError."""
+        ...
 
     def sync(self) -> None: ...
 
@@ -22,6 +26,9 @@ class File(Protocol):
     def size(self) -> int: ...
 
     def close(self) -> None: ...
+
+
+Note = tuple[File, Block]  # to be written at the beginning of another file, not synced
 
 
 class Lock(Protocol):

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from everlog.base import StorageError
-from everlog.commitlog.ports import Block
+from everlog.commitlog.ports import Block, Note
 from everlog.commitlog.syncwrite import write_blocks
 
 
@@ -26,13 +26,21 @@ class RealFile:
             data += more
         return data
 
-    def write_at(self, position: int, blocks: Sequence[Block]) -> None:
-        """All of the blocks, one behind the other."""
-        write_blocks(self._fd, position, blocks, False)
+    def write_at(self, position: int, blocks: Sequence[Block], note: Note | None = None) -> None:
+        """All of the blocks, one behind the other, then the note."""
+        self._write(position, blocks, False, note)
 
-    def commit_at(self, position: int, blocks: Sequence[Block]) -> None:
-        """Write and sync in one stretch without the interpreter lock."""
-        write_blocks(self._fd, position, blocks, True)
+    def commit_at(self, position: int, blocks: Sequence[Block], note: Note | None = None) -> None:
+        """Write, sync and write the note in one stretch without the interpreter lock."""
+        self._write(position, blocks, True, note)
+
+    def _write(self, position: int, blocks: Sequence[Block], sync: bool, note: Note | None) -> None:
+        if note is None:
+            write_blocks(self._fd, position, list(blocks), sync)
+        else:
+            file, block = note
+            assert isinstance(file, RealFile)
+            write_blocks(self._fd, position, list(blocks), sync, file._fd, bytes(block))
 
     def sync(self) -> None:
         """Make what was written survive a crash."""

@@ -171,8 +171,7 @@ def _begin_again(catalog: Catalog, file: File, path: str, base: int, now_us: int
 
 def _rewrite(file: File, start: int, end: int) -> None:
     """Write bytes again that may never have reached the disk: a sync that failed once says nothing when tried again."""
-    while start < end:
-        block = file.read_at(start, min(COPY_BYTES, end - start))
+    while start < end and (block := file.read_at(start, min(COPY_BYTES, end - start))):
         file.write_at(start, [block])
         start += len(block)
 

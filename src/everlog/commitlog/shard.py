@@ -91,7 +91,7 @@ class ShardLog:
         settings, catalog = self.settings, self._catalog
         found = recover(catalog, random_bytes, now_us(), not_below)
         gathering = Gathering(settings, found.end)
-        writer = SegmentWriter(catalog, settings.durability == "fsync", now_us)
+        writer = SegmentWriter(catalog, found.mark, found.end, found.layout, settings.durability == "fsync", now_us)
         segment, first_time = found.end, 0
         if found.segment is not None:
             writer.adopt(found.segment, found.position)
@@ -99,7 +99,7 @@ class ShardLog:
         gathering.continue_segment(segment, found.position, found.names, first_time, found.last_time)
         if found.segment is not None and found.segment.contents is not None:
             found.segment.contents.table = gathering.table
-        committer = Committer(gathering, writer, self._tail, found.mark, settings.durability, found.layout)
+        committer = Committer(gathering, writer, self._tail, settings.durability)
         upkeep = Upkeep(catalog, committer, settings, indexer)
         committer.completed = upkeep.completed
         committer.announce = self._announce

@@ -12,7 +12,7 @@ from random import Random
 from typing import TypeVar
 
 from everlog.base import StorageError
-from everlog.commitlog.ports import Block
+from everlog.commitlog.ports import Block, Note
 
 T = TypeVar("T")
 Fault = Callable[[str, str], int | None]  # (kind of call, path) -> errno to fail with, or None
@@ -58,7 +58,7 @@ class SimulatedFile:
         self._call("read")
         return bytes(self._inode.seen[position : position + size])
 
-    def write_at(self, position: int, blocks: Sequence[Block]) -> None:
+    def write_at(self, position: int, blocks: Sequence[Block], note: Note | None = None) -> None:
         block = b"".join(blocks)
         try:
             self._call("write")
@@ -67,14 +67,18 @@ class SimulatedFile:
             raise
         self._change((position, block))
         self._disk.tick()
+        if note is not None:
+            note[0].write_at(0, [note[1]])
 
     def _change(self, change: Change) -> None:
         self._inode.changes.append(change)
         _apply(self._inode.seen, change)
 
-    def commit_at(self, position: int, blocks: Sequence[Block]) -> None:
+    def commit_at(self, position: int, blocks: Sequence[Block], note: Note | None = None) -> None:
         self.write_at(position, blocks)
         self.sync()
+        if note is not None:
+            note[0].write_at(0, [note[1]])
 
     def sync(self) -> None:
         inode = self._inode

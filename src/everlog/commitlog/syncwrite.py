@@ -1,25 +1,24 @@
-"""Writes blocks to a file, and syncs it, in one stretch without the interpreter lock.
+"""Writes blocks to a file, syncs it and says so in another, in one stretch without the interpreter lock.
 
-Between a write and a sync the committer would else have to win the interpreter lock back from a busy broker thread.
+Between these calls a committer would else have to win the interpreter lock back from a busy broker thread each time.
+The primitive is `rawwrite`'s.
 """
 
 import os
-from collections.abc import Sequence
 
-MAX_BLOCKS = 1000  # of one vectored write; the system's limit is 1,024
+import cython
+
+if not cython.compiled:
+    from everlog.commitlog.rawwrite import Buffer, write_all
 
 
-def write_blocks(fd: int, position: int, blocks: Sequence[bytes | bytearray | memoryview], sync: bool) -> None:
-    """All of the blocks, one behind the other, then fdatasync if asked; OSError when any of it fails."""
-    for first in range(0, len(blocks), MAX_BLOCKS):
-        rest = list(blocks[first : first + MAX_BLOCKS])
-        while rest:
-            written = os.pwritev(fd, rest, position)
-            position += written
-            while rest and written >= len(rest[0]):
-                written -= len(rest[0])
-                del rest[0]
-            if written:
-                rest[0] = memoryview(rest[0])[written:]
-    if sync:
-        os.fdatasync(fd)
+def write_blocks(
+    fd: int, position: int, blocks: list[Buffer], sync: bool, mark_fd: int = -1, mark: bytes = b""
+) -> None:
+    """All of the blocks, one behind the other, then fdatasync if asked; OSError when any of it fails.
+
+    After that, and only then, `mark` is written to the beginning of `mark_fd` if that is a file.
+    """
+    failed = write_all(fd, position, blocks, sync, mark_fd, mark)
+    if failed:
+        raise OSError(failed, os.strerror(failed))

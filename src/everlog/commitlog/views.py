@@ -33,6 +33,8 @@ class SegmentView:
                 self._contents = self._open()
             except FileNotFoundError as error:
                 raise Unavailable(f"the segment at offset {self.base_offset} was removed by retention") from error
+            if self.sealed:
+                self.bytes = self._contents.file.size()  # it may have been merged since
         return self._contents
 
     @property

@@ -1,5 +1,6 @@
 """A thread that runs a step whenever it is woken: no timer, no polling."""
 
+import contextlib
 import threading
 from collections.abc import Callable
 
@@ -10,28 +11,33 @@ class Worker:
     def __init__(self, name: str, step: Callable[[], bool], gave_up: Callable[[Exception], None]) -> None:
         self._step = step
         self._gave_up = gave_up
-        self._wanted = threading.Event()
+        self._gate = threading.Lock()  # open when a step is wanted; an Event costs several times as much
+        self._gate.acquire()
+        self._wanted = False
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def wake(self) -> None:
         """Ask for a step; cheap when one is asked for already."""
-        if not self._wanted.is_set():
-            self._wanted.set()
+        if not self._wanted:
+            self._wanted = True
+            with contextlib.suppress(RuntimeError):  # two at once: the first has opened it
+                self._gate.release()
 
     def stop(self) -> None:
         """Finish the step at hand and end."""
         self._stopping = True
-        self._wanted.set()
+        with contextlib.suppress(RuntimeError):
+            self._gate.release()
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
     def _run(self) -> None:
         try:
             while not self._stopping:
-                self._wanted.wait()
-                self._wanted.clear()
+                self._gate.acquire()
+                self._wanted = False  # before the step, so that what is wanted during it is not forgotten
                 while not self._stopping and self._step():
                     pass
         except Exception as error:  # noqa: BLE001 - the thread is the edge that gives up

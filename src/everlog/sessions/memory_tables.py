@@ -1,9 +1,6 @@
 """Session tables in memory: for tests, and for a broker that is to forget everything."""
 
-from dataclasses import replace
-
-from everlog.sessions.session import Subscribed
-from everlog.sessions.tables import Changes, Cursor, SessionRow, Snapshot, StoredSession
+from everlog.sessions.tables import Changes, Cursor, SessionRow, Snapshot, StoredSession, SubscriptionRow
 
 
 class MemoryTables:
@@ -11,7 +8,7 @@ class MemoryTables:
 
     def __init__(self) -> None:
         self._rows: dict[str, SessionRow] = {}
-        self._subscriptions: dict[str, dict[str, Subscribed]] = {}
+        self._subscriptions: dict[str, dict[str, SubscriptionRow]] = {}
         self._cursors: dict[str, Cursor] = {}
         self._retained: dict[str, bytes] = {}
         self._routed: tuple[int, ...] = ()
@@ -45,7 +42,7 @@ class MemoryTables:
             filters[subscribed.filter] = subscribed
             self._subscriptions[client_id] = dict(sorted(filters.items(), key=lambda item: item[0].encode()))
         for client_id, cursor in changes.cursors:
-            self._cursors[client_id] = replace(cursor)
+            self._cursors[client_id] = cursor
         for topic, message in changes.retained:
             if message is None:
                 self._retained.pop(topic, None)

@@ -6,22 +6,19 @@ that is away costs one byte string, not a tree of objects.
 
 import re
 import struct
-from typing import Any
 
 import msgspec
 
 from everlog.base import PeerError, StorageError
 from everlog.mqtt import Connect, Will, decode, encode, read_fixed_header
 from everlog.sessions.session import Subscribed
-from everlog.sessions.tables import Cursor, SessionRow, StoredSession
+from everlog.sessions.tables import StoredSession, SubscriptionRow
 
 ID_SET_BYTES = 8192  # one bit for each packet id
 _STRETCH = struct.Struct("<HH")
 _UNSURE = struct.Struct("<BQI")
 _INFLIGHT = struct.Struct("<HBQ")
 _NOT_ZERO = re.compile(rb"[^\x00]+")
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[Any]).decode
 
 
 def pack_ids(bits: bytes | bytearray | None) -> bytes:
@@ -47,20 +44,20 @@ def unpack_ids(packed: bytes) -> bytearray:
 
 def pack_offsets(offsets: tuple[int, ...]) -> bytes:
     """Offsets, one for each shard; -1 is allowed."""
-    return struct.pack(f"<{len(offsets)}q", *offsets)
+    return struct.pack(f"<{len(offsets)}q", *offsets) if offsets else b""
 
 
 def unpack_offsets(packed: bytes) -> tuple[int, ...]:
     """The offsets."""
-    return struct.unpack(f"<{len(packed) // 8}q", packed)
+    return struct.unpack(f"<{len(packed) // 8}q", packed) if packed else ()
 
 
-def pack_unsure(entries: tuple[tuple[int, int, bytes], ...]) -> bytes:
+def pack_unsure(entries: list[tuple[int, int, bytes]]) -> bytes:
     """Packet ids with the shard and the offset that tell whether they count."""
     return b"".join(_UNSURE.pack(shard, end, len(ids)) + ids for shard, end, ids in entries)
 
 
-def unpack_unsure(packed: bytes) -> tuple[tuple[int, int, bytes], ...]:
+def unpack_unsure(packed: bytes) -> list[tuple[int, int, bytes]]:
     """The entries."""
     entries = []
     at = 0
@@ -70,7 +67,7 @@ def unpack_unsure(packed: bytes) -> tuple[tuple[int, int, bytes], ...]:
         if at > len(packed):
             raise StorageError("a list of packet ids ends in the middle")
         entries.append((shard, end, packed[at - size : at]))
-    return tuple(entries)
+    return entries
 
 
 def unpack_inflight(packed: bytes) -> list[tuple[int, int, int]]:
@@ -102,41 +99,19 @@ def unpack_will(packed: bytes | None) -> Will | None:
     return packet.will
 
 
-def pack_options(one: Subscribed) -> int:
-    """A subscription's options as in the SUBSCRIBE packet (section 3.8.3.1)."""
-    return one.qos | one.no_local << 2 | one.retain_as_published << 3 | one.retain_handling << 4
+def pack_subscription(one: Subscribed) -> SubscriptionRow:
+    """A subscription as it is stored; the options byte is that of the SUBSCRIBE packet (section 3.8.3.1)."""
+    options = one.qos | one.no_local << 2 | one.retain_as_published << 3 | one.retain_handling << 4
+    return SubscriptionRow(one.filter, options, one.identifier, pack_offsets(one.since))
 
 
-def unpack_subscription(text: str, options: int, identifier: int, since: bytes) -> Subscribed:
-    """A subscription from its options byte."""
+def unpack_subscription(row: SubscriptionRow) -> Subscribed:
+    """The subscription."""
+    bits = row.options
     return Subscribed(
-        text, options & 3, bool(options & 4), bool(options & 8), options >> 4 & 3, identifier, unpack_offsets(since)
+        row.filter, bits & 3, bool(bits & 4), bool(bits & 8), bits >> 4 & 3, row.identifier, unpack_offsets(row.since)
     )
 
 
-def pack_session(stored: StoredSession) -> bytes:
-    """Everything but the client id."""
-    row, cursor = stored.row, stored.cursor
-    subscriptions = [
-        (one.filter, pack_options(one), one.identifier, pack_offsets(one.since)) for one in stored.subscriptions
-    ]
-    return _encode(
-        (
-            (row.user, row.version, row.expiry_s, row.away_us, pack_will(row.will)),
-            subscriptions,
-            (cursor.positions, cursor.next_id, cursor.inflight, cursor.received, cursor.unsure, cursor.doubt),
-        )
-    )
-
-
-def unpack_session(client_id: str, packed: bytes) -> StoredSession:
-    """The session again."""
-    (user, version, expiry_s, away_us, will), subscriptions, state = _decode(packed)
-    positions, next_id, inflight, received, unsure, doubt = state
-    return StoredSession(
-        SessionRow(client_id, user, version, expiry_s, away_us, unpack_will(will)),
-        tuple(unpack_subscription(*one) for one in subscriptions),
-        Cursor(
-            tuple(positions), next_id, inflight, received, tuple((s, e, ids) for s, e, ids in unsure), tuple(doubt)
-        ),
-    )
+pack_session = msgspec.msgpack.Encoder().encode
+unpack_session = msgspec.msgpack.Decoder(StoredSession).decode

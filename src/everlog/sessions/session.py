@@ -8,9 +8,13 @@ messages that are in no log wait in a queue of at most `queue_bytes`; beyond it 
 from collections import deque
 from dataclasses import dataclass, field
 
-from everlog.base import Records, gather
-from everlog.mqtt import MAX_PACKET_BYTES, PublishWriter
+from everlog.mqtt import MAX_PACKET_BYTES, PublishWriter, Will
+from everlog.sessions.pieces import Delivery, Piece, held
+from everlog.sessions.unlogged import Unlogged, with_ids
 from everlog.sessions.window import NOT_KEPT, Window
+
+__all__ = ["Counters", "Delivery", "Piece", "Session", "Subscribed"]
+_MAX_OWN = 10_000  # stretches of the session's own messages that it must not get; of more, the oldest are forgotten
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,35 +28,6 @@ class Subscribed:
     retain_handling: int = 0
     identifier: int = 0
     since: tuple[int, ...] = ()
-
-
-@dataclass(eq=False, slots=True)
-class Delivery:
-    """How messages of some topics go to one session: the sum of its subscriptions that match them."""
-
-    session: "Session"
-    qos: int
-    identifiers: bytes = b""
-    retain_as_published: bool = False
-    no_local: bool = False
-
-
-@dataclass(slots=True)
-class Piece:
-    """Rows of a batch on their way to a session."""
-
-    records: Records
-    rows: bytearray | None
-    start: int
-    stop: int
-    delivery: Delivery
-    bytes: int = 0
-
-    def row(self) -> int:
-        """The first row that is left."""
-        if self.rows is None:
-            return self.start
-        return int.from_bytes(self.rows[4 * self.start : 4 * self.start + 4], "little")
 
 
 @dataclass(slots=True)
@@ -81,11 +56,21 @@ class Session:
     user: str | None = None
     ready: bool = False  # connected, and its output has room
     over_quota: bool = False
+    no_local: int = 0  # how many of its subscriptions have No Local
+    again: deque[tuple[int, int, int]] | None = None  # what was under way at the last connection, to be sent again
+    unlogged: Unlogged | None = None
+    _own: dict[int, list[tuple[int, int]]] | None = None  # shard -> stretches of offsets that it published itself
     _window: Window | None = None
     _received: bytearray | None = None
     _queue: deque[Piece] | None = None
     queued_bytes: int = 0
     _writers: dict[tuple[bytes, bool], PublishWriter] = field(default_factory=dict)
+    away_us: int = 0  # when its client left, 0 while it is there
+    kept: bool = False  # it was durable when it began: its filters are kept, and the tables know it
+    will: Will | None = None  # what is published when the client stays away too long
+    ahead: bool = False  # packet ids of QoS 2 messages were given that no table knows of yet
+    unsure: list[tuple[int, int, bytes]] = field(default_factory=list)  # shard, end, QoS 2 ids not known committed
+    doubt: dict[int, int] = field(default_factory=dict)  # shard -> below it, messages may have been sent before
 
     @property
     def durable(self) -> bool:
@@ -112,9 +97,28 @@ class Session:
         return self._received
 
     @property
+    def known_ids(self) -> bytearray | None:
+        """The same set, or None while it was never needed."""
+        return self._received
+
+    @property
+    def next_id(self) -> int:
+        """The packet id that the next message gets."""
+        return 1 if self._window is None else self._window.next_id
+
+    def packed_inflight(self) -> bytes:
+        """What is under way, as `Window.packed` gives it."""
+        return b"" if self._window is None else self._window.packed()
+
+    @property
     def waiting(self) -> bool:
         """Whether anything is left to hand over when there is room again."""
-        return bool(self._queue) or bool(self.lag)
+        return bool(self._queue) or bool(self.lag) or bool(self.again)
+
+    @property
+    def queued(self) -> bool:
+        """Whether messages that are in no log wait."""
+        return bool(self._queue)
 
     def pending(self) -> list[tuple[int, int, int]]:
         """What is under way, oldest first: (packet id, state, position)."""
@@ -125,6 +129,7 @@ class Session:
         return (
             self.ready
             and not self._queue
+            and not self.again
             and shard not in self.lag
             and self.max_aliases == 0
             and self.max_packet_bytes >= MAX_PACKET_BYTES
@@ -151,11 +156,26 @@ class Session:
         self._writers.clear()
         if self._window is not None:
             self._window.limit = max_inflight
+        self.no_local = sum(one.no_local for one in self.subscriptions.values())
+        self.over_quota = False
         self.ready = True
+
+    def published(self, shard: int, start: int, end: int, floor: int) -> None:
+        """These offsets are its own messages; below `floor` it has been handed everything."""
+        if self._own is None:
+            self._own = {}
+        stretches = [one for one in self._own.get(shard, ()) if one[1] > floor]
+        if stretches and stretches[-1][1] == start:
+            start = stretches.pop()[0]
+        self._own[shard] = [*stretches[1 - _MAX_OWN :], (start, end)]
+
+    def own(self, shard: int) -> list[tuple[int, int]]:
+        """The stretches of offsets in a shard that it published itself, as far as it may still be handed them."""
+        return [] if self._own is None else self._own.get(shard, [])
 
     def push(self, piece: Piece, shard: int, now_us: int) -> bytes:
         """The bytes for as much of a piece as fits; the rest stays in the log, or waits if it is in none."""
-        if not self.ready or self._queue or shard in self.lag:
+        if not self.ready or self._queue or self.again or shard in self.lag:
             self._hold(piece, shard)
             return b""
         data = self._write(piece, shard, now_us)
@@ -190,32 +210,53 @@ class Session:
             counters.expired += writer.left_out
             return data
         window = self.window
+        again = bool(self.doubt) and self._in_doubt(piece, shard)
         out = []
         while piece.start < piece.stop:
             room = window.room()
             start = piece.start
-            data = writer.write(
-                piece.records, piece.rows, start, piece.stop, qos, window.next_id, now_us, False, room
-            )
+            data = writer.write(piece.records, piece.rows, start, piece.stop, qos, window.next_id, now_us, again, room)
+            first_id = window.next_id
             window.sent(writer, piece.records, piece.rows, start, shard)
+            if writer.ids_used and (piece.delivery.group is not None or (shard == NOT_KEPT and self.expiry_s)):
+                self._remember(piece, writer, first_id, start, shard)
             piece.start = writer.stopped_at
             counters.sent += writer.written
             counters.expired += writer.left_out
             out.append(data)
+            if qos == 2 and data and self.expiry_s:
+                self.ahead = True
             if piece.start == start:
                 break
         return out[0] if len(out) == 1 else b"".join(out)
 
+    def _remember(self, piece: Piece, writer: PublishWriter, first_id: int, start: int, shard: int) -> None:
+        if self.unlogged is None:
+            self.unlogged = Unlogged()
+        rows = Piece(piece.records, piece.rows, start, writer.stopped_at, piece.delivery)
+        if writer.ids_used < writer.stopped_at - start:
+            rows = with_ids(piece, start, writer.stopped_at, writer.scratch)
+        self.unlogged.add(first_id, rows, shard, self.window)
+
+    def _in_doubt(self, piece: Piece, shard: int) -> bool:
+        """[MQTT-3.3.1-1] whether a broker that crashed may have sent these; batches end where the log ended then."""
+        below = self.doubt.get(shard, 0)
+        if piece.records.offset(piece.row()) < below:
+            return True
+        if below:
+            del self.doubt[shard]
+        return False
+
     def _hold(self, piece: Piece, shard: int) -> None:
         """Leave a piece for later: in the log if it is there, else in the queue, within its limit."""
-        if shard != NOT_KEPT:
+        if shard != NOT_KEPT and piece.delivery.group is None:  # no other member's messages are found there
             self.lag.setdefault(shard, piece.records.offset(piece.row()))
             return
         if self._queue is None:
             self._queue = deque()
-        held = compact(piece)
-        self._queue.append(held)
-        self.queued_bytes += held.bytes
+        kept = held(piece)
+        self._queue.append(kept)
+        self.queued_bytes += kept.bytes
         while self.queued_bytes > self.queue_bytes:
             self._shed()
 
@@ -223,7 +264,7 @@ class Session:
         """The queue is over its limit: the oldest QoS 0 messages go; with none, the session is over its quota."""
         assert self._queue is not None
         for place, piece in enumerate(self._queue):
-            if piece.delivery.qos == 0:
+            if piece.at_most_once:
                 del self._queue[place]
                 break
         else:
@@ -236,20 +277,20 @@ class Session:
         """No connection serves the session any more; what waited in no log is gone with it."""
         self.ready = False
         self._writers.clear()
+        self.again = None
         if self._queue:
             self.counters.dropped += sum(piece.stop - piece.start for piece in self._queue)
             self._queue.clear()
             self.queued_bytes = 0
 
-
-def compact(piece: Piece) -> Piece:
-    """The same rows, in a batch of their own when they are few, so that a slow client does not hold large batches."""
-    records, count = piece.records, piece.stop - piece.start
-    if 2 * count < records.count:
-        if piece.rows is None:
-            rows = bytearray(b"".join(i.to_bytes(4, "little") for i in range(piece.start, piece.stop)))
-        else:
-            rows = piece.rows[4 * piece.start : 4 * piece.stop]
-        records = gather([(records, rows)], True)
-        return Piece(records, None, 0, count, piece.delivery, records.size)
-    return Piece(records, piece.rows, piece.start, piece.stop, piece.delivery, records.size)
+    def give_up_shared(self) -> list[Piece]:
+        """What a shared group gave to the session and another member must get: what waits, and, if the session ends
+        now, QoS 1 messages under way. [MQTT-4.8.2-5] a QoS 2 message that was sent goes to nobody else."""
+        shared = [piece for piece in self._queue or () if piece.delivery.group is not None]
+        if shared and self._queue is not None:
+            self._queue = deque(piece for piece in self._queue if piece.delivery.group is None)
+            self.queued_bytes = sum(piece.bytes for piece in self._queue)
+        if self.unlogged is None or self.durable:
+            return shared
+        sent = (self.unlogged.find(packet_id, position) for packet_id, state, position in self.pending() if state == 1)
+        return [*(piece for piece in sent if piece is not None and piece.delivery.group is not None), *shared]

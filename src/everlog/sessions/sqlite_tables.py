@@ -6,15 +6,15 @@ and never made anew. Used by one thread at a time, not always the same one.
 
 import os
 import sqlite3
-import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+from msgspec.structs import astuple
+
 from everlog.base import StorageError
 from everlog.sessions import packing
-from everlog.sessions.session import Subscribed
-from everlog.sessions.tables import Changes, Cursor, SessionRow, Snapshot, StoredSession
+from everlog.sessions.tables import Changes, Cursor, SessionRow, Snapshot, StoredSession, SubscriptionRow
 
 APPLICATION_ID = 0x4556_4C53  # "EVLS"
 VERSION = 1
@@ -46,8 +46,10 @@ _PUT_RETAINED = "INSERT INTO retained VALUES (?, ?) ON CONFLICT (topic) DO UPDAT
 _PUT_BROKER = "UPDATE broker SET routed = coalesce(?, routed), alive_us = coalesce(?, alive_us)"
 _SESSIONS = """SELECT s.client_id, user, version, expiry_s, away_us, will, positions, next_id, inflight, received,
     unsure, doubt FROM sessions s LEFT JOIN cursors USING (client_id) ORDER BY s.client_id"""
-_SUBSCRIPTIONS = "SELECT client_id, filter, options, identifier, since FROM subscriptions ORDER BY client_id, filter"
+_SUBSCRIPTIONS = """SELECT client_id, filter, options, identifier, since FROM subscriptions
+    WHERE client_id IN (SELECT client_id FROM sessions) ORDER BY client_id, filter"""
 
+_NO_CURSOR = Cursor()
 _T = TypeVar("_T")
 
 
@@ -103,10 +105,15 @@ class SqliteTables:
 
     def load(self) -> Snapshot:
         """Everything, a thousand rows at a time."""
-        found = self._guard(lambda: self._connection.execute("SELECT routed, alive_us FROM broker").fetchone())
+        execute = self._connection.execute
+        (verdict,) = self._guard(lambda: execute("PRAGMA quick_check(1)").fetchone())
+        if verdict != "ok":
+            raise StorageError(f"{self.path} is damaged: {verdict}", hint=_DAMAGED)
+        found = self._guard(lambda: execute("SELECT routed, alive_us FROM broker").fetchone())
         if found is None:
             raise StorageError(f"{self.path} is damaged: it does not say how far the broker was", hint=_DAMAGED)
-        return Snapshot(packing.unpack_offsets(found[0]), found[1], self._sessions(), self._retained())
+        retained: Iterator[Any] = self._rows("SELECT topic, message FROM retained ORDER BY topic")
+        return Snapshot(packing.unpack_offsets(found[0]), found[1], self._sessions(), retained)
 
     def _rows(self, query: str) -> Iterator[tuple[Any, ...]]:
         cursor = self._guard(lambda: self._connection.execute(query))
@@ -118,20 +125,12 @@ class SqliteTables:
         subscriptions = self._rows(_SUBSCRIPTIONS)
         following = next(subscriptions, None)
         for client_id, user, version, expiry_s, away_us, will, *state in self._rows(_SESSIONS):
-            try:
-                filters: list[Subscribed] = []
-                while following is not None and following[0].encode() <= client_id.encode():
-                    if following[0] == client_id:
-                        filters.append(packing.unpack_subscription(*following[1:]))
-                    following = next(subscriptions, None)
-                row = SessionRow(client_id, user, version, expiry_s, away_us, packing.unpack_will(will))
-                yield StoredSession(row, tuple(filters), _cursor(*state) if state[0] is not None else Cursor())
-            except (struct.error, AttributeError, TypeError) as error:
-                raise StorageError(f"{self.path}: session {client_id!r} can't be read: {error}", hint=_DAMAGED) from error
-
-    def _retained(self) -> Iterator[tuple[str, bytes]]:
-        for topic, message in self._rows("SELECT topic, message FROM retained ORDER BY topic"):
-            yield topic, message
+            filters: list[SubscriptionRow] = []
+            while following is not None and following[0] == client_id:
+                filters.append(SubscriptionRow(*following[1:]))
+                following = next(subscriptions, None)
+            row = SessionRow(client_id, user, version, expiry_s, away_us, will)
+            yield StoredSession(row, tuple(filters), Cursor(*state) if state[0] is not None else _NO_CURSOR)
 
     def apply(self, changes: Changes, durable: bool = False) -> None:
         """Write all of it in one transaction, synced if durable."""
@@ -158,13 +157,13 @@ class SqliteTables:
             for table in ("sessions", "subscriptions", "cursors"):
                 many(f"DELETE FROM {table} WHERE client_id = ?", ended)
         if changes.rows:
-            many(_PUT_SESSION, map(_session_values, changes.rows))
+            many(_PUT_SESSION, map(astuple, changes.rows))
         if changes.unsubscribed:
             many("DELETE FROM subscriptions WHERE client_id = ? AND filter = ?", changes.unsubscribed)
         if changes.subscribed:
-            many(_PUT_SUBSCRIPTION, (_subscription_values(*one) for one in changes.subscribed))
+            many(_PUT_SUBSCRIPTION, ((client_id, *astuple(one)) for client_id, one in changes.subscribed))
         if changes.cursors:
-            many(_PUT_CURSOR, (_cursor_values(*one) for one in changes.cursors))
+            many(_PUT_CURSOR, ((client_id, *astuple(cursor)) for client_id, cursor in changes.cursors))
         if changes.retained:
             gone = [(topic,) for topic, message in changes.retained if message is None]
             many("DELETE FROM retained WHERE topic = ?", gone)
@@ -176,34 +175,3 @@ class SqliteTables:
     def close(self) -> None:
         """Let go of the file, with the write-ahead log folded into it."""
         self._guard(self._connection.close)
-
-
-def _session_values(row: SessionRow) -> tuple[Any, ...]:
-    return row.client_id, row.user, row.version, row.expiry_s, row.away_us, packing.pack_will(row.will)
-
-
-def _subscription_values(client_id: str, one: Subscribed) -> tuple[Any, ...]:
-    return client_id, one.filter, packing.pack_options(one), one.identifier, packing.pack_offsets(one.since)
-
-
-def _cursor_values(client_id: str, cursor: Cursor) -> tuple[Any, ...]:
-    return (
-        client_id,
-        packing.pack_offsets(cursor.positions),
-        cursor.next_id,
-        cursor.inflight,
-        cursor.received,
-        packing.pack_unsure(cursor.unsure),
-        packing.pack_offsets(cursor.doubt),
-    )
-
-
-def _cursor(positions: bytes, next_id: int, inflight: bytes, received: bytes, unsure: bytes, doubt: bytes) -> Cursor:
-    return Cursor(
-        packing.unpack_offsets(positions),
-        next_id,
-        inflight,
-        received,
-        packing.unpack_unsure(unsure),
-        packing.unpack_offsets(doubt),
-    )

@@ -2,7 +2,7 @@ cimport cython
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
 
 from everlog.base.columns cimport AckRun
-from everlog.base.memory cimport pointer, u16s, u32s, u64s
+from everlog.base.memory cimport pointer, put64, u16s, u32s, u64s
 from everlog.base.records cimport Records
 from everlog.mqtt.outbound cimport PublishWriter
 
@@ -24,7 +24,7 @@ cdef class Window:
     cdef bytearray states, positions
     cdef readonly dict parked
 
-    @cython.locals(free=Py_ssize_t)
+    @cython.locals(free=Py_ssize_t, longest=Py_ssize_t)
     cpdef Py_ssize_t room(self) except -1
 
     @cython.locals(count=Py_ssize_t, used=Py_ssize_t, lengths="uint32_t*", chosen="uint32_t*", every=bint,
@@ -39,11 +39,25 @@ cdef class Window:
     @cython.locals(positions="uint64_t*", k=Py_ssize_t, slot=Py_ssize_t)
     cpdef list pending(self)
 
+    @cython.locals(out="unsigned char*", at=Py_ssize_t, positions="uint64_t*", states="unsigned char*", k=Py_ssize_t,
+                   slot=Py_ssize_t)
+    cpdef bytes packed(self)
+
+    @cython.locals(delta=Py_ssize_t, found=int)
+    cpdef int state(self, int packet_id) except -1
+
+    @cython.locals(delta=Py_ssize_t)
+    cpdef forget(self, int packet_id)
+
     @cython.locals(size=Py_ssize_t, k=Py_ssize_t, old=Py_ssize_t)
     cdef int _grow(self, Py_ssize_t span) except -1
 
     @cython.locals(positions="uint64_t*", slot=Py_ssize_t)
     cdef int _park(self, Py_ssize_t count) except -1
 
+    @cython.locals(packet_id=int, delta=Py_ssize_t, k=Py_ssize_t)
     cdef Py_ssize_t _clear_of_parked(self, Py_ssize_t free) except -1
     cdef int _acked_parked(self, int packet_id, int kind, int reason, bytearray released) except -1
+
+
+cdef Py_ssize_t put_entry(unsigned char* out, Py_ssize_t at, int packet_id, int state, uint64_t position) except -1

@@ -11,7 +11,7 @@ from everlog.base import UsageError
 
 if not cython.compiled:
     from everlog.base.columns import AckRun
-    from everlog.base.memory import pointer, u16s, u32s, u64s
+    from everlog.base.memory import pointer, put64, u16s, u32s, u64s
     from everlog.base.records import Records
     from everlog.mqtt import PublishWriter
 
@@ -23,6 +23,7 @@ if not cython.compiled:
 RELEASED = 3  # the state of a QoS 2 message that was received and not yet completed
 NOT_KEPT = 0xFF  # the shard of a message that is in no log
 _SMALLEST_RING = 16
+_PACKED_BYTES = 11
 
 
 class Window:
@@ -51,11 +52,14 @@ class Window:
         free = self.limit - self.inflight
         if free <= 0:
             return 0
-        if self.span + free > IDS - 1:
-            self._park(self.span + free - (IDS - 1))
+        longest = 2 * self.limit if self.limit > _SMALLEST_RING else 2 * _SMALLEST_RING
+        if longest > IDS - 1:
+            longest = IDS - 1
+        if self.span + free > longest:
+            self._park(self.span + free - longest)
         if self.parked:
             return self._clear_of_parked(free)
-        return free
+        return free if self.span + free < IDS else IDS - 1 - self.span
 
     def sent(self, writer: PublishWriter, records: Records, rows: bytearray | None, start: int, shard: int) -> None:
         """Take in what `writer` has just written of these records, from row `start` on."""
@@ -122,8 +126,7 @@ class Window:
 
     def pending(self) -> list[tuple[int, int, int]]:
         """What is under way, oldest first: (packet id, state, position); state 1 and 2 are the QoS sent, 3 released."""
-        parked = sorted([(position, packet_id, state) for packet_id, (state, position) in self.parked.items()])
-        waiting = [(packet_id, state, position) for position, packet_id, state in parked]
+        waiting = [(packet_id, state, position) for packet_id, (state, position) in self.parked.items()]
         positions = u64s(self.positions)
         for k in range(self.span):
             slot = (self.head + k) & self.mask
@@ -131,12 +134,55 @@ class Window:
                 waiting.append(((self.head_id - 1 + k) % IDS + 1, self.states[slot], positions[slot]))
         return waiting
 
+    def packed(self) -> bytes:
+        """What is under way, as `pending` gives it, 11 bytes each: id, state, position, lowest byte first."""
+        parked = [(packet_id, state, position) for packet_id, (state, position) in self.parked.items()]
+        block = bytearray(_PACKED_BYTES * self.inflight)
+        out = pointer(block)
+        at = 0
+        if len(parked) > self.inflight:
+            raise UsageError("more messages are parked than are under way")
+        for packet_id, state, position in parked:
+            at = put_entry(out, at, packet_id, state, position)
+        positions = u64s(self.positions)
+        states = pointer(self.states)
+        for k in range(self.span):
+            slot = (self.head + k) & self.mask
+            if states[slot] != _DONE and at < len(block):
+                at = put_entry(out, at, (self.head_id - 1 + k) % IDS + 1, states[slot], positions[slot])
+        return bytes(block)
+
     def restore(self, pending: list[tuple[int, int, int]], next_id: int) -> None:
         """Begin with what was under way before, all of it parked, and go on from `next_id`."""
         self.parked = {packet_id: (state, position) for packet_id, state, position in pending}
         self.inflight = len(self.parked)
+        self.states = bytearray(len(self.states))
+        self.head = 0
         self.span = 0
         self.head_id = next_id
+
+    def state(self, packet_id: int) -> int:
+        """The state of an id: 1 and 2 are the QoS sent, 3 released, 0 not under way."""
+        delta = packet_id - self.head_id
+        if delta < 0:
+            delta += IDS
+        if delta < self.span:
+            found = self.states[(self.head + delta) & self.mask]
+            if found != _DONE:
+                return found
+        entry = self.parked.get(packet_id)
+        return _DONE if entry is None else entry[0]
+
+    def forget(self, packet_id: int) -> None:
+        """A message can't be sent again: as if it had been acknowledged."""
+        if self.parked.pop(packet_id, None) is not None:
+            self.inflight -= 1
+        elif self.state(packet_id) != _DONE:
+            delta = packet_id - self.head_id
+            if delta < 0:
+                delta += IDS
+            self.states[(self.head + delta) & self.mask] = _DONE
+            self.inflight -= 1
 
     def _grow(self, span: int) -> int:
         size = self.mask + 1
@@ -172,13 +218,25 @@ class Window:
     def _clear_of_parked(self, free: int) -> int:
         """How many of the next ids are not parked, after passing over those that are."""
         while self.next_id in self.parked:
+            if self.span + 1 + free > IDS - 1:  # the ring must not meet itself
+                self._park(1)
             self._grow(self.span + 1)
             if self.span == 0:
                 self.head_id = self.head_id + 1 if self.head_id < IDS else 1
             else:
                 self.states[(self.head + self.span) & self.mask] = _DONE
                 self.span += 1
+        if self.span + free > IDS - 1:
+            free = IDS - 1 - self.span
         packet_id = self.next_id
+        if len(self.parked) < free:
+            for each in self.parked:
+                delta = each - packet_id
+                if delta < 0:
+                    delta += IDS
+                if delta < free:
+                    free = delta
+            return free
         for k in range(free):
             if (packet_id - 1 + k) % IDS + 1 in self.parked:
                 return k
@@ -198,3 +256,12 @@ class Window:
             del self.parked[packet_id]
             self.inflight -= 1
         return 0
+
+
+def put_entry(out: bytearray, at: int, packet_id: int, state: int, position: int) -> int:
+    """Write a packed entry; where the next one goes."""
+    out[at] = packet_id & 0xFF
+    out[at + 1] = packet_id >> 8
+    out[at + 2] = state
+    put64(out, at + 3, position)
+    return at + 11

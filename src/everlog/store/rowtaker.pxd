@@ -43,7 +43,8 @@ cdef class RowTaker:
 
     @cython.locals(raw="const unsigned char*", batch=Py_ssize_t, opened=Py_ssize_t, previous=Py_ssize_t,
                    total=Py_ssize_t, first_time=uint64_t, n=Py_ssize_t, k=Py_ssize_t, row=Py_ssize_t,
-                   which=Py_ssize_t, begin=Py_ssize_t, end=Py_ssize_t, time_us=uint64_t)
+                   which=Py_ssize_t, begin=Py_ssize_t, end=Py_ssize_t, time_us=uint64_t,
+                   later=Py_ssize_t)
     cdef Py_ssize_t _locate(self, uint64_t* rows, Py_ssize_t first, Py_ssize_t stop, uint32_t* chosen,
                             Py_ssize_t wanted, Py_ssize_t max_bytes, uint64_t* place, uint64_t* note) noexcept nogil
 

@@ -203,6 +203,14 @@ class RowTaker:
                 if not self._open(batch, place):
                     return -1
                 opened = batch
+            if k + _AHEAD < stop:
+                later = (rows[k + _AHEAD] >> 32) - self.start_of[batch]
+                if 0 <= later < self.count_of[batch]:
+                    ahead(raw, place[5] + 4 * later)
+                    ahead(raw, place[2] + 4 * later)
+                    ahead(raw, place[1] + 4 * later)
+                    ahead(raw, place[6] + 4 * later)
+                    ahead(raw, place[3] + later)
             row -= self.start_of[batch]
             begin = get32(raw, place[5] + 4 * row)
             end = get32(raw, place[5] + 4 * row + 4)
@@ -256,6 +264,7 @@ class RowTaker:
             if k + _AHEAD < count:
                 ahead(raw, note[n + _AHEAD * _NOTE_WORDS])
                 ahead(raw, note[n + _AHEAD * _NOTE_WORDS] + 64)
+                ahead(raw, note[n + _AHEAD * _NOTE_WORDS] + 128)
             check = marked(mark, note[n + 4], note[n + 7])
             if with_properties:
                 copy(out, plan.properties + property_at, raw, note[n + 2], note[n + 3])

@@ -14,6 +14,7 @@ from pyroaring import BitMap
 
 from everlog.base import StorageError, TopicTable, Unavailable
 from everlog.commitlog import BatchIndex, SegmentView, ShardLog, SideSection
+from everlog.store.choice import Choice
 from everlog.store.indexer import HEADER, read_plan
 from everlog.store.rowfinder import RowFinder
 from everlog.store.rowtaker import RowTaker
@@ -30,6 +31,7 @@ class SealedSegment:
     def __init__(self, view: SegmentView, section: SideSection, cache: SectionCache) -> None:
         """StorageError when the parts do not fit together."""
         self.view = view
+        self.choices: dict[tuple[Filter, ...], Choice] = {}  # what readers want of it; see `selection`
         self.end_offset = view.end_offset
         self.batches: BatchIndex = view.batches()
         plan = read_plan(section.read_at(0, HEADER.size), section.size)

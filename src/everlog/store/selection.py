@@ -5,47 +5,58 @@ Owned by one reader.
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
 
-from everlog.base import Records, TopicTable
+from everlog.base import Records, StorageError
+from everlog.store.choice import Choice
 from everlog.store.rowfinder import to_flags
 from everlog.store.sealed import SealedSegment
-from everlog.store.wanted import Wanted
 from everlog.topics import Filter
 
 SPARSE = 4  # fewer than one row in so many wanted: fetch rows one by one; else read all and leave rows out
 WINDOW_ROWS = 4096  # found at once, at least
+SHARED_CHOICES = 16  # a segment; beyond it the oldest is let go
+SHARED_TOPICS = 65_536  # a choice of more topics is its reader's alone
+
+
+def choose(segment: SealedSegment, filters: tuple[Filter, ...]) -> Choice:
+    """What the filters want of a segment; StorageError when its index can't be trusted."""
+    known = segment.choices.get(filters)
+    if known is not None:
+        return known
+    choice = _choose(segment, filters)
+    if choice.table is not None and len(choice.table) <= SHARED_TOPICS:
+        segment.choices[filters] = choice
+        for oldest in list(segment.choices)[:-SHARED_CHOICES]:
+            segment.choices.pop(oldest, None)
+    return choice
+
+
+def _choose(segment: SealedSegment, filters: tuple[Filter, ...]) -> Choice:
+    topics = segment.match(filters)
+    if not topics:
+        return Choice(is_empty=True)
+    if len(topics) == segment.index.topic_count:
+        return Choice(is_all=True)
+    ids = bytearray(topics.to_array().tobytes())
+    if segment.finder.count(ids) * SPARSE > segment.finder.rows:
+        return Choice(wanted=to_flags(ids, segment.index.topic_count))
+    chosen = segment.finder.choose(ids)
+    if chosen is None:
+        raise StorageError(f"the row lists of the segment at offset {segment.view.base_offset} fail their check")
+    return Choice(ids=ids, table=chosen[0], total=chosen[1])
 
 
 class Selection:
-    """The part of a segment that some filters want. `ids` is None unless rows are to be fetched one by one."""
+    """The part of a segment that some filters want, and the window of its rows that a reader is in."""
 
-    def __init__(self, segment: SealedSegment, filters: Sequence[Filter]) -> None:
+    def __init__(self, segment: SealedSegment, filters: tuple[Filter, ...]) -> None:
         """StorageError when the index can't be trusted."""
         self.segment = segment
-        self.ids: bytearray | None = None
-        self.wanted: Wanted | None = None
-        topics = segment.match(filters)
-        self.is_empty = not topics
-        self.is_all = len(topics) == segment.index.topic_count
+        self.choice = choose(segment, filters)
         self.fits = True  # False once the segment turned out not to be what its index says
-        self._table = TopicTable()
-        self._total = 0
         self._found = memoryview(b"").cast("Q")
         self._rows = bytearray()
         self._first = self._stop = 0  # rows that the window covers
-        if self.is_empty or self.is_all:
-            return
-        ids = bytearray(topics.to_array().tobytes())
-        if segment.finder.count(ids) * SPARSE > segment.finder.rows:
-            self.wanted = Wanted(segment.table, to_flags(ids, segment.index.topic_count))
-            return
-        chosen = segment.finder.choose(ids)
-        if chosen is None:
-            self.fits = False
-            return
-        self._table, self._total = chosen
-        self.ids = ids
 
     def take(self, offset: int, max_records: int, max_bytes: int) -> tuple[Records | None, int]:
         """The next wanted records from an offset on, as one batch, and the offset behind them.
@@ -53,8 +64,9 @@ class Selection:
         None with the segment's end when there are no more; None with the offset itself, and `fits` False, when rows
         are not what the lists say.
         """
-        assert self.ids is not None
-        segment = self.segment
+        segment, choice = self.segment, self.choice
+        assert choice.ids is not None
+        assert choice.table is not None
         row = segment.row_at(offset)
         while row < segment.finder.rows:
             if not self._first <= row < self._stop and not self._look(row, max_records):
@@ -63,7 +75,7 @@ class Selection:
             place = bisect_left(self._found, row << 32)
             if place < len(self._found):
                 stop = min(len(self._found), place + max_records)
-                records = segment.taker.take(self._rows, place, stop, self.ids, self._table, max_bytes)
+                records = segment.taker.take(self._rows, place, stop, choice.ids, choice.table, max_bytes)
                 if records is None:
                     self.fits = False
                     return None, offset
@@ -74,12 +86,12 @@ class Selection:
 
     def _look(self, row: int, max_records: int) -> bool:
         """Move the window to a row; wide enough that looking costs little beside fetching."""
-        assert self.ids is not None
-        finder = self.segment.finder
-        several = max(WINDOW_ROWS, 4 * max_records, len(self.ids))
-        span = several * finder.rows // max(self._total, 1)
+        choice, finder = self.choice, self.segment.finder
+        assert choice.ids is not None
+        several = max(WINDOW_ROWS, 4 * max_records, len(choice.ids))
+        span = several * finder.rows // max(choice.total, 1)
         stop = min(finder.rows, row + max(span, 1))
-        rows = finder.find(self.ids, row, stop)
+        rows = finder.find(choice.ids, row, stop)
         if rows is None:
             return False
         self._found = memoryview(b"").cast("Q")

@@ -3,15 +3,13 @@
 What is wanted of the segment at hand is kept between steps. Owned by one reader; not for two threads at once.
 """
 
-from collections.abc import Sequence
-
 from everlog.base import Records, StorageError, gather, select
 from everlog.commitlog import ShardLog
 from everlog.store.port import Found, Lost, ReadResult
 from everlog.store.recent import RecentBatches
 from everlog.store.sealed import SealedSegment, SealedSegments
 from everlog.store.selection import Selection
-from everlog.store.wanted import SharedPostings, WantedTables
+from everlog.store.wanted import SharedPostings, Wanted, WantedTables
 from everlog.topics import Filter
 
 CHUNK_BYTES = 1 << 20  # read from the log at once, less for a small step
@@ -30,7 +28,7 @@ class ShardReader:
         number: int,
         log: ShardLog,
         sealed: SealedSegments,
-        filters: Sequence[Filter] | None,
+        filters: tuple[Filter, ...] | None,
         shared: SharedPostings,
         recent: RecentBatches,
     ) -> None:
@@ -57,9 +55,9 @@ class ShardReader:
             step.lose(min(start, committed))
         while step.offset < committed and step.has_room:
             selection = self._select(step.offset)
-            if selection is not None and selection.is_empty:
+            if selection is not None and selection.choice.is_empty:
                 step.offset = selection.segment.end_offset
-            elif selection is not None and selection.ids is not None and selection.fits:
+            elif selection is not None and selection.choice.ids is not None:
                 self._fetch(step, selection)
             elif not self._scan(step, committed, selection):
                 break
@@ -81,10 +79,8 @@ class ShardReader:
         except StorageError:
             self._distrust(segment)
             return None
-        if not self._selection.fits:
-            self._distrust(segment)
-        elif self._selection.wanted is not None:
-            self._tables.keep(self._selection.wanted)
+        if self._selection.choice.wanted is not None:
+            self._tables.keep(Wanted(segment.table, self._selection.choice.wanted))
         return self._selection
 
     def _distrust(self, segment: SealedSegment) -> None:
@@ -107,7 +103,7 @@ class ShardReader:
         if not batches:
             step.lose(committed)  # nothing readable is left below what is committed
             return False
-        whole = self._filters is None or (selection is not None and selection.is_all)
+        whole = self._filters is None or (selection is not None and selection.choice.is_all)
         for records in batches:
             if records.base_offset > step.offset:
                 step.lose(records.base_offset)

@@ -169,7 +169,7 @@ def test_an_anonymous_client_has_no_value_for_u():
         ("everyone read a b", "1:17", "more behind"),
         ("everyone read a/#/b", "1:15", "no topic filter"),
         ("everyone read a/%x/b", "1:17", "none of %u, %c"),
-        ("everyone read a/50%", "1:18", "none of %u, %c"),
+        ("everyone read a/50%", "1:19", "none of %u, %c"),
         ('user "bob read a', "1:6", "does not end"),
         ("everyone user bob read a", "1:10", "does not go with"),
         ("user a user b read a", "1:8", "does not go with"),

@@ -393,6 +393,16 @@ def test_subscription_identifiers_come_from_servers_only(identifiers: tuple[int,
     assert feeder(from_client=True).feed(packet).outcome == ([], Reason.PROTOCOL_ERROR)
 
 
+@pytest.mark.parametrize("value", ["00", "8000", "8100", "80808000", "ffffffff01", "8080808001", "ff", "ffffffff"])
+def test_subscription_identifier_that_is_no_variable_byte_integer_is_refused(value: str) -> None:
+    section = b"\x0b" + bytes.fromhex(value)
+    body = b"\x00\x01a" + bytes((len(section),)) + section
+    packet = bytes((0x30, len(body))) + body
+    expected = read_stream(packet, 5, from_client=False)
+    assert expected[1] in (Reason.MALFORMED_PACKET, Reason.PROTOCOL_ERROR)
+    assert feeder(from_client=False).feed(packet).outcome == expected
+
+
 def test_server_may_not_send_what_clients_send() -> None:
     assert feeder(from_client=False).feed(PING).outcome == ([], Reason.PROTOCOL_ERROR)
     assert feeder(from_client=False).feed(encode(Connect(5, "me"), 5)).outcome == ([], Reason.PROTOCOL_ERROR)

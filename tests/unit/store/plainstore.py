@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterable
 
+from tests.unit.store.feeding import Message, to_columns
+
 from everlog.base import MessageColumns, RecordBuilder, TopicTable, UsageError
 from everlog.store import Found, Lost, Positions, ReadResult, ShardStatistics
 from everlog.topics import Filter, matches
-from tests.unit.store.feeding import Message, to_columns
 
 Kept = tuple[int, Message]  # time, message
 

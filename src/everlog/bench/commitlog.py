@@ -1,0 +1,208 @@
+"""The commit log: appending at each durability, the latency of a lone commit, reading back, opening many segments."""
+
+import os
+import shutil
+import struct
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from everlog.base import MessageColumns, TopicTable
+from everlog.bench.table import Row
+from everlog.commitlog import Durability, LogSettings, RealDisk, ShardLog, wall_clock_us
+
+PAYLOAD_BYTES = 100
+TOPICS = 1000
+
+
+def messages(count: int, table: TopicTable, first_topic: int = 0, topics: int = TOPICS) -> MessageColumns:
+    """QoS 1 messages of 100 bytes as a parser leaves them."""
+    columns = MessageColumns(count)
+    columns.source = os.urandom(PAYLOAD_BYTES * count)
+    for i in range(count):
+        topic = table.intern(b"sensors/%d/temperature" % (first_topic + i % topics))
+        struct.pack_into("<I", columns.topics, 4 * i, topic)
+        columns.flags[i] = 0x02
+        at = PAYLOAD_BYTES * i
+        for column, position in (
+            (columns.property_starts, at),
+            (columns.payload_starts, at),
+            (columns.payload_ends, at + PAYLOAD_BYTES),
+        ):
+            struct.pack_into("<I", column, 4 * i, position)
+    return columns
+
+
+@contextmanager
+def place() -> Iterator[str]:
+    """A directory on this machine's disk; BENCH_DIR says where."""
+    path = tempfile.mkdtemp(prefix="everlog-bench-", dir=os.environ.get("BENCH_DIR"))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def opened(path: str, durability: Durability, **changes: int) -> ShardLog:
+    """A log for one measurement."""
+    return ShardLog.open(RealDisk(), f"{path}/shard", LogSettings(durability=durability, **changes))
+
+
+def append_rate(durability: Durability, run: int, total: int) -> float:
+    """Records a second appended by one producer in runs, committed as they come, until the last is."""
+    with place() as path:
+        log, table = opened(path, durability), TopicTable()
+        columns = messages(run, table)
+        began = time.perf_counter()
+        for _ in range(total // run):
+            log.append(columns, 0, run, wall_clock_us(), table)
+            log.commit()
+        log.wait_committed(log.end)
+        taken = time.perf_counter() - began
+        log.close()
+        return total / taken
+
+
+def producers_rate(producers: int, run: int, seconds: float) -> tuple[float, float]:
+    """Records a second at `fsync`, and records a commit, from producers that each wait for their own commit."""
+    with place() as path:
+        log = opened(path, "fsync")
+        stop = time.perf_counter() + seconds
+
+        def produce(number: int) -> None:
+            table = TopicTable()
+            columns = messages(run, table, number * run, run)
+            while time.perf_counter() < stop:
+                log.append(columns, 0, run, wall_clock_us(), table)
+                end = log.end
+                log.commit()
+                log.wait_committed(end)
+
+        threads = [threading.Thread(target=produce, args=(number,)) for number in range(producers)]
+        began = time.perf_counter()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        taken = time.perf_counter() - began
+        records, commits = log.committed, log.statistics().commits
+        log.close()
+        return records / taken, records / commits
+
+
+def lone_latency_us(rounds: int) -> tuple[float, float]:
+    """Median microseconds of a lone append until it is committed, and of a bare write and sync, taken in turns."""
+    with place() as path:
+        log, table = opened(path, "fsync"), TopicTable()
+        columns = messages(1, table)
+        size = 320  # what the log writes for it
+        bare = os.open(f"{path}/bare", os.O_RDWR | os.O_CREAT)
+        ours, theirs = [], []
+        for k in range(rounds):
+            began = time.perf_counter()
+            log.append(columns, 0, 1, 1, table)
+            log.commit()
+            log.wait_committed(log.end)
+            between = time.perf_counter()
+            os.pwrite(bare, bytes(size), size * k)
+            os.fdatasync(bare)
+            ours.append(between - began)
+            theirs.append(time.perf_counter() - between)
+        os.close(bare)
+        log.close()
+        return 1e6 * sorted(ours)[rounds // 2], 1e6 * sorted(theirs)[rounds // 2]
+
+
+def read_rates(total: int, run: int) -> tuple[float, float]:
+    """Records a second read back in order as verified columns, and bytes a second of raw ranges, from the page cache."""
+    with place() as path:
+        log, table = opened(path, "flush", tail_bytes=0), TopicTable()
+        columns = messages(run, table)
+        for _ in range(total // run):
+            log.append(columns, 0, run, wall_clock_us(), table)
+            log.commit_step()
+        best_records = best_bytes = 0.0
+        for _ in range(3):
+            began, offset = time.perf_counter(), 0
+            while batches := log.read(offset, 1 << 20):
+                offset = batches[-1].base_offset + batches[-1].count
+            best_records = max(best_records, offset / (time.perf_counter() - began))
+            began, size = time.perf_counter(), 0
+            for view in log.segments():
+                at = 0
+                while data := view.read_at(at, 1 << 20):
+                    at += len(data)
+                size += at
+            best_bytes = max(best_bytes, size / (time.perf_counter() - began))
+        log.close()
+        return best_records, best_bytes
+
+
+def open_cost(segments: int, topics: int) -> tuple[float, float, float]:
+    """Milliseconds to open a log of sealed segments, MB that takes, and milliseconds after an unclean stop."""
+    with place() as path:
+        run = topics // segments
+        settings = LogSettings(durability="flush", segment_bytes=run * 100)
+        log = ShardLog.open(RealDisk(), f"{path}/shard", settings, background=False)
+        for k in range(segments + 1):
+            table = TopicTable()
+            log.append(messages(run, table, run * k, run), 0, run, wall_clock_us(), table)
+            log.commit_step()
+        while log.seal_step():
+            pass
+        log.close()
+        clean = _open_in_child(f"{path}/shard")
+        os.truncate(f"{path}/shard/mark", 0)
+        for name in sorted(os.listdir(f"{path}/shard"))[-3:]:
+            if name.endswith(".idx"):
+                os.unlink(f"{path}/shard/{name}")
+        unclean = _open_in_child(f"{path}/shard")
+        return clean[0], clean[1], unclean[0]
+
+
+def _open_in_child(path: str) -> tuple[float, float]:
+    """Milliseconds and MB of an open, in a process of its own that has everything imported."""
+    receive, send = os.pipe()
+    if os.fork() == 0:
+        before = _resident_bytes()
+        began = time.perf_counter()
+        log = ShardLog.open(RealDisk(), path, background=False)
+        taken = time.perf_counter() - began
+        held = _resident_bytes() - before
+        assert log.end > 0
+        os.write(send, struct.pack("<dd", 1e3 * taken, held / 1e6))
+        os._exit(0)
+    os.wait()
+    milliseconds, megabytes = struct.unpack("<dd", os.read(receive, 16))
+    os.close(receive)
+    os.close(send)
+    return milliseconds, megabytes
+
+
+def _resident_bytes() -> int:
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def run() -> list[Row]:
+    """Every measurement; each says what it must reach."""
+    results: list[Row] = []
+    for durability, at_least in (("memory", ""), ("flush", "at least 1.5 M/s"), ("fsync", "")):
+        rate = append_rate(durability, 500, 2_000_000)  # type: ignore[arg-type]
+        results.append((f"append, {durability}, one producer, runs of 500", rate / 1e6, "M records/s", at_least))
+    for size, at_least in ((20, "at least 300 k/s"), (1, "")):
+        rate, together = producers_rate(50, size, 2.0)
+        note = f"{together:.0f} records a commit" + (f"; {at_least}" if at_least else "")
+        results.append((f"append, fsync, 50 producers waiting, runs of {size}", rate / 1e3, "k records/s", note))
+    ours, bare = lone_latency_us(1000)
+    results.append(("lone append, fsync, median", ours, "µs", f"bare write+fdatasync {bare:.0f} µs; at most 1.5x"))
+    results.append(("lone append against bare write+fdatasync", ours / bare, "x", "at most 1.5"))
+    records, raw = read_rates(2_000_000, 500)
+    results.append(("sequential read as verified columns, batches of 500", records / 1e6, "M records/s", "at least 4"))
+    results.append(("raw range from the page cache", raw / 1e9, "GB/s", "at least 1"))
+    clean, held, unclean = open_cost(1000, 1_000_000)
+    results.append(("open, 1,000 sealed segments, 1 M topics", clean, "ms", f"{held:.0f} MB; under 1 s and 150 MB"))
+    results.append(("the same after an unclean stop", unclean, "ms", "scans the last segment"))
+    return results

@@ -1,0 +1,73 @@
+"""Many connections: the scenarios idle and churn."""
+
+from everlog.bench.load.client import Client, State
+from everlog.bench.load.figures import Histogram
+from everlog.bench.load.pacing import Scheduled
+from everlog.bench.load.posix import now_ns
+from everlog.bench.load.run import Run, latency
+
+OTHERS_RATE = 500.0  # messages a second of the pair whose latency shows what churn does to others
+
+
+def idle(run: Run) -> None:
+    """Open connections at full speed and hold them: what a connect and a quiet connection cost."""
+    options, engine = run.options, run.engine
+    clients = [Client(run.shared, run.name("c", number)) for number in range(options.connections)]
+    run.reset_peak()
+    before = run.look()
+    run.start_ns = now_ns()
+    engine.connect(clients, options.burst)
+    run.end_ns = now_ns()
+    run.report |= run.rate(len(clients), before, run.look())
+    engine.serve_for(0.5)
+    held = run.look()
+    engine.serve_for(options.hold)
+    later = run.look()
+    run.report |= run.counts() | {
+        "connections": len(clients),
+        "alive_after_hold": sum(client.state is State.UP for client in clients),
+        "lost": sum(client.state is not State.UP for client in clients),
+    }
+    if held.cpu_s is not None and later.cpu_s is not None:
+        seconds = (later.at_ns - held.at_ns) / 1e9
+        run.report["kb_per_connection"] = round(1024 * (held.rss_mb - before.rss_mb) / len(clients), 2)
+        run.report["hold_cpu_pct"] = round(100 * (later.cpu_s - held.cpu_s) / seconds, 2)
+    engine.leave(clients)
+    run.settle()
+    run.report["rss_after_close_mb"] = round(run.look().rss_mb, 2)
+
+
+def churn(run: Run) -> None:
+    """Clients connect and vanish without DISCONNECT, over and over, while one pair exchanges messages."""
+    options, engine, tally = run.options, run.engine, run.tally
+    quiet = options.but(rate=OTHERS_RATE)
+    (publisher,) = run.publishers(1)
+    checker = run.checker(1)
+    subscriber = run.subscriber(0, (run.naming.everything,), checker)
+    engine.connect([subscriber, publisher], options.burst)
+    run.reset_peak()
+    before = run.look()
+    run.start_ns = now_ns()
+    pacing = Scheduled([publisher], tally, 0, quiet.rate)
+    engine.pacing = pacing
+    pacing.begin(run.start_ns)
+    until = run.start_ns + int(options.seconds * 1e9)
+    connects, times = 0, Histogram()
+    batch = min(options.connections, 1000)
+    while now_ns() < until:
+        clients = [Client(run.shared, run.name("v", connects + number)) for number in range(min(batch, options.burst))]
+        engine.connect(clients, options.burst)
+        for client in clients:
+            times.add(client.up_ns - client.connect_ns)
+        engine.drop(clients)
+        connects += len(clients)
+    run.end_ns = now_ns()
+    pacing.stop()
+    engine.until(lambda: pacing.done)
+    engine.pacing = None
+    end = run.end_ns
+    run.report["lost"] = run.drain([(checker, tally.sent)])
+    run.end_ns = end
+    run.report |= run.rate(connects, before, run.look()) | run.counts()
+    run.report |= {"connects": connects, "latency_us": latency(tally.deliveries), "connect_us": latency(times)}
+    engine.leave([publisher, subscriber])

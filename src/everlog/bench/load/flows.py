@@ -1,0 +1,90 @@
+"""Messages flowing through a broker: the scenarios ingest, fanout and many."""
+
+from everlog.bench.load.checker import Checker
+from everlog.bench.load.client import Client
+from everlog.bench.load.figures import Tally
+from everlog.bench.load.run import Run, latency
+from everlog.bench.load.usage import Sample
+
+
+def flow(run: Run) -> None:
+    """Publishers, and subscribers of everything (or, with `own`, of one publisher each)."""
+    options, engine = run.options, run.engine
+    publishers = run.publishers(options.publishers, options.topics)
+    fast, slow = _subscribers(run)
+    empty = run.look()
+    engine.connect([*fast, *slow], options.burst)
+    engine.connect(publishers, options.burst)
+    _measure(run, empty, publishers, [(client, _publishers_of(run, number)) for number, client in enumerate(fast)], slow)
+
+
+def echo(run: Run) -> None:
+    """Publishers that each subscribe to their own topic: every connection sends and receives."""
+    options, engine = run.options, run.engine
+    publishers = run.publishers(options.publishers, options.topics)
+    checker = run.checker(options.publishers, options.topics)  # one for all: each stream goes to one of them
+    for number, client in enumerate(publishers):
+        client.checker = checker
+        client.filters = (run.naming.of_publisher(number),)
+        client.qos = options.qos
+    empty = run.look()
+    engine.connect(publishers, options.burst)
+    _measure(run, empty, publishers, [(publishers[0], range(options.publishers))], [])
+
+
+def _subscribers(run: Run) -> tuple[list[Client], list[Client]]:
+    """The subscribers that count, and the slow ones, which have a tally of their own."""
+    options = run.options
+    fast: list[Client] = []
+    slow: list[Client] = []
+    for number in range(options.subscribers + options.slow):
+        counts = number < options.subscribers
+        checker = run.checker(options.publishers, options.topics, tally=None if counts else Tally())
+        text = run.naming.of_publisher(number % options.publishers) if options.own else run.naming.everything
+        client = run.subscriber(number, (text,), checker)
+        client.slow = not counts
+        (fast if counts else slow).append(client)
+    return fast, slow
+
+
+def _publishers_of(run: Run, subscriber: int) -> range:
+    """Whose messages a subscriber gets."""
+    count = run.options.publishers
+    first = subscriber % count
+    return range(first, first + 1) if run.options.own else range(count)
+
+
+def _measure(
+    run: Run, empty: Sample, publishers: list[Client], audience: list[tuple[Client, range]], slow: list[Client]
+) -> None:
+    """Send, wait for what is owed, and report."""
+    options, engine, tally = run.options, run.engine, run.tally
+    run.settle()
+    held = run.look()
+    run.reset_peak()
+    engine.slow = slow
+    before = run.look()
+    fan = sum(len(sources) for _, sources in audience) / options.publishers
+    try:
+        run.publish(publishers, fan)
+        sent = [client.sender.next for client in publishers if client.sender is not None]
+        owed: list[tuple[Checker, int]] = [
+            (client.checker, sum(sent[number] for number in sources))
+            for client, sources in audience
+            if client.checker is not None
+        ]
+        missing = tally.sent - tally.acked if options.qos else 0
+        run.report["lost"] = run.drain(owed) if owed else missing
+    finally:
+        after = run.look()
+        counted = tally.received if audience else tally.acked if options.qos else tally.sent
+        run.report |= run.rate(counted, before, after) | run.counts()
+        run.report["latency_us"] = latency(tally.deliveries if audience else tally.answers)
+        if audience:
+            run.report["ack_latency_us"] = latency(tally.answers)
+        if options.pids:
+            connections = len({*publishers, *(client for client, _ in audience), *slow})
+            run.report["kb_per_connection"] = round(1024 * (held.rss_mb - empty.rss_mb) / connections, 2)
+            run.report["kb_per_connection_peak"] = round(1024 * (after.peak_mb - empty.rss_mb) / connections, 2)
+    engine.slow = ()
+    engine.leave([*publishers, *(client for client, _ in audience), *slow])

@@ -1,0 +1,93 @@
+"""The scenarios by name, and running one: a report whatever happens."""
+
+import gc
+import resource
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from everlog.base import EverlogError, UsageError
+from everlog.bench.load.crowds import churn, idle
+from everlog.bench.load.engine import Trouble
+from everlog.bench.load.flows import echo, flow
+from everlog.bench.load.options import Options
+from everlog.bench.load.run import Run
+from everlog.bench.load.sessions import recall, resume, retained
+
+_SPARE_FILES = 200  # file descriptors beside the connections
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What it does, how it is played, and what it makes of the options."""
+
+    help: str
+    play: Callable[[Run], None]
+    fix: Callable[[Options], Options]
+
+
+def _as_many(options: Options) -> Options:
+    return options.but(publishers=options.connections, subscribers=1, window=1, topics=1, qos=max(1, options.qos))
+
+
+def _stored(options: Options) -> Options:
+    return options.but(qos=max(1, options.qos), messages=options.messages or 8000, rate=0.0, outstanding=0)
+
+
+SCENARIOS = {
+    "ingest": Scenario(
+        "publishers only; QoS 0 ends with a PINGRESP on each connection",
+        flow,
+        lambda options: options.but(subscribers=0, slow=0, outstanding=0),
+    ),
+    "fanout": Scenario("publishers, and subscribers of everything (--own: of one publisher each)", flow, lambda o: o),
+    "many": Scenario("connections with one QoS 1 message under way each, one subscriber of all", flow, _as_many),
+    "echo": Scenario("the same, but each connection subscribes to its own topic instead", echo, _as_many),
+    "idle": Scenario("open connections at full speed and hold them", idle, lambda o: o),
+    "churn": Scenario("connect and vanish, over and over, beside a pair that exchanges messages", churn, lambda o: o),
+    "resume": Scenario("durable sessions return after messages came; --hold 0: they stay away", resume, _stored),
+    "recall": Scenario(
+        "durable sessions return at once for one message each out of --stored others",
+        recall,
+        lambda options: _stored(options).but(topics=1, stored=options.stored or 100_000),
+    ),
+    "retained": Scenario("retained messages on as many topics, then subscribers", retained, _stored),
+}
+
+
+def play(options: Options) -> dict[str, Any]:
+    """Run a scenario; its report. A run that broke reports what it had counted, and `status` and `error`."""
+    scenario = SCENARIOS.get(options.scenario)
+    if scenario is None:
+        raise UsageError(f"no scenario {options.scenario!r}", hint=f"there are {', '.join(SCENARIOS)}")
+    _allow_files(options.connections + options.publishers + options.subscribers + options.slow)
+    run = Run(scenario.fix(options))
+    status, error = "ok", ""
+    gc.collect()
+    gc.disable()  # a pause of ours would look like the broker's
+    try:
+        scenario.play(run)
+    except Trouble as trouble:
+        status, error = trouble.status, str(trouble)
+        run.report |= run.counts()
+    except EverlogError as problem:
+        status, error = "error", str(problem)
+    finally:
+        gc.enable()
+        run.engine.close()
+    head: dict[str, Any] = {"tool": "everlog bench load", "scenario": options.scenario, "status": status}
+    if options.label:
+        head["label"] = options.label
+    if error:
+        head["error"] = error
+    return head | run.report
+
+
+def _allow_files(connections: int) -> None:
+    """Raise the limit of open files as far as this run needs and the system lets us."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    need = connections + _SPARE_FILES
+    if need > soft:
+        if need > hard != resource.RLIM_INFINITY:
+            raise UsageError(f"{connections} connections need {need} open files, {hard} are allowed", hint="ulimit -Hn")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (need, hard))

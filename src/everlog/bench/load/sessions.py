@@ -1,0 +1,129 @@
+"""Clients that were away: the scenarios resume, recall and retained."""
+
+from collections.abc import Sequence
+
+from everlog.bench.load.client import Client
+from everlog.bench.load.pacing import Pacing
+from everlog.bench.load.posix import now_ns
+from everlog.bench.load.run import Run, latency
+
+
+def resume(run: Run) -> None:
+    """Durable sessions subscribe and leave, messages are published at QoS 1, and all sessions return at once.
+
+    With `hold` 0 the sessions never return: what counts then is what they cost a publisher.
+    """
+    options, engine, tally = run.options, run.engine, run.tally
+    sessions = [
+        run.subscriber(number, (run.naming.everything,), run.checker(options.publishers, options.topics), clean=False)
+        for number in range(options.subscribers)
+    ]
+    publishers = run.publishers(options.publishers, options.topics)
+    _make_sessions(run, sessions)
+    engine.connect(publishers, options.burst)
+    run.settle()
+    run.reset_peak()
+    before = run.look()
+    try:
+        run.publish(publishers)
+    finally:
+        run.report["publish"] = run.rate(tally.acked, before, run.look())
+        run.report["publish"]["latency_us"] = latency(tally.answers)
+    engine.leave(publishers)
+    run.settle()
+    if options.hold:
+        _return(run, sessions, [tally.sent] * len(sessions))
+    else:
+        run.report |= run.counts() | {"lost": 0, **run.report["publish"]}
+    _wipe(run, sessions)
+
+
+def recall(run: Run) -> None:
+    """Durable sessions with a topic each come back at once for one message each, out of many that concern nobody."""
+    options, engine, tally = run.options, run.engine, run.tally
+    count = options.connections
+    caller, crowd = run.publishers(2, topics=count)
+    for client in (caller, crowd):
+        client.name += "-" + client.name  # not those of another scenario's run
+    sessions = [
+        run.subscriber(number, (run.naming.topic(0, number),), run.checker(2, count), clean=False)
+        for number in range(count)
+    ]
+    _make_sessions(run, sessions)
+    engine.connect([caller, crowd], options.burst)
+    assert caller.sender is not None
+    caller.sender.limit = count
+    caller.sender.least = options.window  # one full window at a time, spread over the others' messages
+    engine.push((caller,))
+    before = run.look()
+    run.publish([crowd], messages=options.stored)
+    engine.until(lambda: tally.acked == tally.sent)
+    run.report["publish"] = run.rate(tally.acked, before, run.look())
+    engine.leave([caller, crowd])
+    run.settle()
+    _return(run, sessions, [1] * count)
+    _wipe(run, sessions)
+
+
+def retained(run: Run) -> None:
+    """Retained messages on as many topics, then subscribers of all of them; they are deleted afterwards."""
+    options, engine, tally = run.options, run.engine, run.tally
+    topics = options.messages // options.publishers or 1
+    publishers = run.publishers(options.publishers, topics, retain=True)
+    engine.connect(publishers, options.burst)
+    run.reset_peak()
+    before = run.look()
+    run.publish(publishers, messages=topics * options.publishers)
+    run.report["publish"] = run.rate(tally.acked if options.qos else tally.sent, before, run.look())
+    engine.leave(publishers)
+    run.settle()
+    subscribers = [
+        run.subscriber(number, (run.naming.everything,), run.checker(options.publishers, topics, retain=True))
+        for number in range(options.subscribers)
+    ]
+    _return(run, subscribers, [tally.sent] * len(subscribers), retained=True)
+    empty = run.publishers(options.publishers, topics, retain=True, size=0)  # no payload deletes
+    engine.connect(empty, options.burst)
+    pacing = Pacing(empty, tally, topics * options.publishers)
+    pacing.goal += tally.sent
+    pacing.begin(now_ns())
+    engine.push(empty)
+    engine.until(lambda: pacing.done)
+    engine.leave(empty)
+
+
+def _make_sessions(run: Run, sessions: Sequence[Client]) -> None:
+    run.engine.connect(sessions, run.options.burst)
+    run.settle()
+    run.engine.leave(sessions)
+    run.settle()
+
+
+def _return(run: Run, sessions: Sequence[Client], owed: list[int], retained: bool = False) -> None:
+    """All connect at once; measured until the last delivery."""
+    options, engine, tally = run.options, run.engine, run.tally
+    if not retained:
+        for client in sessions:
+            client.filters = ()
+    run.reset_peak()
+    before = run.look()
+    run.start_ns = run.end_ns = now_ns()
+    checkers = [(client.checker, wanted) for client, wanted in zip(sessions, owed, strict=True) if client.checker]
+    try:
+        engine.connect(sessions, options.burst)
+        run.report["sessions_present"] = sum(client.session_present for client in sessions)
+        run.report["lost"] = run.drain(checkers)
+        engine.ping(sessions)  # the broker has read our acks
+    finally:
+        run.report |= run.rate(tally.received, before, run.look()) | run.counts()
+    engine.leave(sessions)
+
+
+def _wipe(run: Run, sessions: Sequence[Client]) -> None:
+    """A clean connect ends a stored session."""
+    for client in sessions:
+        client.clean = True
+        client.filters = ()
+        client.checker = None
+    run.engine.connect(sessions, run.options.burst)
+    run.engine.leave(sessions)

@@ -1,0 +1,85 @@
+"""What was under way when a connection broke goes out again on the next one, before anything new.
+
+[MQTT-4.4.0-1] PUBLISHes with their packet ids and DUP, PUBRELs for those that were received, in the order of the first
+sending, and [MQTT-3.3.4-9] never more PUBLISHes than the client's new Receive Maximum allows.
+"""
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from everlog.base import Records
+from everlog.broker.ports import Sink
+from everlog.mqtt import write_acks
+from everlog.sessions import NOT_KEPT, RELEASED, Delivery, Piece, Session
+
+if TYPE_CHECKING:
+    from everlog.broker.router import Router
+
+_OFFSET = 0xFF_FFFF_FFFF_FFFF
+
+
+def begin(session: Session) -> None:
+    """The session has a new connection."""
+    session.again = deque(session.pending()) or None
+
+
+def send_again(router: "Router", session: Session, sink: Sink) -> bool:
+    """Send as many of them as the client may be sent now; whether that was all."""
+    window = session.window
+    # acknowledgements may have come for some that were not reached yet
+    again = deque(entry for entry in session.again or () if window.state(entry[0]) == entry[1])
+    session.again = again
+    unsent = sum(state != RELEASED for _, state, _ in again)
+    while again and session.ready:
+        packet_id, state, position = again[0]
+        if state != RELEASED and window.inflight - unsent >= window.limit:
+            return False
+        again.popleft()
+        if state == RELEASED:
+            sink.write(write_acks(0x62, packet_id.to_bytes(2, "little"), 0, 1))
+            continue
+        unsent -= 1
+        data = _message(router, session, packet_id, state, position)
+        if data:
+            sink.write(data)
+        else:
+            window.forget(packet_id)  # expired, too large for this client, or no longer in the log
+            session.counters.expired += 1
+    if again:
+        return False
+    session.again = None
+    return True
+
+
+def _message(router: "Router", session: Session, packet_id: int, state: int, position: int) -> bytes:
+    """The PUBLISH as it was sent, with DUP."""
+    shard, offset = position >> 56, position & _OFFSET
+    if session.unlogged is not None:
+        piece = session.unlogged.find(packet_id, position)
+        if piece is not None:
+            return _again(session, piece, state, packet_id, router.now_us())
+    if shard == NOT_KEPT:
+        return b""
+    for records in router.log.shards[shard].read(offset, 1):
+        if records.base_offset <= offset < records.end_offset:
+            row = _row(records, offset)
+            topic = router.topic_of(records, row)
+            delivery = router.audiences.delivery_of(topic, session) or Delivery(session, state)
+            return _again(session, Piece(records, None, row, row + 1, delivery), state, packet_id, router.now_us())
+        break
+    return b""
+
+
+def _again(session: Session, piece: Piece, state: int, packet_id: int, now_us: int) -> bytes:
+    writer = session.writer(piece.delivery)
+    records, rows, start = piece.records, piece.rows, piece.start
+    data = writer.write(records, rows, start, start + 1, state, packet_id, now_us, True)
+    if not data and state == 2:  # [MQTT-4.3.3-7] what was sent at QoS 2 does not expire
+        data = writer.write(records, rows, start, start + 1, state, packet_id, 0, True)
+    return data
+
+
+def _row(records: Records, offset: int) -> int:
+    if not records.with_offsets:
+        return offset - records.base_offset
+    return next(row for row in range(records.count) if records.offset(row) >= offset)

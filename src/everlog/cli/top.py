@@ -1,0 +1,158 @@
+"""`everlog top`: a live view of a broker, from the metrics that it serves over HTTP."""
+
+import time
+import urllib.error
+import urllib.request
+from collections import deque
+from typing import Annotated
+
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from everlog.app import DEFAULT_HTTP_PORT
+from everlog.base import Unavailable, UsageError
+from everlog.cli.samples import Rates, Sample, parse_sample
+
+_TIMEOUT_S = 10.0
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a broker is not behind the web's proxy
+_HISTORY = 60  # rates in a sparkline
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_HTTP_PORT}"
+
+# Counters that stay at 0 when all is well; those that do not are shown.
+_TROUBLES = (
+    "connects_refused",
+    "connects_limited",
+    "protocol_errors",
+    "auth_failures",
+    "keep_alive_timeouts",
+    "connect_timeouts",
+    "refused",
+    "retained_refused",
+    "subscribes_refused",
+    "over_quota",
+    "held_back",
+    "table_resets",
+    "messages_dropped",
+    "messages_expired",
+)
+
+
+def top(
+    url: Annotated[str, typer.Option(metavar="URL", help="The broker's HTTP port.")] = _DEFAULT_URL,
+    interval: Annotated[float, typer.Option(metavar="SECONDS", min=0.05, help="Time between two looks.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one view and end.")] = False,
+) -> None:
+    """Watch a running broker: connections, messages a second, lag. Ctrl-C ends it."""
+    console = Console()
+    before = fetch(url)
+    if once:
+        time.sleep(interval)
+        console.print(view(Rates(before, fetch(url)), url))
+        return
+    history: deque[float] = deque(maxlen=_HISTORY)
+    with Live(
+        view(Rates(before, before), url), console=console, screen=console.is_terminal, auto_refresh=False
+    ) as live:
+        while True:
+            time.sleep(interval)
+            rates = Rates(before, fetch(url))
+            before = rates.now
+            history.append(rates.per_second("messages_received_total") + rates.per_second("messages_sent_total"))
+            live.update(view(rates, url, history), refresh=True)
+
+
+def fetch(url: str) -> Sample:
+    """The metrics now; an error in words when they are not to be had."""
+    address = url.rstrip("/")
+    address = address if address.endswith("/metrics") else f"{address}/metrics"
+    if not address.startswith(("http://", "https://")):
+        raise UsageError(f"{url!r} is no URL of a broker's HTTP port", hint=f"write it like {_DEFAULT_URL}")
+    try:
+        with _DIRECT.open(address, timeout=_TIMEOUT_S) as answer:
+            text = answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            raise Unavailable(f"{address} answers {error.code}", hint="is this the broker's HTTP port?") from None
+    except OSError as error:
+        reason = getattr(error, "reason", error)
+        raise Unavailable(
+            f"no broker answers at {address}: {reason}", hint="everlog serve says at start where its HTTP port is"
+        ) from None
+    sample = parse_sample(text, time.monotonic())
+    if not sample.has("connections"):
+        raise Unavailable(f"{address} is not an Everlog broker's", hint="everlog serve says where its HTTP port is")
+    return sample
+
+
+def view(rates: Rates, url: str, history: deque[float] | None = None) -> RenderableType:
+    """One frame."""
+    now = rates.now
+    version = now.labels("build_info").get("version", "?")
+    head = Text.assemble((f"everlog {version}", "bold"), f"  {url}  up {_duration(now.value('uptime_seconds'))}")
+    parts: list[RenderableType] = [head, _numbers(rates)]
+    if history:
+        parts.append(Text(f"messages/s  {sparkline(history)}  {_number(history[-1])}"))
+    behind = now.series("session_lag_messages", "client_id")
+    if behind:
+        table = Table("most behind", "messages", box=None, pad_edge=False, show_edge=False)
+        for client, lag in sorted(behind, key=lambda one: -one[1])[:5]:
+            table.add_row(_printable(client), _number(lag))
+        parts.append(table)
+    troubles = [(name, now.value(f"{name}_total")) for name in _TROUBLES if now.value(f"{name}_total")]
+    if troubles:
+        parts.append(Text("  ".join(f"{name} {_number(count)}" for name, count in troubles), style="yellow"))
+    if any(value for _, value in now.series("log_failed", "shard")):
+        parts.append(Text("a shard of the log can't be written", style="bold red"))
+    return Group(*parts)
+
+
+def _numbers(rates: Rates) -> Table:
+    now = rates.now
+    rows = (
+        ("connections", now.value("connections"), "connects/s", rates.per_second("connects_total")),
+        ("sessions", now.value("sessions"), "messages in/s", rates.per_second("messages_received_total")),
+        ("subscriptions", now.value("subscriptions"), "messages kept/s", rates.per_second("messages_kept_total")),
+        ("retained", now.value("retained_messages"), "messages out/s", rates.per_second("messages_sent_total")),
+        ("in flight", now.value("inflight_messages"), "bytes in/s", rates.per_second("received_bytes_total")),
+        ("held bytes", now.value("held_bytes"), "bytes out/s", rates.per_second("sent_bytes_total")),
+        ("max lag", now.value("session_lag_max_messages"), "log records", now.total("log_committed")),
+        ("behind", now.value("sessions_behind"), "log bytes", now.total("log_bytes")),
+    )
+    table = Table.grid(padding=(0, 2))
+    table.add_column()
+    table.add_column(justify="right", min_width=8)
+    table.add_column()
+    table.add_column(justify="right", min_width=8)
+    for left, one, right, two in rows:
+        table.add_row(left, _number(one), right, _number(two))
+    return table
+
+
+def sparkline(values: deque[float]) -> str:
+    """The values as blocks, the highest a full one."""
+    highest = max(values) or 1.0
+    return "".join(_BLOCKS[min(len(_BLOCKS) - 1, int(value / highest * len(_BLOCKS)))] for value in values)
+
+
+def _number(value: float) -> str:
+    """Short: 950, 12.3k, 4.5M."""
+    for limit, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if value >= limit:
+            return f"{value / (1e3 if suffix == 'k' else limit):.1f}{suffix}"
+    return f"{value:.0f}" if value == int(value) or value >= 100 else f"{value:.1f}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    return f"{days}d {hour:02}:{minute:02}:{second:02}" if days else f"{hour:02}:{minute:02}:{second:02}"
+
+
+def _printable(text: str) -> Text:
+    """A client id is the client's to choose, so its control characters are shown and not obeyed."""
+    return Text("".join(c if c.isprintable() else "�" for c in text))

@@ -1,0 +1,134 @@
+"""A session as it is stored, and a session made again from that.
+
+`settle` is for what a broker finds at start: it ends the state of "connected", which nobody is then, and trusts nothing
+that the log does not have. Pure: the log's state is an argument.
+"""
+
+from collections.abc import Sequence
+
+from everlog.sessions.packing import (
+    pack_ids,
+    pack_inflight,
+    pack_offsets,
+    pack_subscription,
+    pack_unsure,
+    pack_will,
+    unpack_ids,
+    unpack_inflight,
+    unpack_offsets,
+    unpack_subscription,
+    unpack_unsure,
+    unpack_will,
+)
+from everlog.sessions.session import Session
+from everlog.sessions.tables import ALIVE, LIVE, Cursor, SessionRow, StoredSession
+from everlog.sessions.window import NOT_KEPT, RELEASED
+
+_OFFSET = 0xFF_FFFF_FFFF_FFFF
+
+
+def row_of(session: Session) -> SessionRow:
+    """Who it is, as of now."""
+    return SessionRow(
+        session.client_id, session.user, session.version, session.expiry_s, session.away_us, pack_will(session.will)
+    )
+
+
+def cursor_of(session: Session, committed: Sequence[int]) -> Cursor:
+    """How far it is, as of now; `committed` is where each shard's committed records end."""
+    lag = session.lag
+    shards = range(len(committed))
+    if session.unsure:
+        session.unsure = [entry for entry in session.unsure if committed[entry[0]] < entry[1]]
+    return Cursor(
+        pack_offsets(tuple(lag.get(shard, LIVE) for shard in shards)),
+        session.next_id,
+        session.packed_inflight(),
+        pack_ids(session.known_ids),
+        pack_unsure(session.unsure) if session.unsure else b"",
+        pack_offsets(tuple(session.doubt.get(shard, 0) for shard in shards)) if session.doubt else b"",
+    )
+
+
+def stored(session: Session, committed: Sequence[int]) -> StoredSession:
+    """All of it."""
+    filters = tuple(pack_subscription(one) for one in session.subscriptions.values())
+    return StoredSession(row_of(session), filters, cursor_of(session, committed))
+
+
+def restored(found: StoredSession, queue_bytes: int) -> Session:
+    """The session of a client that is away."""
+    row, cursor = found.row, found.cursor
+    session = Session(row.client_id, row.version, row.expiry_s, queue_bytes=queue_bytes, user=row.user)
+    session.kept = True
+    session.away_us = row.away_us
+    session.will = unpack_will(row.will)
+    session.subscriptions = {one.filter: unpack_subscription(one) for one in found.subscriptions}
+    session.lag = dict(enumerate(unpack_offsets(cursor.positions)))
+    session.doubt = {shard: below for shard, below in enumerate(unpack_offsets(cursor.doubt)) if below}
+    session.unsure = unpack_unsure(cursor.unsure)
+    if cursor.inflight or cursor.next_id != 1:
+        # What is in no log can't be sent again; that it was received can still be confirmed.
+        pending = [
+            (packet_id, state, position)
+            for packet_id, state, position in unpack_inflight(cursor.inflight)
+            if position >> 56 != NOT_KEPT or state == RELEASED
+        ]
+        session.window.restore(pending, cursor.next_id)
+    if cursor.received:
+        session.received[:] = unpack_ids(cursor.received)
+    return session
+
+
+def settle(found: StoredSession, routed: Sequence[int], alive_us: int, ends: Sequence[int]) -> StoredSession:
+    """What a broker that starts makes of a stored session; the same object if nothing is to be changed.
+
+    `routed` and `alive_us` are from the same tables, `ends` are the log's. A client that was connected left when the
+    broker last wrote; whatever is behind its positions may have been sent to it.
+    """
+    row, cursor = found.row, found.cursor
+    positions = unpack_offsets(cursor.positions)
+    was_connected = row.away_us == ALIVE
+    fits = len(positions) == len(ends) and all(0 <= at <= end for at, end in zip(positions, ends, strict=True))
+    if fits and not was_connected and not cursor.unsure:
+        return found
+    reached = []
+    for shard, end in enumerate(ends):
+        at = positions[shard] if shard < len(positions) else LIVE
+        if at == LIVE:
+            at = routed[shard] if shard < len(routed) else 0
+        reached.append(min(at, end))  # a log that lost its tail gives these offsets out again
+    inflight = cursor.inflight
+    if not fits:
+        inflight = pack_inflight([entry for entry in unpack_inflight(inflight) if _exists(entry[2], entry[1], ends)])
+    doubt = tuple(ends) if was_connected else unpack_offsets(cursor.doubt)
+    return StoredSession(
+        SessionRow(row.client_id, row.user, row.version, row.expiry_s, row.away_us or max(alive_us, 1), row.will),
+        found.subscriptions,
+        Cursor(
+            pack_offsets(tuple(reached)),
+            cursor.next_id,
+            inflight,
+            _known(cursor, ends),
+            b"",
+            pack_offsets(doubt),
+        ),
+    )
+
+
+def _exists(position: int, state: int, ends: Sequence[int]) -> bool:
+    shard, offset = position >> 56, position & _OFFSET
+    return state == RELEASED or (shard < len(ends) and offset < ends[shard])
+
+
+def _known(cursor: Cursor, ends: Sequence[int]) -> bytes:
+    """The QoS 2 ids whose messages are in the log: an id that was stored ahead of a message that was lost goes."""
+    if not cursor.unsure:
+        return cursor.received
+    bits = unpack_ids(cursor.received)
+    for shard, end, ids in unpack_unsure(cursor.unsure):
+        if shard >= len(ends) or ends[shard] < end:
+            for k in range(0, len(ids), 2):
+                packet_id = ids[k] | ids[k + 1] << 8
+                bits[packet_id >> 3] &= 0xFF ^ 1 << (packet_id & 7)
+    return pack_ids(bits)

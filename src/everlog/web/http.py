@@ -1,0 +1,118 @@
+"""Just enough HTTP/1.1 for machines that ask for a page: one request a connection, GET and HEAD, no bodies in."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+MAX_REQUEST_BYTES = 8192  # a longer request: 431
+REQUEST_TIMEOUT_S = 10.0  # a slower one, or one that does not read its answer: cut off
+MAX_CONNECTIONS = 64  # more at once: 503
+
+TEXT = "text/plain; charset=utf-8"
+_STATUS = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    408: "Request Timeout",
+    431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """An answer."""
+
+    body: bytes
+    status: int = 200
+    content_type: str = TEXT
+    headers: tuple[str, ...] = ()
+
+    @classmethod
+    def say(cls, status: int, text: str, *headers: str) -> "Page":
+        """An answer in words."""
+        return cls(f"{text}\n".encode(), status, headers=headers)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What was asked for; `path` is without its query."""
+
+    method: str
+    path: str
+
+
+Site = Callable[[Request], Awaitable[Page]]
+
+
+def parse(head: bytes) -> Request | Page:
+    """The request in these bytes, or the answer to what is none."""
+    words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+    if len(words) != 3 or not words[2].startswith("HTTP/1."):
+        return Page.say(400, "this is no HTTP/1.1 request")
+    if words[0] not in ("GET", "HEAD"):
+        return Page.say(405, "pages here can only be read", "Allow: GET, HEAD")
+    return Request(words[0], words[1].partition("?")[0])
+
+
+def render(page: Page, with_body: bool = True) -> bytes:
+    """The bytes of an answer, after which the connection closes."""
+    lines = (
+        f"HTTP/1.1 {page.status} {_STATUS[page.status]}",
+        f"Content-Type: {page.content_type}",
+        f"Content-Length: {len(page.body)}",
+        "Cache-Control: no-store",
+        "X-Content-Type-Options: nosniff",
+        "Connection: close",
+        *page.headers,
+    )
+    return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + (page.body if with_body else b"")
+
+
+class HttpServer:
+    """Serves a site; every connection is one task with a time limit."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._open = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection: read a request, answer, close."""
+        self._open += 1
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                await self._answer(reader, writer)
+        except TimeoutError:
+            writer.transport.abort()
+        except ConnectionError:
+            pass  # the peer left, which is its right
+        finally:
+            self._open -= 1
+            writer.close()
+            with contextlib.suppress(ConnectionError, TimeoutError):
+                await writer.wait_closed()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        request: Request | Page
+        if self._open > MAX_CONNECTIONS:
+            request = Page.say(503, "too many connections at once", "Retry-After: 1")
+        else:
+            request = await self._read(reader)
+        if isinstance(request, Page):
+            writer.write(render(request))
+        else:
+            writer.write(render(await self._site(request), request.method == "GET"))
+        await writer.drain()
+
+    async def _read(self, reader: asyncio.StreamReader) -> Request | Page:
+        try:
+            return parse(await reader.readuntil(b"\r\n\r\n"))
+        except asyncio.LimitOverrunError:
+            return Page.say(431, f"the request is longer than {MAX_REQUEST_BYTES} bytes")
+        except asyncio.IncompleteReadError as error:
+            if not error.partial:
+                raise ConnectionResetError from None
+            return Page.say(400, "the request ends too early")

@@ -1,0 +1,157 @@
+"""The broker's numbers as Prometheus metrics; `docs/reference/metrics.md` lists them all, and a test says so."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import fields
+from typing import Any
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from everlog import __version__, _kernels
+from everlog.broker import Broker, Metrics, Survey, take_survey
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+# What each counter of `Metrics` means; those of ended sessions are part of a sum below.
+COUNTERS = {
+    "connects": "Clients accepted.",
+    "connects_refused": "CONNECTs refused.",
+    "connects_limited": "Connections refused because of limits.connections or limits.connects_per_second.",
+    "disconnects": "Connections that ended, of clients accepted or not.",
+    "protocol_errors": "Connections ended because the peer broke the protocol or a limit.",
+    "auth_failures": "CONNECTs without a right user name and password.",
+    "takeovers": "Connections ended because their client id connected again.",
+    "keep_alive_timeouts": "Clients silent for longer than their keep alive.",
+    "connect_timeouts": "Peers that sent no CONNECT within limits.connect_timeout_s.",
+    "duplicates": "QoS 2 messages that came again and were not taken twice.",
+    "refused": "Messages refused: the ACL, or a topic of the broker's own.",
+    "retained_refused": "Messages not retained because of limits.retained_messages or limits.retained_bytes.",
+    "subscribes": "Subscriptions granted.",
+    "subscribes_refused": "Subscriptions refused: the ACL or a limit.",
+    "over_quota": "Clients too slow for their QoS 1 and 2 messages (limits.queue_bytes).",
+    "held_back": "Times that reading stopped because of limits.inflight_bytes.",
+    "wills": "Wills published.",
+    "table_resets": "Times that all topic names were forgotten because of limits.topics.",
+}
+_SUMMED = {"bytes_in", "bytes_out", "sent_to_ended", "dropped_of_ended", "expired_of_ended"}
+
+
+class BrokerCollector(Collector):
+    """Collects on the broker's thread; `survey` is set just before, because it takes more than one turn."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._since = broker.time()
+        self.survey = Survey()
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric of the broker."""
+        build = GaugeMetricFamily("everlog_build_info", "Version and kernels; always 1.", labels=["version", "kernels"])
+        build.add_metric([__version__, _kernels.describe()], 1)
+        yield build
+        yield _gauge("uptime_seconds", "Seconds since the start.", self._broker.time() - self._since)
+        yield from self._clients()
+        yield from self._messages()
+        yield from self._lag()
+        yield from self._log()
+        yield from self._counters()
+
+    def _clients(self) -> Iterator[Metric]:
+        broker, counted = self._broker, self.survey
+        yield _gauge("connections", "Clients connected.", len(broker.clients.connections))
+        yield _gauge("connections_pending", "Peers that have sent no CONNECT yet.", broker.pending)
+        yield _gauge("sessions", "Sessions, connected or not.", len(broker.clients.sessions))
+        yield _gauge("sessions_durable", "Sessions that outlive their connection.", counted.durable)
+        yield _gauge("subscriptions", "Subscriptions of all sessions.", counted.subscriptions)
+        yield _gauge("subscriptions_live", "Subscriptions of connected clients.", len(broker.audiences))
+        yield _gauge("retained_messages", "Retained messages.", len(broker.retained))
+        yield _gauge("retained_bytes", "Memory of retained messages.", broker.retained.bytes)
+        yield _gauge("topics", "Topic names known (limits.topics).", broker.table.count)
+
+    def _messages(self) -> Iterator[Metric]:
+        router, metrics, counted = self._broker.router, self._broker.metrics, self.survey
+        yield _counter("messages_received", "Messages published by clients.", router.messages_in)
+        yield _counter("messages_kept", "Messages written to the log.", router.messages_kept)
+        yield _counter("messages_sent", "Messages sent to clients.", counted.sent)
+        yield _counter("messages_dropped", "Messages dropped for slow clients (limits.queue_bytes).", counted.dropped)
+        yield _counter("messages_expired", "Messages that expired before they were sent.", counted.expired)
+        yield _counter("received_bytes", "Bytes of MQTT packets received.", metrics.bytes_in)
+        yield _counter("sent_bytes", "Bytes of MQTT packets sent.", metrics.bytes_out)
+        yield _gauge("inflight_messages", "Messages sent and not acknowledged.", counted.inflight)
+        yield _gauge("queued_bytes", "Messages that wait in memory for slow clients.", counted.queued_bytes)
+        yield _gauge("held_bytes", "Answers that wait for a commit (limits.inflight_bytes).", router.held_bytes)
+
+    def _lag(self) -> Iterator[Metric]:
+        counted = self.survey
+        yield _gauge("sessions_behind", "Sessions that have messages of the log before them.", counted.behind)
+        yield _gauge("session_lag_max_messages", "Offsets between the last of them and the end.", counted.max_lag)
+        most = GaugeMetricFamily(
+            "everlog_session_lag_messages", "Offsets before the end, of those most behind.", labels=["client_id"]
+        )
+        for lag, client_id in counted.most_behind:
+            most.add_metric([client_id], lag)
+        yield most
+
+    def _log(self) -> Iterator[Metric]:
+        log: Any = self._broker.log
+        statistics = log.statistics() if hasattr(log, "statistics") else log.shards
+        for name, text in (
+            ("start", "First offset that is retained."),
+            ("committed", "Offset behind the last committed record."),
+            ("end", "Offset behind the last record."),
+            ("bytes", "Size of the segments."),
+            ("segments", "Number of segments."),
+            ("pending_bytes", "Appended and not committed."),
+            ("damaged", "Places found damaged and fenced off."),
+        ):
+            family = GaugeMetricFamily(f"everlog_log_{name}", text, labels=["shard"])
+            for number, shard in enumerate(statistics):
+                value = getattr(shard, name, None)
+                if value is not None:
+                    family.add_metric([str(number)], value)
+            yield family
+        failed = GaugeMetricFamily("everlog_log_failed", "1 when the shard can't be written.", labels=["shard"])
+        for number, shard in enumerate(log.shards):
+            failed.add_metric([str(number)], getattr(shard, "failure", None) is not None)
+        yield failed
+
+    def _counters(self) -> Iterator[Metric]:
+        for field in fields(Metrics):
+            if field.name not in _SUMMED:
+                text = COUNTERS.get(field.name, field.name.replace("_", " "))
+                yield _counter(field.name, text, getattr(self._broker.metrics, field.name))
+
+
+class Exposition:
+    """The text that Prometheus reads, of a registry of its own."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._collector = BrokerCollector(broker)
+        self._registry = CollectorRegistry()
+        self._registry.register(self._collector)
+        ProcessCollector(registry=self._registry)
+
+    async def text(self) -> bytes:
+        """All metrics now."""
+        self._collector.survey = await take_survey(self._broker)
+        return generate_latest(self._registry)
+
+    def names(self) -> set[str]:
+        """Every metric's name, for the reference."""
+        return set(_names(self._registry.collect()))
+
+
+def _names(families: Iterable[Metric]) -> Iterator[str]:
+    for family in families:
+        yield f"{family.name}_total" if family.type == "counter" else family.name
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"everlog_{name}", text, value=value)
+
+
+def _counter(name: str, text: str, value: float) -> CounterMetricFamily:
+    return CounterMetricFamily(f"everlog_{name}", text, value=value)

@@ -1,0 +1,80 @@
+"""The pages of a broker, and the port that they are on."""
+
+import asyncio
+from collections.abc import Sequence
+
+from everlog import __version__
+from everlog.base import Unavailable
+from everlog.broker import Broker, cannot_listen
+from everlog.web.health import Check, not_stopping, why_not_ready
+from everlog.web.http import MAX_REQUEST_BYTES, HttpServer, Page, Request
+from everlog.web.metrics import CONTENT_TYPE, Exposition
+
+
+class Pages:
+    """What each path answers."""
+
+    def __init__(self, broker: Broker, checks: Sequence[Check]) -> None:
+        self._exposition = Exposition(broker)
+        self._checks = checks
+        self._pages = {
+            "/": (self._overview, "this page"),
+            "/metrics": (self._metrics, "the broker's numbers, for Prometheus"),
+            "/healthz": (self._healthz, "200 as long as the event loop answers"),
+            "/readyz": (self._readyz, "200 when clients can be served, else 503 and why not"),
+        }
+
+    async def __call__(self, request: Request) -> Page:
+        """The page for a request."""
+        found = self._pages.get(request.path)
+        if found is None:
+            return Page.say(404, f"no such page; there are {', '.join(self._pages)}")
+        return await found[0]()
+
+    async def _overview(self) -> Page:
+        lines = [f"everlog {__version__}", ""]
+        lines += [f"{path:<10} {what}" for path, (_, what) in self._pages.items()]
+        return Page.say(200, "\n".join(lines))
+
+    async def _metrics(self) -> Page:
+        return Page(await self._exposition.text(), content_type=CONTENT_TYPE)
+
+    async def _healthz(self) -> Page:
+        return Page.say(200, "ok")
+
+    async def _readyz(self) -> Page:
+        reasons = why_not_ready(self._checks)
+        return Page.say(503, "\n".join(reasons)) if reasons else Page.say(200, "ok")
+
+
+class Web:
+    """The open HTTP port."""
+
+    def __init__(self, server: asyncio.Server) -> None:
+        self._server = server
+        self.host, self.port = server.sockets[0].getsockname()[:2]
+
+    @property
+    def url(self) -> str:
+        """Where the pages are."""
+        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
+    async def close(self) -> None:
+        """Take no more requests."""
+        self._server.close()
+        await self._server.wait_closed()
+
+
+async def start_web(
+    broker: Broker, host: str, port: int, *, must: bool = True, checks: Sequence[Check] | None = None
+) -> Web | None:
+    """Serve the pages; a port in use is an error when it `must` be this one, else there are no pages, and None."""
+    pages = Pages(broker, [not_stopping(broker)] if checks is None else checks)
+    try:
+        server = await asyncio.start_server(HttpServer(pages).serve, host, port, limit=MAX_REQUEST_BYTES)
+    except OSError as error:
+        problem = cannot_listen(host, port, error, "--http-port")
+        if isinstance(problem, Unavailable) and not must:
+            return None
+        raise problem from error
+    return Web(server)

@@ -1,0 +1,155 @@
+"""What every implementation of the session tables does, whatever it keeps them in."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from everlog.mqtt import Properties, Will
+from everlog.sessions import (
+    ALIVE,
+    Changes,
+    Cursor,
+    MemoryTables,
+    SessionRow,
+    SessionTables,
+    SqliteTables,
+    StoredSession,
+    SubscriptionRow,
+)
+from everlog.sessions.packing import pack_offsets, pack_will
+
+ANNE = SessionRow(
+    "anne", "user", 5, 3600, 17, pack_will(Will("gone", b"anne", 1, properties=Properties(will_delay_interval=9)))
+)
+BERT = SessionRow("bert", None, 4, 60, ALIVE)
+CURSOR = Cursor(pack_offsets((7, -1)), 42, b"in flight", b"received", b"unsure", pack_offsets((3, 0)))
+
+
+class Kept:
+    """Tables that can be let go of and found again, as by another process."""
+
+    def __init__(self, make: Callable[[], SessionTables]) -> None:
+        self._make = make
+        self.tables = make()
+
+    def reopened(self) -> SessionTables:
+        self.tables.close()
+        self.tables = self._make()
+        return self.tables
+
+    def sessions(self) -> dict[str, StoredSession]:
+        return {stored.row.client_id: stored for stored in self.reopened().load().sessions}
+
+    def retained(self) -> dict[str, bytes]:
+        return dict(self.reopened().load().retained)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
+    memory = MemoryTables()
+    found = Kept(lambda: memory if request.param == "memory" else SqliteTables(tmp_path / "sessions.db"))
+    yield found
+    found.tables.close()
+
+
+def test_new_tables_are_empty(kept: Kept) -> None:
+    snapshot = kept.tables.load()
+    assert (snapshot.routed, snapshot.alive_us) == ((), 0)
+    assert list(snapshot.sessions) == []
+    assert list(snapshot.retained) == []
+
+
+def test_a_session_comes_back_as_it_was_written(kept: Kept) -> None:
+    filters = (SubscriptionRow("a/#", 0x2E, 5, pack_offsets((1, 2))), SubscriptionRow("b", 1))
+    kept.tables.apply(
+        Changes(rows=(ANNE,), subscribed=tuple(("anne", one) for one in filters), cursors=(("anne", CURSOR),))
+    )
+    assert kept.sessions() == {"anne": StoredSession(ANNE, filters, CURSOR)}
+
+
+def test_a_session_without_more_is_whole(kept: Kept) -> None:
+    kept.tables.apply(Changes(rows=(BERT,)), durable=True)
+    assert kept.sessions() == {"bert": StoredSession(BERT)}
+
+
+def test_the_last_state_counts(kept: Kept) -> None:
+    kept.tables.apply(
+        Changes(rows=(BERT,), subscribed=(("bert", SubscriptionRow("a", 0)),), cursors=(("bert", CURSOR),))
+    )
+    later = SessionRow("bert", "b", 5, 0, 99)
+    moved = Cursor(pack_offsets((8, 8)), 43)
+    kept.tables.apply(
+        Changes(rows=(later,), subscribed=(("bert", SubscriptionRow("a", 2)),), cursors=(("bert", moved),))
+    )
+    assert kept.sessions() == {"bert": StoredSession(later, (SubscriptionRow("a", 2),), moved)}
+
+
+def test_a_cursor_moves_without_its_session_being_written(kept: Kept) -> None:
+    kept.tables.apply(Changes(rows=(ANNE, BERT), cursors=(("anne", CURSOR), ("bert", CURSOR))))
+    kept.tables.apply(Changes(cursors=(("bert", Cursor(next_id=2)),)))
+    found = kept.sessions()
+    assert found["anne"].cursor == CURSOR
+    assert found["bert"].cursor == Cursor(next_id=2)
+
+
+def test_a_filter_that_is_given_up_is_gone(kept: Kept) -> None:
+    both = (("bert", SubscriptionRow("a", 0)), ("bert", SubscriptionRow("b", 0)))
+    kept.tables.apply(Changes(rows=(BERT,), subscribed=both))
+    kept.tables.apply(Changes(unsubscribed=(("bert", "a"), ("bert", "never there"))))
+    assert kept.sessions()["bert"].subscriptions == (SubscriptionRow("b", 0),)
+
+
+def test_an_ended_session_leaves_nothing(kept: Kept) -> None:
+    kept.tables.apply(
+        Changes(rows=(BERT,), subscribed=(("bert", SubscriptionRow("a", 0)),), cursors=(("bert", CURSOR),))
+    )
+    kept.tables.apply(Changes(ended=("bert", "nobody")))
+    assert kept.sessions() == {}
+    kept.tables.apply(Changes(rows=(BERT,)))
+    assert kept.sessions() == {"bert": StoredSession(BERT)}
+
+
+def test_a_session_may_end_and_begin_anew_in_one_batch(kept: Kept) -> None:
+    kept.tables.apply(
+        Changes(rows=(BERT,), subscribed=(("bert", SubscriptionRow("old", 0)),), cursors=(("bert", CURSOR),))
+    )
+    kept.tables.apply(Changes(ended=("bert",), rows=(BERT,), subscribed=(("bert", SubscriptionRow("new", 0)),)))
+    assert kept.sessions() == {"bert": StoredSession(BERT, (SubscriptionRow("new", 0),))}
+
+
+def test_sessions_come_by_client_id_whatever_its_letters(kept: Kept) -> None:
+    names = ["", "Z", "a", "a/b", "ab", "é", "名", "\U0001f600"]
+    rows = tuple(SessionRow(name) for name in reversed(names))
+    kept.tables.apply(Changes(rows=rows, subscribed=tuple((name, SubscriptionRow(name, 1)) for name in names)))
+    found = list(kept.reopened().load().sessions)
+    assert [stored.row.client_id for stored in found] == names
+    assert [stored.subscriptions for stored in found] == [(SubscriptionRow(name, 1),) for name in names]
+
+
+def test_many_sessions_keep_their_own_filters(kept: Kept) -> None:
+    rows = tuple(SessionRow(f"c{number:05}") for number in range(2_500))
+    filters = tuple((row.client_id, SubscriptionRow(f"{row.client_id}/{k}", 1)) for row in rows for k in range(3))
+    kept.tables.apply(Changes(rows=rows, subscribed=filters))
+    found = kept.sessions()
+    assert len(found) == 2_500
+    for client_id, stored in found.items():
+        assert [one.filter for one in stored.subscriptions] == [f"{client_id}/{k}" for k in range(3)]
+
+
+def test_a_retained_message_is_replaced_and_removed(kept: Kept) -> None:
+    kept.tables.apply(Changes(retained=(("a", b"1"), ("b", b"2"), ("c", b"3"))), durable=True)
+    kept.tables.apply(Changes(retained=(("a", b"new"), ("b", None), ("nowhere", None))))
+    assert kept.retained() == {"a": b"new", "c": b"3"}
+
+
+def test_how_far_the_broker_was_is_kept_until_it_is_said_again(kept: Kept) -> None:
+    kept.tables.apply(Changes(routed=(5, 6), alive_us=1234))
+    kept.tables.apply(Changes(rows=(BERT,)))
+    snapshot = kept.reopened().load()
+    assert (snapshot.routed, snapshot.alive_us) == ((5, 6), 1234)
+
+
+def test_closing_twice_is_once(kept: Kept) -> None:
+    kept.tables.close()
+    kept.tables.close()

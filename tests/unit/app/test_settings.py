@@ -1,0 +1,286 @@
+import dataclasses
+import tomllib
+
+import msgspec
+import pytest
+
+from everlog.app import BadSettings, Settings, all_keys, is_loopback, limits_of, load, log_arguments
+from everlog.app.keys import LIMIT_RANGES
+from everlog.base import UsageError
+from everlog.broker import Limits
+from everlog.commitlog import LogSettings
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text, name="everlog.toml"):
+        path = tmp_path / name
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+def problems_of(config=None, **sources) -> list[str]:
+    with pytest.raises(BadSettings) as caught:
+        load(config, **({"environ": {}} | sources))
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_the_defaults_need_nothing(tmp_path):
+    loaded = load(environ={}, directory=str(tmp_path))
+    assert loaded.settings == Settings()
+    assert loaded.config is None
+    assert all(loaded.source_of(path) == "default" for path in all_keys())
+
+
+def test_file_then_environment_then_flags(write):
+    config = write("[listener]\nport = 1\nbacklog = 7\n[log]\ndata = '/file'\n")
+    loaded = load(
+        config,
+        environ={"EVERLOG_LISTENER_PORT": "2", "EVERLOG_LOG_DATA": "/variable"},
+        flags=[("--port", "listener.port", "3"), ("--host", "listener.host", None)],
+    )
+    assert loaded.settings.listener.port == 3
+    assert loaded.settings.log.data == "/variable"
+    assert loaded.settings.listener.backlog == 7
+    assert loaded.source_of("listener.port") == "--port"
+    assert loaded.source_of("log.data") == "EVERLOG_LOG_DATA"
+    assert loaded.source_of("listener.backlog") == f"{config}: listener.backlog"
+    assert loaded.value_of("listener.backlog") == 7
+
+
+def test_the_file_in_the_working_directory_is_found(write, tmp_path):
+    write("[log]\nshards = 4\n")
+    assert load(environ={}, directory=str(tmp_path)).settings.log.shards == 4
+
+
+def test_a_named_file_must_exist(tmp_path):
+    with pytest.raises(UsageError, match="no such file"):
+        load(str(tmp_path / "other.toml"), environ={})
+
+
+def test_units_are_read_everywhere(write):
+    config = write(
+        '[log]\nsegment_bytes = "1GiB"\nretention_age = "7d"\n'
+        '[limits]\nconnects_per_second = "60/m"\nsession_expiry_s = "1h"\nqueue_bytes = 4096\n[sys]\ninterval = 5\n'
+    )
+    settings = load(config, environ={"EVERLOG_LOG_TAIL_BYTES": "1MiB"}).settings
+    assert settings.log.segment_bytes == 1 << 30
+    assert settings.log.retention_age == 604_800
+    assert settings.log.tail_bytes == 1 << 20
+    assert settings.limits.connects_per_second == 1.0
+    assert settings.limits.session_expiry_s == 3600
+    assert isinstance(settings.limits.session_expiry_s, int)
+    assert settings.limits.queue_bytes == 4096
+    assert settings.sys.interval == 5.0
+
+
+def test_lists_come_as_toml_commas_or_json(write):
+    config = write('[keep]\nfilters = ["a/#", "b,c"]\n')
+    assert load(config, environ={}).settings.keep.filters == ("a/#", "b,c")
+    assert load(environ={"EVERLOG_KEEP_FILTERS": "a/#, b/+"}, directory="/").settings.keep.filters == ("a/#", "b/+")
+    assert load(environ={"EVERLOG_KEEP_FILTERS": '["b,c"]'}, directory="/").settings.keep.filters == ("b,c",)
+    flags = [("--keep", "keep.filters", ["x/#", "y"])]
+    assert load(environ={}, flags=flags, directory="/").settings.keep.filters == ("x/#", "y")
+
+
+def test_none_turns_off_what_can_be_off(write):
+    config = write('[http]\nport = "none"\n[log]\nretention_age = "off"\n')
+    settings = load(config, environ={}).settings
+    assert settings.http.port is None
+    assert settings.log.retention_age is None
+
+
+def test_an_empty_variable_counts_as_unset():
+    assert load(environ={"EVERLOG_LISTENER_PORT": ""}, directory="/").settings.listener.port == 1883
+
+
+def test_variables_of_others_are_left_alone():
+    environ = {
+        "EVERLOG_PORT": "tcp://10.0.0.1:1883",
+        "EVERLOG_SERVICE_HOST": "10.0.0.1",
+        "EVERLOG_PURE": "1",
+        "PATH": "x",
+    }
+    assert load(environ=environ, directory="/").settings == Settings()
+
+
+def test_paths_in_a_file_start_at_the_file(write, tmp_path):
+    write("everyone read #\n", "acl")
+    config = write('[log]\ndata = "d"\n[security]\nacl_file = "acl"\n')
+    settings = load(config, environ={}).settings
+    assert settings.log.data == str(tmp_path / "d")
+    assert settings.security.acl_file == str(tmp_path / "acl")
+    assert load(environ={"EVERLOG_LOG_DATA": "d"}, directory="/").settings.log.data == "d"
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "hint"),
+    [
+        ("[listener]\nprot = 1\n", "listener.prot: no such setting", "did you mean port?"),
+        ("[listner]\nport = 1\n", "listner: no such section", "did you mean [listener]?"),
+        ("[listener]\nshards = 1\n", "listener.shards: no such setting", "shards belongs to [log]"),
+        ("port = 1\n", "port: no such section", "port is a key of [listener]"),
+        ("log = 1\n", "log: 1 is no table", "write [log]"),
+        ("[listener]\nport = '99999'\n", "listener.port: '99999' is out of range", "default is 1883"),
+        ("[listener]\nport = true\n", "listener.port: True is not a whole number", ""),
+        ("[listener]\nport = [1]\n", "listener.port: [1] is not a whole number", ""),
+        (
+            "[log]\ndurability = 'fsnc'\n",
+            "log.durability: 'fsnc' is none of memory, flush, fsync",
+            "did you mean fsync?",
+        ),
+        ("[log]\nsegment_bytes = '64M'\n", "log.segment_bytes: 'M' is no unit of size", "MiB"),
+        ("[log]\nretention_age = 'week'\n", "log.retention_age: 'week' is no duration", "7d"),
+        ("[log]\nsegment_bytes = 0\n", "log.segment_bytes: 0 is out of range", ""),
+        ("[limits]\nreceive_maximum = 70000\n", "limits.receive_maximum: 70000 is out of range", ""),
+        ("[limits]\nsession_expiry_s = '1500ms'\n", "limits.session_expiry_s: '1500ms' is not a whole number", ""),
+        ("[limits]\ndurable_wildcard = 1\n", "limits.durable_wildcard: 1 is not true or false", ""),
+        ("[keep]\nfilters = 'a/#/b'\n", "keep.filters: 'a/#/b' is no topic filter", ""),
+        ("[keep]\nfilters = [1]\n", "keep.filters: [1] is not a list of texts", ""),
+        ("[keep]\nfilters = ['$share/g/a']\n", "keep.filters: '$share/g/a' is no topic filter", ""),
+    ],
+)
+def test_a_bad_key_or_value_names_its_place_and_a_way_out(write, text, words, hint):
+    config = write(text)
+    (problem,) = problems_of(config)
+    assert problem.startswith(f"{config}: ")
+    assert words in problem
+    assert hint in problem
+
+
+def test_bad_toml_names_line_and_column(write):
+    with pytest.raises(UsageError, match="line 2, column"):
+        load(write("[log]\ndata = everlog\n"), environ={})
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({"EVERLOG_LISTNER_PORT": "1"}, "did you mean EVERLOG_LISTENER_PORT?"),
+        ({"EVERLOG_LIMITS_UNICORNS": "1"}, "EVERLOG_LIMITS_UNICORNS: no such setting"),
+        ({"EVERLOG_LISTENER_PORT": "x"}, "EVERLOG_LISTENER_PORT: 'x' is not a whole number"),
+        ({"EVERLOG_SECURITY_ALLOW_ANONYMOUS": "maybe"}, "'maybe' is not true or false"),
+        ({"EVERLOG_KEEP_FILTERS": "[oops"}, "is no list"),
+    ],
+)
+def test_a_bad_variable_is_named(environ, words):
+    (problem,) = problems_of(environ=environ, directory="/")
+    assert words in problem
+
+
+def test_a_bad_flag_is_named():
+    flags = [("--port", "listener.port", "x"), ("--set a.b", "a.b", "1"), ("--set log.dta", "log.dta", "1")]
+    problems = problems_of(flags=flags, directory="/")
+    assert [problem.split(": ")[0] for problem in problems] == ["--set a.b", "--set log.dta", "--port"]
+    assert "did you mean data?" in problems[1]
+
+
+def test_every_problem_is_told_at_once(write):
+    config = write("[listener]\nprot = 1\n[log]\nshards = 0\n")
+    assert len(problems_of(config, environ={"EVERLOG_HTTP_PORT": "x"})) == 3
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1", "[::1]", "localhost", "LocalHost"])
+def test_loopback(host):
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "", "example.org", "localhost.evil.org"])
+def test_not_loopback(host):
+    assert not is_loopback(host)
+
+
+def test_other_machines_may_not_connect_without_authentication():
+    (problem,) = problems_of(flags=[("--host", "listener.host", "0.0.0.0")], directory="/")
+    assert problem.startswith("--host: other machines could connect")
+    assert "password_file" in problem
+    assert "allow_anonymous" in problem
+
+
+@pytest.mark.parametrize("said", ["true", "false"])
+def test_other_machines_may_connect_when_it_was_said(said):
+    environ = {"EVERLOG_LISTENER_HOST": "0.0.0.0", "EVERLOG_SECURITY_ALLOW_ANONYMOUS": said}
+    settings = load(environ=environ, directory="/").settings
+    assert settings.allows_anonymous == (said == "true")
+
+
+def test_a_password_file_closes_the_door_to_anonymous_clients(write):
+    users = write("", "users")
+    for host in ("0.0.0.0", "127.0.0.1"):
+        environ = {"EVERLOG_LISTENER_HOST": host, "EVERLOG_SECURITY_PASSWORD_FILE": users}
+        assert not load(environ=environ, directory="/").settings.allows_anonymous
+    assert load(environ={}, directory="/").settings.allows_anonymous
+
+
+def test_client_certificates_are_authentication_only_where_every_listener_asks_for_them(write):
+    pem = write("", "pem")
+    environ = {f"EVERLOG_LISTENER_{name}_FILE": pem for name in ("CERT", "KEY", "CLIENT_CA")} | {
+        "EVERLOG_LISTENER_HOST": "0.0.0.0",
+        "EVERLOG_LISTENER_TLS_PORT": "8883",
+        "EVERLOG_LISTENER_REQUIRE_CLIENT_CERT": "true",
+    }
+    (problem,) = problems_of(environ=environ, directory="/")
+    assert "without a password" in problem
+    settings = load(environ=environ | {"EVERLOG_LISTENER_PORT": "none"}, directory="/").settings
+    assert not settings.allows_anonymous
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"PORT": "none"}, "nothing to listen on"),
+        ({"TLS_PORT": "8883"}, "TLS needs a certificate"),
+        ({"WEBSOCKET_PORT": "1883"}, "port 1883 is also that of port"),
+        ({"CERT_FILE": __file__, "KEY_FILE": __file__}, "no listener uses TLS"),
+        ({"REQUIRE_CLIENT_CERT": "true"}, "no authority"),
+    ],
+)
+def test_contradictions_are_refused(changes, words):
+    environ = {f"EVERLOG_LISTENER_{name}": value for name, value in changes.items()}
+    problems = problems_of(environ=environ, directory="/")
+    assert any(words in problem for problem in problems), problems
+
+
+def test_missing_files_are_refused(tmp_path):
+    (problem,) = problems_of(environ={"EVERLOG_SECURITY_PASSWORD_FILE": str(tmp_path / "x")}, directory="/")
+    assert "everlog passwd" in problem
+
+
+def test_the_log_takes_the_settings_and_shares_their_defaults():
+    assert LogSettings(**log_arguments(Settings())) == LogSettings()
+    settings = load(
+        environ={"EVERLOG_LOG_RETENTION_AGE": "1h", "EVERLOG_LOG_DURABILITY": "flush"}, directory="/"
+    ).settings
+    log = LogSettings(**log_arguments(settings))
+    assert (log.retention_us, log.durability) == (3_600_000_000, "flush")
+
+
+def test_the_limits_section_is_the_brokers_limits():
+    names = [key.name for key in all_keys().values() if key.section == "limits"]
+    assert names == [field.name for field in dataclasses.fields(Limits)]
+    assert limits_of(Settings()) == Limits()
+    assert limits_of(load(environ={"EVERLOG_LIMITS_CONNECTIONS": "5"}, directory="/").settings).connections == 5
+
+
+def test_every_limit_range_is_one_of_a_limit_and_holds_its_default():
+    limits = {field.name: field.default for field in dataclasses.fields(Limits)}
+    for name, (lowest, highest) in LIMIT_RANGES.items():
+        assert lowest <= limits[name] <= (highest or limits[name]), name
+
+
+def test_every_default_is_a_value_that_could_be_given():
+    for key in all_keys().values():
+        toml = tomllib.loads(f"x = {key.show(key.default, toml=True)}")["x"]
+        assert key.convert(toml) == key.default, key.path
+        if not key.is_list:
+            assert key.convert(key.show(key.default)) == key.default, key.path
+
+
+def test_settings_are_frozen():
+    with pytest.raises(AttributeError):
+        Settings().listener.port = 1
+    with pytest.raises(AttributeError):
+        Settings().listener = None
+    assert msgspec.structs.replace(Settings()) == Settings()

@@ -1,0 +1,155 @@
+"""The `$SYS` topics: their texts from samples, and on a running broker."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import paho.mqtt.client as paho
+import pytest
+from tests.brokers import RunningBroker
+from tests.listening import eventually, on_loop
+
+from everlog import __version__
+from everlog.broker.survey import SLICE, take_survey
+from everlog.broker.sysinfo import ROOT, Sample, SysInfo, SysTopics, all_topics, take_sample
+from everlog.sessions import Session, Subscribed
+
+REFERENCE = Path(__file__).parents[3] / "docs" / "reference" / "sys-topics.md"
+
+
+def test_texts_are_those_that_dashboards_know() -> None:
+    topics = SysInfo().topics(Sample(time=61.7, connected=3, sessions=5, retained=2, received=9, stored=4))
+    assert topics["$SYS/broker/version"] == f"everlog version {__version__}"
+    assert topics["$SYS/broker/uptime"] == "61 seconds"
+    assert topics["$SYS/broker/clients/connected"] == "3"
+    assert topics["$SYS/broker/clients/disconnected"] == "2"
+    assert topics["$SYS/broker/clients/total"] == "5"
+    assert topics["$SYS/broker/retained messages/count"] == "2"
+    assert topics["$SYS/broker/messages/received"] == "9"
+    assert topics["$SYS/broker/messages/stored"] == "4"
+
+
+def test_the_most_clients_at_once_are_remembered() -> None:
+    info = SysInfo()
+    info.topics(Sample(connected=7))
+    assert info.topics(Sample(connected=1))["$SYS/broker/clients/maximum"] == "7"
+
+
+def test_loads_go_to_the_rate_per_minute_sooner_over_one_minute_than_over_fifteen() -> None:
+    info, texts = SysInfo(), {}
+    for step in range(1, 7):  # 10 a second for a minute
+        texts = info.topics(Sample(time=10.0 * step, received=100 * step))
+    one, five, fifteen = (float(texts[f"{ROOT}load/messages/received/{m}min"]) for m in (1, 5, 15))
+    assert one == pytest.approx(600 * (1 - math.exp(-1)), abs=0.01)
+    assert five == pytest.approx(600 * (1 - math.exp(-1 / 5)), abs=0.01)
+    assert fifteen == pytest.approx(600 * (1 - math.exp(-1 / 15)), abs=0.01)
+
+
+def test_only_what_changed_is_said_again() -> None:
+    info = SysInfo()
+    assert set(info.changes(Sample())) == set(all_topics())
+    assert info.changes(Sample()) == {}
+    assert set(info.changes(Sample(time=1.0, connected=1))) == {
+        f"{ROOT}uptime",
+        f"{ROOT}clients/connected",
+        f"{ROOT}clients/active",
+        f"{ROOT}clients/maximum",
+    }
+
+
+def test_every_topic_is_documented() -> None:
+    text = REFERENCE.read_text()
+    missing = [topic for topic in all_topics() if f"`{topic.removeprefix(ROOT)}`" not in text]
+    assert not missing
+
+
+# On a running broker
+
+
+@pytest.fixture
+def running() -> Iterator[RunningBroker]:
+    with RunningBroker() as broker:
+        yield broker
+
+
+def subscriber(running: RunningBroker, got: dict[str, bytes], topic: str = "$SYS/#") -> paho.Client:
+    client = paho.Client(paho.CallbackAPIVersion.VERSION2, "watcher")
+    client.on_connect = lambda c, *_: c.subscribe(topic)
+    client.on_message = lambda _c, _u, message: got.__setitem__(message.topic, message.payload)
+    client.connect("127.0.0.1", running.port)
+    client.loop_start()
+    return client
+
+
+def test_they_are_retained_for_whoever_subscribes_later(running: RunningBroker) -> None:
+    on_loop(running, SysTopics(running.broker, 10).publish(0.0))
+    got: dict[str, bytes] = {}
+    client = subscriber(running, got)
+    eventually(lambda: len(got) == len(all_topics()), "every topic arrived")
+    assert got["$SYS/broker/clients/connected"] == b"0"
+    client.disconnect()
+    client.loop_stop()
+
+
+def test_the_timer_tells_live_subscribers_and_zero_never_starts_one(running: RunningBroker) -> None:
+    got: dict[str, bytes] = {}
+    client = subscriber(running, got)
+    never, often = SysTopics(running.broker, 0), SysTopics(running.broker, 0.01)
+    running.call(never.start)
+    assert never._task is None
+    running.call(often.start)
+    eventually(lambda: got.get("$SYS/broker/clients/connected") == b"1", "the count of clients arrived")
+    on_loop(running, often.stop())
+    on_loop(running, never.stop())
+    client.disconnect()
+    client.loop_stop()
+
+
+def test_a_client_can_not_publish_to_them(running: RunningBroker) -> None:
+    on_loop(running, SysTopics(running.broker, 10).publish(0.0))
+    client = paho.Client(paho.CallbackAPIVersion.VERSION2, "liar")
+    client.connect("127.0.0.1", running.port)
+    client.loop_start()
+    client.publish("$SYS/broker/version", b"a lie", 1, retain=True).wait_for_publish(20)
+    client.disconnect()
+    client.loop_stop()
+    got: dict[str, bytes] = {}
+    watcher = subscriber(running, got, "$SYS/broker/version")
+    eventually(lambda: got, "the version arrived")
+    assert got["$SYS/broker/version"] == f"everlog version {__version__}".encode()
+    watcher.disconnect()
+    watcher.loop_stop()
+
+
+def test_a_sample_counts_messages_both_ways(running: RunningBroker) -> None:
+    got: dict[str, bytes] = {}
+    client = subscriber(running, got, "t")
+    eventually(lambda: running.broker.metrics.subscribes, "the subscription is there")
+    client.publish("t", b"m", 1).wait_for_publish(20)
+    eventually(lambda: got, "the message came back")
+    sample = on_loop(running, take_sample(running.broker, 0.0))
+    assert (sample.received, sample.sent, sample.connected, sample.subscriptions) == (1, 1, 1, 1)
+    assert min(sample.bytes_in, sample.bytes_out) > 0
+    client.disconnect()
+    client.loop_stop()
+    eventually(lambda: not running.broker.clients.sessions, "the session has ended")
+    assert on_loop(running, take_sample(running.broker, 0.0)).sent == 1  # what went to it still counts
+
+
+def test_a_survey_names_those_most_behind_and_lets_others_run(running: RunningBroker) -> None:
+    def fill() -> None:
+        running.broker.log.shards[0].committed = 10_000  # type: ignore[misc]
+        running.broker.router.routed[0] = 10_000
+        for number in range(2 * SLICE + 1):
+            session = Session(f"s{number}", expiry_s=60, subscriptions={"$share/g/t": Subscribed("$share/g/t", 1)})
+            session.lag[0] = 10_000 - number
+            running.broker.clients.sessions[session.client_id] = session
+
+    running.call(fill)
+    found = on_loop(running, take_survey(running.broker))
+    assert (found.sessions, found.durable, found.behind) == (2001, 2001, 2000)
+    assert (found.subscriptions, found.shared_subscriptions) == (2001, 2001)
+    assert found.max_lag == 2000
+    assert found.most_behind[:2] == ((2000, "s2000"), (1999, "s1999"))
+    assert len(found.most_behind) == 10
+    running.call(running.broker.clients.sessions.clear)
