@@ -53,9 +53,10 @@ check: .venv/.all .venv/.kernels
 	$(BIN)/lint-imports
 	$(BIN)/python tools/check_sizes.py
 
-bench: .venv/.all .venv/.kernels
+bench: .venv/.all .venv/.kernels .venv/.servers
 	$(BIN)/python -m everlog.bench
 	EVERLOG_PURE=1 $(BIN)/python -m everlog.bench
+	$(BIN)/everlog bench peers
 
 fuzz: .venv/.all
 	tools/fuzz $(FUZZ_SECONDS)

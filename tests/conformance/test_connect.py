@@ -113,7 +113,8 @@ def test_a_payload_in_its_order_is_taken(stage, version):
     client.send_bytes(connect_bytes(0xC6, b"\x00\x02id" + will + b"\x00\x01u\x00\x01p", version))
     assert client.expect(Connack).reason is Reason.SUCCESS
     connection = stage.call(lambda: stage.broker.clients.connections[stage.broker.clients.sessions["id"]])
-    assert (connection.will.topic, connection.user) == ("will", "u")
+    packet = connection.connect
+    assert (packet.will.topic, packet.user_name, packet.password) == ("will", "u", b"p")
 
 
 @clauses("MQTT-3.1.3-3", v4="MQTT-3.1.3-3")

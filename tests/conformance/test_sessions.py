@@ -178,7 +178,7 @@ def test_qos_2_messages_go_on_where_they_were(stage, version):
 def test_redelivery_is_in_the_order_of_the_first_sending(stages, version, shards):
     stage = stages(MemoryLog(shards))
     client = stage.connected("c", version, **KEEP)
-    client.subscribe("#-".replace("#-", "a/#"), qos=2)
+    client.subscribe("a/#", qos=2)
     publisher = stage.connected("publisher")
     for number in range(12):
         publisher.publish("a/" + "x" * (number * 5 % 4), str(number), 1 + number % 2)
@@ -346,7 +346,7 @@ def test_a_session_ends_when_its_time_is_over(stage):
     stage.offline("c")
     stage.later(9)
     assert "c" in stage.broker.clients.sessions
-    stage.later(11)
+    stage.later(2)
     assert "c" not in stage.broker.clients.sessions
     assert stage.call(stage.broker.keep.filters) == []
     back(stage, "c", 5, present=False)
@@ -354,20 +354,19 @@ def test_a_session_ends_when_its_time_is_over(stage):
 
 @clauses("MQTT-4.1.0-1 MQTT-4.1.0-2")
 def test_the_time_of_a_session_runs_from_its_last_connection(stage):
-    client = stage.connected("c", clean_start=False, expiry=1000)
+    sessions = stage.broker.clients.sessions
+    stage.connected("c", clean_start=False, expiry=1000).disconnect()
+    stage.offline("c")
+    stage.later(500)
+    client = back(stage, "c", 5, expiry=1000)
+    stage.later(2000)
+    assert "c" in sessions
     client.disconnect()
     stage.offline("c")
-    clients = stage.broker.clients
-    stage.call(lambda: clients.sweep(stage.broker.time() + 500))
-    client = back(stage, "c", 5, expiry=5000)
-    stage.call(lambda: clients.sweep(stage.broker.time() + 2000))
-    assert "c" in clients.sessions
-    client.disconnect()
-    stage.offline("c")
-    stage.call(lambda: clients.sweep(stage.broker.time() + 2000))
-    assert "c" in clients.sessions
-    stage.call(lambda: clients.sweep(stage.broker.time() + 6000))
-    assert "c" not in clients.sessions
+    stage.later(600)
+    assert "c" in sessions
+    stage.later(600)
+    assert "c" not in sessions
 
 
 @clauses("MQTT-3.1.2-23")

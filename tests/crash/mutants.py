@@ -1,11 +1,12 @@
 """Ways to get durability wrong, each by one sync that is left out or comes too late; the simulation must notice."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from tests.crash.simulation import World
 
 import everlog.commitlog.recovery as recovery
-from everlog.commitlog.ports import Block, File, Note
+from everlog.commitlog.ports import Block, Note
 from everlog.commitlog.simulateddisk import SimulatedDisk, SimulatedFile
 
 Mutation = Callable[[World], None]
@@ -30,6 +31,14 @@ class EarlySyncFile(SimulatedFile):
         self.write_at(position, blocks)
         if note is not None:
             note[0].write_at(0, [note[1]])
+
+
+class EarlyMarkFile(SimulatedFile):
+    """Marks what is not synced yet."""
+
+    def commit_at(self, position: int, blocks: Sequence[Block], note: Note | None = None) -> None:
+        self.write_at(position, blocks, note)
+        self.sync()
 
 
 class LateSyncFile(SimulatedFile):
@@ -72,6 +81,12 @@ class EarlySyncDisk(MutantDisk):
     file_of, suffix = EarlySyncFile, ".log"
 
 
+class EarlyMarkDisk(MutantDisk):
+    """Marks commits before it syncs them."""
+
+    file_of, suffix = EarlyMarkFile, ".log"
+
+
 def on(disk: type[SimulatedDisk]) -> Mutation:
     """Another kind of disk."""
 
@@ -81,29 +96,34 @@ def on(disk: type[SimulatedDisk]) -> Mutation:
     return mutate
 
 
+def merging(mutation: Mutation) -> Mutation:
+    """In a world that seals and merges more than others."""
+
+    def mutate(world: World) -> None:
+        mutation(world)
+        world.settings = replace(world.settings, merge_below=100, segment_bytes=400)
+        world.seal_from = 12
+
+    return mutate
+
+
 def no_rewrite(world: World) -> None:
     """Trust that a sync repairs what an earlier sync failed to write."""
-    keep = recovery._rewrite
-
-    def patched(file: File, start: int, end: int) -> None:
-        if world.naive:
-            return
-        keep(file, start, end)
-
-    world.naive = True
-    recovery._rewrite = patched
-    world.undo = lambda: setattr(recovery, "_rewrite", keep)
+    rewrite = recovery._rewrite
+    recovery._rewrite = lambda file, start, end: None
+    world.undo = lambda: setattr(recovery, "_rewrite", rewrite)
 
 
 MUTANTS: dict[str, tuple[Mutation, str]] = {
     "a commit is not synced": (skip("sync", ".log", opening=False), "fsync"),
     "a commit is synced before it is written": (on(EarlySyncDisk), "fsync"),
+    "a commit is marked before it is synced": (on(EarlyMarkDisk), "fsync"),
     "recovery does not sync what it found": (skip("sync", ".log", opening=True), "fsync"),
     "recovery trusts what a failed sync left": (no_rewrite, "fsync"),
     "a new segment's name is not synced": (skip("sync_directory", "", opening=False), "fsync"),
     "the mark's name is not synced": (skip("sync_directory", "", opening=True), "flush"),
-    "a merged segment is not synced": (skip("sync", ".log.tmp"), "fsync"),
-    "a merged segment is synced after its rename": (on(LateSyncDisk), "fsync"),
+    "a merged segment is not synced": (merging(skip("sync", ".log.tmp")), "fsync"),
+    "a merged segment is synced after its rename": (merging(on(LateSyncDisk)), "fsync"),
     "the mark is not synced": (skip("sync", "mark"), "flush"),
     "the mark is not synced at memory level": (skip("sync", "mark"), "memory"),
 }

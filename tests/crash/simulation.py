@@ -21,7 +21,7 @@ class Violation(AssertionError):
     """A promise of the log was broken."""
 
 
-class LongestFirst:
+class CountingIndexer:
     """An indexer whose section says how many topics and batches there were."""
 
     def build(self, names: object, batch_topics: object) -> bytes:
@@ -55,7 +55,8 @@ class World:
         self.log: ShardLog | None = None
         self.broken = False
         self.opening = False
-        self.naive = False
+        self.committing = False
+        self.seal_from = 14  # of 20: commits below it, seals from it to 16
         self.undo: Callable[[], None] = lambda: None
 
     def violated(self, promise: str) -> Violation:
@@ -76,17 +77,21 @@ class World:
             self.disk.fault = lambda kind, path: None
             self.broken = False
             self.disk.crash_after = None
-            if self.random.random() < 0.65:
-                self.disk.crash()
-                self.check_reader()
-            else:
-                self.disk.life += 1  # the process was killed: the page cache stays
-                self.disk.locks.clear()
+            self.stop()
         self.live(final=True)
+
+    def stop(self) -> None:
+        """The process is killed, and then perhaps the machine stops."""
+        self.disk.life += 1
+        self.disk.locks.clear()
+        self.check_reader()
+        if self.random.random() < 0.7:
+            self.disk.crash()
+            self.check_reader()
 
     def open(self) -> ShardLog:
         log = ShardLog.open(
-            self.disk, DIRECTORY, self.settings, indexer=LongestFirst(), background=False, now_us=self.clock,
+            self.disk, DIRECTORY, self.settings, indexer=CountingIndexer(), background=False, now_us=self.clock,
             random_bytes=self.random.randbytes,
         )  # fmt: skip
         log.on_commit = lambda _, committed: self.report(committed)
@@ -100,15 +105,17 @@ class World:
         self.opening = True  # what recovery finds whole is committed before `open` returns
         log = self.open()
         self.check(log)
-        self.opening = False
+        self.opening = self.committing = False
         for _ in range(0 if final else random.randrange(25)):
             if log.failure is not None:
                 self.check(log)
+                self.committing = True
                 if random.random() < 0.5:
                     log.close()
                 return  # to be reopened
             self.act(log)
         if final or random.random() < 0.3:
+            self.committing = True
             try:
                 log.close()
             except StorageError:
@@ -124,7 +131,7 @@ class World:
         dice = self.random.randrange(20)
         if dice < 9:
             self.append(log)
-        elif dice < 14:
+        elif dice < self.seal_from:
             self.commit(log)
         elif dice < 16:
             log.seal_step()
@@ -177,9 +184,9 @@ class World:
         return b"%-8d" % self.number + bytes(self.random.randrange(8)) + frame + bytes(batch)
 
     def commit(self, log: ShardLog) -> None:
-        self.opening = True  # and what is synced is committed before `step` returns
+        self.committing = True  # what is synced is committed before `step` returns
         log.commit_step()
-        self.opening = False
+        self.committing = False
         if log.failure is None and log.committed != log.end:
             raise self.violated("a step commits what gathered")
 
@@ -240,7 +247,7 @@ class World:
             return
         found = rows(reader)
         limit = self.log.committed if self.log is not None else None
-        if self.durability != "fsync" or self.opening:
+        if self.durability != "fsync" or self.opening or self.committing:
             self.compare(found, 0)
             self.reported.update({offset: (topic, payload) for offset, topic, payload in found})
         for offset, topic, payload in found:

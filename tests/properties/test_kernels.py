@@ -25,8 +25,7 @@ from everlog.mqtt import (
     Reason,
     encode,
 )
-from everlog.mqtt.packet_type import PacketType
-from everlog.mqtt.properties import encode_properties
+from everlog.mqtt.wire import varint
 
 SECOND = 1_000_000
 MAX_VARINT = 268_435_455
@@ -133,10 +132,8 @@ def subscribers(draw: Any) -> dict[str, Any]:
 
 
 def writer_for(subscriber: dict[str, Any], twin: Any = AMBIENT) -> Any:
-    section = encode_properties(
-        Properties(subscription_identifiers=tuple(subscriber["identifiers"])), PacketType.PUBLISH
-    )
-    return twin.PublishWriter(**{**subscriber, "identifiers": section[1:]})
+    section = b"".join(b"\x0b" + varint(value) for value in subscriber["identifiers"])
+    return twin.PublishWriter(**{**subscriber, "identifiers": section})
 
 
 def delivered(

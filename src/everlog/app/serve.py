@@ -5,26 +5,34 @@ import logging
 import os
 import secrets
 import signal
-import sys
+from contextlib import AsyncExitStack, ExitStack
 
 from everlog import __version__, _kernels
-from everlog.app.settings import Settings, limits_of, log_arguments
-from everlog.broker import Broker, Connection, Security
+from everlog.app.logs import set_up_logging
+from everlog.app.settings import DEFAULT_HTTP_PORT, Settings, limits_of, log_arguments
+from everlog.base import EverlogError
+from everlog.broker import Broker, Kind, Listener, Listening, Security, SysTopics, listen
 from everlog.commitlog import LogSettings
+from everlog.sessions import SqliteTables
 from everlog.store import LogStore
+from everlog.web import is_listening, log_is_writable, not_stopping, start_web
 
+RETENTION_EVERY_S = 10.0
 _log = logging.getLogger("everlog")
 
 
 def run(settings: Settings) -> int:
     """Run a broker; the exit code."""
-    logging.basicConfig(level=settings.logging.level.upper(), stream=sys.stderr, format="%(message)s")
-    store = LogStore.open(settings.log.data, LogSettings(**log_arguments(settings)), shards=settings.log.shards)
-    try:
+    set_up_logging(settings.logging.level, settings.logging.format)
+    with ExitStack() as parts:
+        log = settings.log
+        store = LogStore.open(log.data, LogSettings(**log_arguments(settings)), shards=log.shards)
+        parts.callback(store.close)
+        tables = SqliteTables(os.path.join(log.data, "sessions.db"), sync=log.durability == "fsync")
+        parts.callback(tables.close)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(_serve(settings, store))
-    finally:
-        store.close()
+            runner.run(_serve(settings, store, tables))
+    return 0
 
 
 def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
@@ -35,33 +43,63 @@ def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
     return uvloop.Loop
 
 
-async def _serve(settings: Settings, store: LogStore) -> int:
+async def _serve(settings: Settings, store: LogStore, tables: SqliteTables) -> None:
     security = Security(
         allow_anonymous=settings.allows_anonymous,
         password_file=settings.security.password_file,
         acl_file=settings.security.acl_file,
     )
     broker = Broker(
-        store,  # type: ignore[arg-type]
+        store,
         limits_of(settings),
         security,
         keep=[(text, settings.keep.min_qos) for text in settings.keep.filters],
         seed=secrets.randbits(64),
+        tables=tables,
     )
-    broker.start()
-    loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
+    async with AsyncExitStack() as parts:  # ended in the opposite order
+        broker.start()
+        parts.push_async_callback(broker.stop)
+        listening = await listen(broker, listeners_of(settings))
+        parts.callback(listening.close)
+        url = await _serve_http(settings, broker, listening, parts)
+        topics = SysTopics(broker, settings.sys.interval)
+        topics.start()
+        parts.push_async_callback(topics.stop)
+        retention = asyncio.create_task(_retain(store, broker))
+        parts.callback(retention.cancel)
+        _on_signals(stopping, security, listening)
+        _announce(settings, [str(address) for address in listening.addresses()], url, len(store.shards))
+        await stopping.wait()
+
+
+async def _serve_http(settings: Settings, broker: Broker, listening: Listening, parts: AsyncExitStack) -> str | None:
+    """Metrics and health; None when nothing listens."""
+    http = settings.http
+    if http.port is None:
+        return None
+    checks = [not_stopping(broker), is_listening(listening), log_is_writable(broker)]
+    web = await start_web(broker, http.host, http.port or DEFAULT_HTTP_PORT, must=bool(http.port), checks=checks)
+    if web is None:
+        return None
+    parts.push_async_callback(web.close)
+    return web.url
+
+
+async def _retain(store: LogStore, broker: Broker) -> None:
+    """Now and then: delete what is older or more than is to be kept."""
+    loop = asyncio.get_running_loop()
+    while True:
+        await asyncio.sleep(RETENTION_EVERY_S)
+        await loop.run_in_executor(None, store.run_retention, broker.now_us())
+
+
+def _on_signals(stopping: asyncio.Event, security: Security, listening: Listening) -> None:
+    loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _stop, stopping)
-    listener = settings.listener
-    server = await loop.create_server(
-        lambda: Connection(broker), listener.host, listener.port, backlog=listener.backlog
-    )
-    _announce(settings, [f"mqtt://{host}:{port}" for host, port, *_ in (s.getsockname() for s in server.sockets)])
-    await stopping.wait()
-    server.close()
-    await broker.stop()
-    return 0
+    loop.add_signal_handler(signal.SIGHUP, _reload, security, listening)
 
 
 def _stop(stopping: asyncio.Event) -> None:
@@ -71,13 +109,56 @@ def _stop(stopping: asyncio.Event) -> None:
     stopping.set()
 
 
-def _announce(settings: Settings, addresses: list[str]) -> None:
+def _reload(security: Security, listening: Listening) -> None:
+    """Users, rules and certificates anew; what can't be read leaves the old ones in force."""
+    try:
+        security.reload()
+        listening.reload_certificates()
+        _log.info("reloaded users, rules and certificates")
+    except EverlogError as error:
+        _log.error("not reloaded: %s", error)
+
+
+def listeners_of(settings: Settings) -> list[Listener]:
+    """Every listener that the settings ask for."""
+    one = settings.listener
+    ports: dict[Kind, int | None] = {
+        "tcp": one.port,
+        "tls": one.tls_port,
+        "ws": one.websocket_port,
+        "wss": one.websocket_tls_port,
+    }
+    plain = [
+        Listener(one.host, port, kind, backlog=one.backlog)
+        for kind, port in ports.items()
+        if port is not None and kind in ("tcp", "ws")
+    ]
+    secure = [
+        Listener(
+            one.host,
+            port,
+            kind,
+            one.cert_file,
+            one.key_file,
+            one.client_ca_file,
+            one.require_client_cert,
+            backlog=one.backlog,
+        )
+        for kind, port in ports.items()
+        if port is not None and kind in ("tls", "wss")
+    ]
+    return plain + secure
+
+
+def _announce(settings: Settings, addresses: list[str], url: str | None, shards: int) -> None:
     """What an operator wants to know at start."""
-    print(
-        f"everlog {__version__} listens on {', '.join(addresses)}\n"
-        f"  data        {os.path.abspath(settings.log.data)} ({settings.log.shards} shard(s))\n"
-        f"  durability  {settings.log.durability}\n"
-        f"  keeps       {', '.join(settings.keep.filters) or 'what durable sessions are subscribed to'}\n"
-        f"  kernels     {_kernels.describe()}",
-        flush=True,
-    )
+    lines = {
+        "data": f"{os.path.abspath(settings.log.data)} ({shards} shard{'s' if shards > 1 else ''})",
+        "durability": settings.log.durability,
+        "keeps": ", ".join(settings.keep.filters) or "what durable sessions are subscribed to",
+        "http": url or "none",
+        "kernels": _kernels.describe(),
+    }
+    print(f"everlog {__version__} listens on {', '.join(addresses)}")
+    for name, value in lines.items():
+        print(f"  {name:<11} {value}", flush=True)

@@ -4,11 +4,11 @@ from everlog.broker.broker import Broker
 from everlog.broker.connection import Connection
 from everlog.broker.events import Event, event
 from everlog.broker.limits import Limits
-from everlog.broker.listeners import Address, Listener, Listening, cannot_listen, listen
+from everlog.broker.listeners import Address, Kind, Listener, Listening, cannot_listen, listen
 from everlog.broker.metrics import Metrics
 from everlog.broker.passwords import delete_user, set_password
 from everlog.broker.security import Security, certificate_user
-from everlog.broker.survey import Survey, take_survey
+from everlog.broker.survey import Survey, Surveyor
 from everlog.broker.sysinfo import SysTopics
 
 __all__ = [
@@ -16,12 +16,14 @@ __all__ = [
     "Broker",
     "Connection",
     "Event",
+    "Kind",
     "Limits",
     "Listener",
     "Listening",
     "Metrics",
     "Security",
     "Survey",
+    "Surveyor",
     "SysTopics",
     "cannot_listen",
     "certificate_user",
@@ -29,5 +31,4 @@ __all__ = [
     "event",
     "listen",
     "set_password",
-    "take_survey",
 ]

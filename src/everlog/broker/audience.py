@@ -65,6 +65,10 @@ class Audiences:
             number = self._cache.lookup(topic, self._table.name(topic).decode())
             self.column[4 * topic : 4 * topic + 4] = number.to_bytes(4, "little")
 
+    def number_of(self, topic: str) -> int:
+        """The audience of a topic that has no id."""
+        return self._make(self._trie.match(topic))
+
     def delivery(self, number: int, session: Session) -> Delivery | None:
         """How a session that pulls gets the messages of an audience, if it is in it by itself."""
         by_session = self._by_session.get(number)

@@ -16,7 +16,7 @@ from everlog.broker.events import event as report
 from everlog.broker.keep import Keep
 from everlog.broker.limits import Limits
 from everlog.broker.metrics import Metrics
-from everlog.broker.partition import distinct_topics
+from everlog.broker.partition import distinct_topics, forget_ids
 from everlog.broker.persistence import Persistence
 from everlog.broker.ports import Log
 from everlog.broker.rates import TokenBucket
@@ -27,8 +27,10 @@ from everlog.broker.security import Admission, Security
 from everlog.broker.subscribing import Subscriber
 from everlog.mqtt import Auth, Connect, Decoder, Publish, Reason, Subscribe, Unsubscribe, encode
 from everlog.sessions import Session, SessionTables
+from everlog.topics import check_topic_name
 
 BUFFER_BYTES = 256 << 10
+_CACHED_TOPICS = 1_000_000  # at least: more than one batch can name, since all of its topics are looked up together
 _log = logging.getLogger("everlog.broker")
 
 
@@ -53,11 +55,13 @@ class Broker:
         self.columns = MessageColumns(1024)
         self.buffer = bytearray(BUFFER_BYTES)
         self.reserved = bytearray()
-        self.audiences = Audiences(self.table, limits.topics)
-        self.keep = Keep(self.table, log.shard_of, limits.topics)
+        cached = max(limits.topics, _CACHED_TOPICS)
+        self.audiences = Audiences(self.table, cached)
+        self.keep = Keep(self.table, log.shard_of, cached)
         for text, min_qos in keep or ():
             self.keep.add(text, min_qos)
         self.router = Router(log, self.table, self.audiences, self.keep, self._soon, now_us)
+        self.router.on_over_quota = self.over_quota
         self.retained = RetainedMessages(limits.retained_messages, limits.retained_bytes)
         self.clients = Clients(self)
         self.persistence = Persistence(tables, self) if tables is not None else None
@@ -68,7 +72,8 @@ class Broker:
         self.now_us = now_us
         self._bucket = TokenBucket(limits.connects_per_second)
         self._own = Decoder(MessageColumns(16), self.table, version=5)
-        self._pending: dict[Connection, None] = {}  # connected and not open yet, oldest first
+        self._pending: dict[Connection, float] = {}  # connected and not open yet, since when, oldest first
+        self._too_slow: dict[Connection, None] = {}
         self._held_back: list[Connection] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -140,8 +145,8 @@ class Broker:
             await asyncio.sleep(1)
             now = self.time()
             self.clients.sweep(now)
-            for connection in list(self._pending):
-                if now - connection.last_seen < self.limits.connect_timeout_s:
+            for connection, since in list(self._pending.items()):
+                if now - since < self.limits.connect_timeout_s:
                     break
                 self.metrics.connect_timeouts += 1
                 connection.close(Reason.SERVER_UNAVAILABLE, "no CONNECT in time")
@@ -161,7 +166,7 @@ class Broker:
             self.metrics.connects_limited += 1
             report(_log, "limit", WARNING, limit="connects_per_second", peer=connection.peer)
             return Reason.CONNECTION_RATE_EXCEEDED
-        self._pending[connection] = None
+        self._pending[connection] = self.time()
         return None
 
     def connecting(self, connection: Connection, packet: Connect) -> None:
@@ -198,6 +203,10 @@ class Broker:
 
     def _open(self, connection: Connection, packet: Connect) -> None:
         will = packet.will
+        if will is not None:
+            check_topic_name(will.topic, max_levels=self.limits.topic_levels, max_bytes=self.limits.topic_bytes)
+            if will.topic.startswith("$"):
+                raise PeerError(Reason.TOPIC_NAME_INVALID, "the will's topic is the server's own")
         if will is not None and self.acl is not None and not self.acl.may_publish(connection.user, packet.client_id, will.topic):
             raise PeerError(Reason.NOT_AUTHORIZED, "the will's topic is not allowed")
         session, present, properties = self.clients.open(connection, packet)
@@ -217,6 +226,7 @@ class Broker:
         connection.opened(session, present, properties)
         if present:
             self.subscriber.resume(session)
+        connection.proceed()
 
     def lost(self, connection: Connection) -> None:
         """A connection is gone."""
@@ -228,9 +238,24 @@ class Broker:
         self.clients.lost(connection)
 
     def left(self, session: Session) -> None:
-        """A session has no connection any more: nothing is handed to it."""
+        """A session has no connection any more: nothing is handed to it, and others get what it shared."""
         self.subscriber.leave(session)
         self.router.sinks.pop(session, None)
+        self.router.hand_on(session.give_up_shared())
+
+    def over_quota(self, session: Session) -> None:
+        """Too much waits for a client that does not keep up, and none of it may be dropped: it has to go."""
+        connection = self.clients.connections.get(session)
+        if connection is not None and connection not in self._too_slow:
+            self._too_slow[connection] = None
+            self.metrics.over_quota += 1
+            report(_log, "limit", WARNING, limit="queue_bytes", client=session.client_id)
+            self._soon(self._end_too_slow)  # not while a batch is on its way through the audiences
+
+    def _end_too_slow(self) -> None:
+        too_slow, self._too_slow = self._too_slow, {}
+        for connection in too_slow:
+            connection.close(Reason.QUOTA_EXCEEDED, "too slow for its QoS 1 and 2 messages")
 
     def ended(self, session: Session) -> None:
         """A session is forgotten: nothing is kept for it."""
@@ -279,18 +304,20 @@ class Broker:
 
     def _reserve(self, known: int) -> None:
         """Names new since there were `known` that begin with $: section 4.7.2, such topics are the server's own."""
-        for topic in range(known, self.table.count):
-            if self.table.name(topic).startswith(b"$"):
-                self.reserved.extend(bytes(topic + 1 - len(self.reserved)))
-                self.reserved[topic] = 1
+        for topic in range(min(known, len(self.reserved)), self.table.count):  # the router makes names known too
+            self.reserved.extend(bytes(topic + 1 - len(self.reserved)))
+            self.reserved[topic] = self.table.name(topic).startswith(b"$")
 
     def check_publishes(self, connection: Connection, run: PublishRun) -> dict[int, int]:
         """The topics of a run that the client may not publish to, with the reason; those messages are dropped."""
-        acl = self.acl
+        acl, reserved = self.acl, self.reserved
         refused: dict[int, int] = {}
-        if acl is None:
-            return refused
         for topic in distinct_topics(run):
+            if topic < len(reserved) and reserved[topic]:
+                refused[topic] = Reason.NOT_AUTHORIZED
+                continue
+            if acl is None:
+                continue
             allowed = connection.allowed.get(topic)
             if allowed is None:
                 name = self.table.name(topic).decode()
@@ -305,8 +332,8 @@ class Broker:
                     self.metrics.refused += 1
         return refused
 
-    def retain(self, connection: Connection, run: PublishRun) -> None:
-        """The messages of a run that ask to be retained."""
+    def retain(self, connection: Connection, run: PublishRun, refused: dict[int, int] | None) -> dict[int, int] | None:
+        """The messages of a run that ask to be retained; one that can't be goes nowhere, and its topic is `refused`."""
         columns = run.columns
         topics = memoryview(columns.topics).cast("I")
         now = self.now_us()
@@ -316,6 +343,11 @@ class Broker:
                 if not self.retained.take(run, row, now, self.table, name):
                     self.metrics.retained_refused += 1
                     report(_log, "limit", WARNING, limit="retained", client=connection.client_id, topic=name)
+                    refused = {**(refused or {}), topics[row]: Reason.QUOTA_EXCEEDED}
+                    columns.flags[row] |= 0x80
+                    if columns.flags[row] & 0x04 and connection.session is not None:  # [MQTT-4.3.3-9]
+                        forget_ids(bytes(columns.packet_ids[2 * row : 2 * row + 2]), connection.session.received)
+        return refused
 
     def hold_back(self, connection: Connection) -> None:
         """Too many answers wait for the disk: this client waits too."""
@@ -326,6 +358,8 @@ class Broker:
 
     def forget_topics(self) -> None:
         """The table is full: begin anew. Between two reads nobody holds topic ids, so this is when it may be done."""
+        if any(connection.holds_topics for connection in self._pending):
+            return
         self.metrics.table_resets += 1
         self.table.reset()
         self.reserved = bytearray()
@@ -336,6 +370,8 @@ class Broker:
         """Publish a message of the broker's own: a will, a `$SYS` topic."""
         known = self.table.count
         events = self._own.feed(encode(packet, 5))
+        if self._own.failed:  # the table of topics is full, or the message is wrong: the next one may fare better
+            self._own = Decoder(MessageColumns(16), self.table, version=5)
         self._reserve(known)
         for event in events:
             if isinstance(event, PublishRun):

@@ -82,9 +82,16 @@ class Clients:
             self.sessions[client_id] = session
         return session
 
+    def peek(self, client_id: str) -> Session | None:
+        """The session of a client id to look at; one that is asleep stays so."""
+        session = self.sessions.get(client_id)
+        if session is None and (packed := self.asleep.get(client_id)) is not None:
+            session = restored(unpack_session(packed), self._broker.limits.queue_bytes)
+        return session
+
     def sleep(self, session: Session) -> None:
         """A session that is away and saved becomes one string; its counts go where those of ended sessions are."""
-        if session in self.connections or self.sessions.get(session.client_id) is not session:
+        if session in self.connections or self.sessions.get(session.client_id) is not session or session.in_memory_only:
             return
         del self.sessions[session.client_id]
         self.put_asleep(stored(session, [shard.committed for shard in self._broker.log.shards]))

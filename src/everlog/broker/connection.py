@@ -15,7 +15,7 @@ from everlog.broker.detach import detached
 from everlog.broker.events import event as report
 from everlog.broker.exactly_once import note_ids
 from everlog.broker.outbox import Outbox
-from everlog.broker.partition import count_qos_2, drop_known, drop_reserved, forget_ids
+from everlog.broker.partition import count_qos_2, drop_known, drop_reserved, forget_ids, known_ids
 from everlog.broker.refusal import refuse
 from everlog.mqtt import (
     Auth,
@@ -52,6 +52,8 @@ _QOS_2 = 0x04
 _RETAIN = 0x01
 _log = logging.getLogger("everlog.broker")
 _UNDECIDED = (State.CONNECTING, State.AUTHENTICATING)
+_REFUSED_UNREAD = (Reason.UNSUPPORTED_PROTOCOL_VERSION, Reason.CLIENT_IDENTIFIER_NOT_VALID)
+_FLUSH_S = 5.0  # a peer that does not read what was written before the end is cut off then
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -135,7 +137,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """The client does not read as fast as it is sent to: leave its messages where they are."""
-        if self.session is not None:
+        if self.session is not None and self.state is not State.CLOSING:
             self.session.ready = False
 
     def resume_writing(self) -> None:
@@ -227,8 +229,15 @@ class Connection(asyncio.BufferedProtocol):
         if not keep_will:
             self.will = None
         self.state = next_state(self.state, Event.CLOSE)
+        self._end()
+
+    def _end(self) -> None:
+        """No more is read; what was written still leaves, for a while."""
         self.is_open = False
-        self.transport.close()
+        if self.transport is not None:
+            self.transport.close()
+            if self.transport.get_write_buffer_size():
+                asyncio.get_running_loop().call_later(_FLUSH_S, self.transport.abort)
 
     def pause_reading(self) -> None:
         """Too much is under way: let the peer wait."""
@@ -243,7 +252,7 @@ class Connection(asyncio.BufferedProtocol):
             self.transport.resume_reading()
 
     def opened(self, session: Session, session_present: bool, properties: Properties) -> None:
-        """The broker accepts the client: CONNACK goes out, and what the client sent meanwhile is taken."""
+        """The broker accepts the client: CONNACK goes out."""
         self.session = session
         self.state = next_state(self.state, Event.ACCEPT)
         self.is_open = True
@@ -253,6 +262,14 @@ class Connection(asyncio.BufferedProtocol):
         self.send(Connack(session_present, Reason.SUCCESS, properties))
         if self._outbox is not None:
             self._outbox.has_connack = True
+
+    @property
+    def holds_topics(self) -> bool:
+        """Whether messages with topic ids wait for the client to be accepted."""
+        return bool(self._waiting)
+
+    def proceed(self) -> None:
+        """What the client sent before its CONNACK is taken."""
         waiting, self._waiting = self._waiting, None
         if waiting:
             self._handle(waiting)
@@ -314,24 +331,33 @@ class Connection(asyncio.BufferedProtocol):
     def _published(self, run: PublishRun) -> None:
         broker, session = self.broker, self.session
         assert session is not None
-        at_most_one = 0
-        if run.any_flags & _QOS_2:
-            broker.metrics.duplicates += drop_known(run, session.received)
-            at_most_one = count_qos_2(run)
-            self.open_qos_2 += at_most_one
-        broker.metrics.refused += drop_reserved(run, broker.reserved)
-        refused = broker.check_publishes(self, run) if broker.acl is not None else None
-        if run.any_flags & _RETAIN:
-            broker.retain(self, run)
-            self.hold()  # a retained message is acknowledged when the tables have it too
+        version = self.decoder.version
         answers = write_answers(run)
+        count = len(answers) // 4
+        if version == 5 and self.open_qos_1 + self.open_qos_2 + count > broker.limits.receive_maximum:
+            # before anything of the run is remembered: the client may send all of it again
+            raise PeerError(Reason.RECEIVE_MAXIMUM_EXCEEDED, "too many unanswered messages", clause="MQTT-3.3.4-7")
+        at_qos_2 = count_qos_2(run) if run.any_flags & _QOS_2 else 0
+        refused = None
+        if broker.acl is not None or drop_reserved(run, broker.reserved):
+            refused = broker.check_publishes(self, run)
+        known = 0
+        if at_qos_2:
+            known = drop_known(run, session.received)
+            broker.metrics.duplicates += known
+        if run.any_flags & _RETAIN:
+            refused = broker.retain(self, run, refused)
+            if answers:
+                self.hold()  # a retained message is acknowledged when the tables have it too
+        at_most_one = count_qos_2(run) if at_qos_2 else 0
         if refused:
-            answers = refuse(answers, run, refused, self.decoder.version)
-        count = len(answers) // 4 - at_most_one
+            answers, ended = refuse(answers, run, refused, version)
+            at_qos_2 -= ended
+        count -= at_qos_2
         self.open_qos_1 += count
-        if self.decoder.version == 5 and self.open_qos_1 + self.open_qos_2 > broker.limits.receive_maximum:
-            raise PeerError(Reason.RECEIVE_MAXIMUM_EXCEEDED, "too many unanswered messages", clause="MQTT-3.3.4-9")
-        ends = broker.router.publish(run, self, answers, count)
+        self.open_qos_2 += at_qos_2
+        publisher = session if session.no_local else None
+        ends = broker.router.publish(run, self, answers, count, publisher, known)
         if at_most_one and session.kept and broker.persistence is not None:
             broker.persistence.moved.add(session)
             if ends:
@@ -359,16 +385,19 @@ class Connection(asyncio.BufferedProtocol):
 
     def _released(self, run: AckRun, session: Session) -> None:
         """[MQTT-4.3.3-11] a PUBREL is answered with PUBCOMP, known or not; MQTT 5 says which."""
-        known = forget_ids(run.ids, session.received)
-        self.open_qos_2 -= known
+        received = session.received
+        known = known_ids(run.ids, received)
+        self.open_qos_2 = max(0, self.open_qos_2 - len(run))
         if known and session.kept:
             self.hold()  # after a PUBCOMP the client uses the id for another message: it must not be known then
         if known == len(run) or self.decoder.version != 5:
+            forget_ids(run.ids, received)
             self.write(write_acks(0x70, run.ids, 0, len(run)))
             return
         for k in range(len(run)):
-            packet_id = int.from_bytes(run.ids[2 * k : 2 * k + 2], "little")
-            self.send(Pubcomp(packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND))
+            column = run.ids[2 * k : 2 * k + 2]
+            reason = Reason.SUCCESS if forget_ids(column, received) else Reason.PACKET_IDENTIFIER_NOT_FOUND
+            self.send(Pubcomp(int.from_bytes(column, "little"), reason))
 
     def _new_topics(self, known: int) -> bool:
         """Names that this chunk brought: within the limits, or the connection ends."""
@@ -406,18 +435,19 @@ class Connection(asyncio.BufferedProtocol):
         expiry = packet.properties.session_expiry_interval
         if expiry is not None and self.session is not None:
             if expiry and not self.session.durable:  # section 3.14.2.2.2
+                self.state = State.OPEN
                 raise PeerError(Reason.PROTOCOL_ERROR, "session expiry cannot begin at DISCONNECT", clause="MQTT-3.14.2-2")
             self.broker.set_expiry(self.session, expiry)
         if packet.reason == Reason.NORMAL_DISCONNECTION:  # [MQTT-3.14.4-3] the will is discarded
             self.will = None
         self.closing_reason = "client disconnected"
-        self.is_open = False
-        if self.transport is not None:
-            self.transport.close()
+        self._end()
 
     def _refuse(self, reason: int) -> None:
         """CONNACK with an error, where the protocol has one for it."""
         version = self.decoder.version or 4
+        if self.decoder.version == 0 and reason not in _REFUSED_UNREAD:  # a CONNACK answers a CONNECT, or nothing
+            return
         if version != 5 and return_code(Reason(reason)) is None:
             return
         try:

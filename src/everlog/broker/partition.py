@@ -32,7 +32,7 @@ class Partitioner:
         """(audience, rows, start, stop) for each audience with rows from `first_row` on; rows None means every row.
 
         `names` has the broker's topic id of each topic id of the batch, `audience_of` the audience of each of the
-        broker's. Where audiences are not known yet, the answer is the set of those topics instead.
+        broker's. Where one or the other is not known yet, the answer is the set of the batch's topics that lack it.
         """
         count = records.count
         if 0 <= stop_row < count:
@@ -53,13 +53,13 @@ class Partitioner:
         for i in range(first_row, count):
             topic = get32(raw, topics + 4 * i)
             if topic != last:
-                if topic >= known or name[topic] >= resolved:
+                if topic >= known:
                     self.counts = bytearray(len(self.counts))
                     raise UsageError(f"topic {topic} of the batch is unknown")
-                which = audience[name[topic]]
-                if which >= audiences:
-                    missing.add(name[topic])
+                if name[topic] >= resolved or audience[name[topic]] >= audiences:
+                    missing.add(topic)
                     continue
+                which = audience[name[topic]]
                 last = topic
                 if counts[which] == 0:
                     touched.append(which)

@@ -144,7 +144,7 @@ class Persistence:
         assert self._loop is not None
         idle = self._loop.time() - self._last_s
         routed = tuple(self._broker.router.routed)
-        if self.marks or idle >= _BEAT_S or (idle >= 1 and routed != self._last_routed):
+        if self.marks or self._urgent or idle >= _BEAT_S or (idle >= 1 and routed != self._last_routed):
             self._write()
         self._timer = self._loop.call_later(self._delay_s, self._tick)
 
@@ -237,5 +237,5 @@ class Persistence:
             newer.retained.setdefault(topic, records)
         ended.update(marks.ended)
         self._urgent = True
-        self._asked = True
-        self._loop.call_later(_RETRY_S, self._write)
+        self._asked = True  # not at once: the next tick tries
+        self._delay_s = _RETRY_S

@@ -1,6 +1,6 @@
 """What the broker asks of others: a log to keep messages in, and a connection to send to."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from everlog.base import MessageColumns, Records, TopicTable
@@ -35,7 +35,7 @@ class Log(Protocol):
     """All shards, and which topic belongs to which."""
 
     @property
-    def shards(self) -> list[Shard]: ...
+    def shards(self) -> Sequence[Shard]: ...
 
     def shard_of(self, topic: bytes) -> int: ...
 

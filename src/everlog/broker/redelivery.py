@@ -64,7 +64,8 @@ def _message(router: "Router", session: Session, packet_id: int, state: int, pos
         if records.base_offset <= offset < records.end_offset:
             row = _row(records, offset)
             topic = router.topic_of(records, row)
-            delivery = router.audiences.delivery_of(topic, session) or Delivery(session, state)
+            delivery = router.audiences.delivery_of(topic, session) if topic >= 0 else None
+            delivery = delivery or Delivery(session, state)
             return _again(session, Piece(records, None, row, row + 1, delivery), state, packet_id, router.now_us())
         break
     return b""

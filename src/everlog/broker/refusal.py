@@ -4,20 +4,24 @@ from everlog.base import PublishRun
 from everlog.mqtt import Puback, Pubrec, Reason, encode
 
 
-def refuse(answers: bytes, run: PublishRun, refused: dict[int, int], version: int) -> bytes:
-    """The answers with a reason code for the messages to `refused` topics (topic id: reason).
+def refuse(answers: bytes, run: PublishRun, refused: dict[int, int], version: int) -> tuple[bytes, int]:
+    """The answers with a reason code for the dropped messages to `refused` topics (topic id: reason).
+
+    Also how many QoS 2 exchanges end with that, since no PUBREL follows a PUBREC with an error.
 
     MQTT 3.1.1 has no negative PUBACK: [MQTT-3.3.5-2] the answer is a plain one, and the message goes nowhere.
     """
     if version != 5:
-        return answers
+        return answers, 0
     columns = run.columns
     topics = memoryview(columns.topics).cast("I")
     ids = memoryview(columns.packet_ids).cast("H")
     out = []
+    ended = 0
     for i in range(run.start, run.stop):
         qos = columns.flags[i] >> 1 & 3
         if qos:
-            packet = Puback if qos == 1 else Pubrec
-            out.append(encode(packet(ids[i], Reason(refused.get(topics[i], 0))), 5))
-    return b"".join(out)
+            reason = Reason(refused.get(topics[i], 0) if columns.flags[i] & 0x80 else 0)
+            ended += qos == 2 and reason.is_error
+            out.append(encode((Puback if qos == 1 else Pubrec)(ids[i], reason), 5))
+    return b"".join(out), ended

@@ -79,4 +79,6 @@ class RetainedMessages:
     def matching(self, flt: Filter) -> Iterator[Retained]:
         """The messages of the topics that a filter matches, in the order in which the topics were first retained."""
         for number in self._postings.select(flt):
-            yield self._messages[number]
+            message = self._messages.get(number)
+            if message is not None:  # else it was removed since
+                yield message

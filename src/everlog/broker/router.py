@@ -25,6 +25,7 @@ from everlog.sessions import NOT_KEPT, Delivery, Piece, Session, is_within
 _READ_BYTES = 4 << 20
 _PULL_BYTES = 256 << 10  # read at a time for one session that is behind
 _GATHERED_BYTES = 1 << 20  # gathered messages are routed at once beyond this
+_NO_NAME = 0xFFFFFFFF
 _GATHERED_TOPICS = 100_000  # the gathered batches' own names are forgotten beyond this
 
 
@@ -112,16 +113,17 @@ class Router:
                     if publisher is not None:
                         floor = publisher.lag.get(number, self.routed[number])
                         publisher.published(number, shard.end - taken, shard.end, floor)
-                elif known and shard.end > shard.committed:
-                    positions.append((number, shard.end))
             self.messages_kept += kept
             if kept < stop - start:
                 self._gather(columns, start, stop, now, routes, publisher)
         else:
             self._gather(columns, start, stop, now, None, publisher)
         if sink is not None and answers:
-            if positions or sink.held:  # [MQTT-4.6.0-2] answers of one client leave in the order of its PUBLISHes
-                self._held.append((sink, answers, count, positions))
+            awaited = positions
+            if known:
+                awaited = [(number, shard.end) for number, shard in self._shards if shard.end > shard.committed]
+            if awaited or sink.held:  # [MQTT-4.6.0-2] answers of one client leave in the order of its PUBLISHes
+                self._held.append((sink, answers, count, awaited))
                 self.held_bytes += len(answers)
                 sink.held += 1
             else:
@@ -205,6 +207,8 @@ class Router:
             return
         data = session.drain(self.now_us())
         if data:
+            sink.write(data)
+        while session.feeds and (data := session.take_feed(self.now_us())):
             sink.write(data)
         if not session.queued:
             for shard in tuple(session.lag):
@@ -296,15 +300,45 @@ class Router:
     def _split(self, records: Records, first_row: int, stop_row: int = -1) -> list[Part]:
         """The parts of a batch by audience, once every topic in it has one."""
         audiences = self.audiences
-        names = self._names_of(records.table)
         audiences.extend()
+        names = self._names_of(records.table)
         while True:
             parts = self._partitioner.split(
                 records, first_row, names.column, audiences.column, len(audiences.members), stop_row
             )
             if not isinstance(parts, set):
                 return parts
-            audiences.resolve(parts)
+            if not self._resolve(names, parts):
+                return self._split_apart(records, first_row, stop_row)
+
+    def _resolve(self, names: _Names, topics: set[int]) -> bool:
+        """Find the broker's ids and the audiences of these topics of a batch; False if the broker's table is full."""
+        found = []
+        for topic in topics:
+            known = int.from_bytes(names.column[4 * topic : 4 * topic + 4], "little")
+            if known == _NO_NAME:
+                known = self.table.intern(names.table.name(topic))
+                if known < 0:
+                    return False
+                names.column[4 * topic : 4 * topic + 4] = known.to_bytes(4, "little")
+            found.append(known)
+        self.audiences.resolve(found)
+        return True
+
+    def _split_apart(self, records: Records, first_row: int, stop_row: int) -> list[Part]:
+        """As `_split` when the broker knows too many topics to take in these: nothing is remembered of them."""
+        at = records.start + records.layout.topics
+        rows = memoryview(records.data)[at : at + 4 * records.count].cast("I")
+        names = bytearray(b"\xff" * (4 * records.table.count))
+        column = bytearray()
+        for place, topic in enumerate(sorted(set(rows[first_row : stop_row if stop_row >= 0 else records.count]))):
+            names[4 * topic : 4 * topic + 4] = place.to_bytes(4, "little")
+            number = self.audiences.number_of(records.table.name(topic).decode())
+            column += number.to_bytes(4, "little")
+        count = len(self.audiences.members)
+        parts = self._partitioner.split(records, first_row, names, column, count, stop_row)
+        assert not isinstance(parts, set)
+        return parts
 
     def _deliver(
         self, records: Records, rows: bytearray | None, start: int, stop: int, number: int, shard: int, now: int
@@ -362,9 +396,8 @@ class Router:
                 self._push(Piece(piece.records, piece.rows, start, stop, delivery), NOT_KEPT, now)
 
     def topic_of(self, records: Records, row: int) -> int:
-        """The broker's id of the topic of one row."""
-        topic = records.row(row)[2]
-        return int.from_bytes(self._names_of(records.table).column[4 * topic : 4 * topic + 4], "little")
+        """The broker's id of the topic of one row; -1 if it knows too many to take it in."""
+        return self.table.intern(records.table.name(records.row(row)[2]))
 
     def _deliver_mixed(
         self, records: Records, parts: list[Part], shard: int, now: int
@@ -420,6 +453,7 @@ class Router:
         if names.generation != self.table.generation:
             names.generation = self.table.generation
             names.column = bytearray()
-        for topic in range(len(names.column) // 4, table.count):
-            names.column.extend(self.table.intern(table.name(topic)).to_bytes(4, "little"))
+        missing = table.count - len(names.column) // 4
+        if missing > 0:
+            names.column.extend(b"\xff" * (4 * missing))
         return names

@@ -1,13 +1,14 @@
 """SUBSCRIBE and UNSUBSCRIBE: what is allowed, what is retained, and what is kept for a durable session."""
 
 import logging
+from collections.abc import Iterator
 from logging import WARNING
 from typing import TYPE_CHECKING
 
 from everlog.base import PeerError
 from everlog.broker.events import event
 from everlog.mqtt import Reason, Suback, Subscribe, Subscription, Unsuback, Unsubscribe, encode_identifiers
-from everlog.sessions import NOT_KEPT, Delivery, Piece, Session, Subscribed
+from everlog.sessions import Delivery, Piece, Session, Subscribed
 from everlog.topics import Filter, parse_filter
 
 if TYPE_CHECKING:
@@ -55,7 +56,9 @@ class Subscriber:
             connection.hold()
         connection.send(Suback(packet.packet_id, tuple(reasons)))
         for flt, subscribed in retained:
-            self._send_retained(session, flt, subscribed)
+            session.feed(self._retained(session, flt, subscribed))
+        if retained:
+            self._broker.router.pump(session)
 
     def _one(
         self, connection: "Connection", session: Session, asked: Subscription, identifier: int
@@ -74,6 +77,7 @@ class Subscriber:
             asked.filter, asked.qos, asked.no_local, asked.retain_as_published, asked.retain_handling, identifier
         )
         session.subscriptions[asked.filter] = subscribed
+        session.no_local += asked.no_local - (old.no_local if old is not None else False)
         if session.kept and old is None:
             broker.keep.add(asked.filter)
         if session.kept and broker.persistence is not None:
@@ -81,17 +85,12 @@ class Subscriber:
         broker.audiences.subscribe(session, flt, subscribed)
         return flt, subscribed, old is None
 
-    def _send_retained(self, session: Session, flt: Filter, subscribed: Subscribed) -> None:
-        """[MQTT-3.3.1-8] retained messages go out with RETAIN set, at most at the subscription's QoS."""
+    def _retained(self, session: Session, flt: Filter, subscribed: Subscribed) -> Iterator[Piece]:
+        """[MQTT-3.3.1-8] of 3.1.1: retained messages go out with RETAIN set, at most at the subscription's QoS."""
         identifiers = encode_identifiers([subscribed.identifier] if subscribed.identifier else [])
         delivery = Delivery(session, subscribed.qos, identifiers, True)
-        sink = self._broker.router.sinks[session]
-        now = self._broker.now_us()
-        out = []
         for message in self._broker.retained.matching(flt):
-            out.append(session.push(Piece(message.records, None, 0, 1, delivery), NOT_KEPT, now))
-        if out:
-            sink.write(b"".join(out))
+            yield Piece(message.records, None, 0, 1, delivery)
 
     def unsubscribe(self, connection: "Connection", packet: Unsubscribe) -> None:
         """Every filter on its own."""
@@ -99,9 +98,11 @@ class Subscriber:
         assert session is not None
         reasons = []
         for text in packet.filters:
-            if session.subscriptions.pop(text, None) is None:
+            old = session.subscriptions.pop(text, None)
+            if old is None:
                 reasons.append(Reason.NO_SUBSCRIPTION_EXISTED)
                 continue
+            session.no_local -= old.no_local
             self._broker.audiences.unsubscribe(session, parse_filter(text))
             if session.kept:
                 self._broker.keep.remove(text)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from everlog._version import VERSION
 from everlog.broker.broker import Broker
-from everlog.broker.survey import take_survey
+from everlog.broker.survey import Survey, Surveyor
 from everlog.mqtt import Publish
 
 ROOT = "$SYS/broker/"
@@ -117,14 +117,13 @@ class SysInfo:
             self._loads[name, minutes] = rate + math.exp(-elapsed_s / (60 * minutes)) * (old - rate)
 
 
-async def take_sample(broker: Broker, since: float) -> Sample:
+def take_sample(broker: Broker, counted: Survey, since: float) -> Sample:
     """Count now; `since` is the broker's time at its start."""
-    counted = await take_survey(broker)
     metrics, router = broker.metrics, broker.router
     return Sample(
         time=broker.time() - since,
         connected=len(broker.clients.connections),
-        sessions=len(broker.clients.sessions),
+        sessions=len(broker.clients),
         subscriptions=counted.subscriptions,
         shared_subscriptions=counted.shared_subscriptions,
         retained=len(broker.retained),
@@ -146,6 +145,7 @@ class SysTopics:
         self._broker = broker
         self._interval_s = interval_s
         self._info = SysInfo()
+        self._surveyor = Surveyor(broker)
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -162,7 +162,8 @@ class SysTopics:
 
     async def publish(self, since: float) -> None:
         """Publish what changed, once."""
-        for topic, text in self._info.changes(await take_sample(self._broker, since)).items():
+        sample = take_sample(self._broker, await self._surveyor.take(), since)
+        for topic, text in self._info.changes(sample).items():
             self._broker.publish(Publish(topic, text.encode(), retain=True))
 
     async def _run(self) -> None:

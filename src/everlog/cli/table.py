@@ -39,6 +39,7 @@ COMMANDS: dict[str, Command] = {
     "top": Command("everlog.cli.top:top", "Watch a running broker."),
     "passwd": Command("everlog.cli.passwd:passwd", "Add, change or delete a user of a password file."),
     "config": Command("everlog.cli.config:app", "Show and check the settings."),
+    "bench": Command("everlog.cli.bench:app", "Measure the parts, a running broker, or brokers side by side."),
 }
 
 _CommandLineError: type[Exception] = typer.BadParameter.__bases__[0]  # typer keeps its root of these to itself

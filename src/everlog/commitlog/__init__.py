@@ -10,6 +10,7 @@ from everlog.commitlog.shard import ShardLog, wall_clock_us
 from everlog.commitlog.sidefile import SideSection
 from everlog.commitlog.simulateddisk import SimulatedCrash, SimulatedDisk
 from everlog.commitlog.statistics import LogStatistics
+from everlog.commitlog.verifying import Verified, verify_directory
 from everlog.commitlog.views import SegmentView
 
 __all__ = [
@@ -30,6 +31,8 @@ __all__ = [
     "SideSection",
     "SimulatedCrash",
     "SimulatedDisk",
+    "Verified",
     "plan_retention",
+    "verify_directory",
     "wall_clock_us",
 ]

@@ -41,7 +41,6 @@ class Catalog:
         self.directory = directory
         self.damage = damage
         self.salt = 0
-        self.unsealed: set[int] = set()  # complete segments that lack a side file that can be trusted
         self._cache_bytes = cache_bytes
         self._cache: OrderedDict[int, Contents] = OrderedDict()
         self._cache_lock = threading.Lock()
@@ -74,7 +73,7 @@ class Catalog:
                 return cached
         loaded = loading.load_complete(self.disk, self.directory, segment.base_offset, self.salt, self.damage)
         if loaded.side is None:
-            self.unsealed.add(segment.base_offset)
+            self.damage.rebuild.add(segment.base_offset)
         self.keep(segment.base_offset, loaded)
         return loaded
 

@@ -58,6 +58,7 @@ class Contents:
             return self.side.section(name) if self.side is not None else None
         except CorruptFile as error:
             self._damage.add(error.damage)
+            self._damage.rebuild.add(self.header.base_offset)
             return None
 
     @property

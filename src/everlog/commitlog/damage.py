@@ -38,6 +38,7 @@ class DamageList:
 
     def __init__(self) -> None:
         self.total = 0
+        self.rebuild: set[int] = set()  # base offsets of segments whose side file is to be made again
         self._reports: dict[tuple[str, int, str], Damage] = {}
 
     def add(self, damage: Damage) -> None:

@@ -51,7 +51,7 @@ class Sealer:
         segment.bytes = contents.file.size()
         segment.sealed = True
         segment.contents = None
-        self._catalog.unsealed.discard(segment.base_offset)
+        self._catalog.damage.rebuild.discard(segment.base_offset)
         self.sealed += 1
 
     def _open_side(self, segment: Segment) -> File:

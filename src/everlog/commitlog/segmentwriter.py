@@ -54,9 +54,9 @@ class SegmentWriter:
             self.position, self.written = end, end_offset
         else:
             self.begin(base_offset, batches[0].table, batches)
+            self.mark.publish(self._marked(end_offset, base_offset, self.position))
             self._note(HEADER_BYTES, batches)
             self.written = end_offset
-            self.publish()
 
     def begin(self, base_offset: int, table: TopicTable, batches: list[Records]) -> None:
         """Create the next segment with its first batches, if any; nothing is marked yet."""

@@ -246,6 +246,12 @@ class ShardLog:
         except OSError as error:
             raise StorageError(f"removing segments from {self._catalog.directory} failed: {error}") from error
 
+    def repair(self) -> int:
+        """Make side files again that are missing or damaged; how many. Logs are never changed by it."""
+        self._writing()
+        assert self._upkeep is not None
+        return self._upkeep.repair()
+
     def statistics(self) -> LogStatistics:
         """Numbers for people and metrics."""
         return LogStatistics.of(

@@ -103,6 +103,11 @@ class SideFile:
         position, size, _ = self._sections[name]
         return SideSection(self._file, position, size)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The sections that it has."""
+        return tuple(self._sections)
+
     def close(self) -> None:
         """Let go of the file."""
         self._file.close()

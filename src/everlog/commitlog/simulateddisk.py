@@ -195,6 +195,16 @@ class SimulatedDisk:
             raise StorageError(f"{path} is held by this process, which writes to this log")
         return SimulatedLock(self, path)
 
+    def files(self) -> dict[str, bytes]:
+        """Every file as reads show it."""
+        return {path: bytes(inode.seen) for path, inode in self._names.items()}
+
+    def put(self, path: str, data: bytes) -> None:
+        """A file with these bytes, durable, as if it had always been there."""
+        inode = _Inode()
+        inode.durable, inode.seen = bytearray(data), bytearray(data)
+        self._names[path] = self._durable_names[path] = inode
+
     def crash(self) -> None:
         """Stop and start again, with what was synced and a random part of what was not."""
         self.life += 1

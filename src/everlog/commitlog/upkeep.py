@@ -63,7 +63,8 @@ class Upkeep:
             if any(segment is one for one in segments):
                 return segment
         for segment in segments:
-            if segment.base_offset in self._catalog.unsealed - self._given_up and segment.contents is None:
+            lost = segment.base_offset in self._catalog.damage.rebuild - self._given_up
+            if lost and segment.contents is None:
                 return segment
         return None
 
@@ -74,6 +75,19 @@ class Upkeep:
         for path in (segment_path, side_path):
             with contextlib.suppress(OSError):
                 self._catalog.disk.unlink(path(self._catalog.directory, segment.base_offset) + TEMPORARY)
+
+    def repair(self) -> int:
+        """Make every side file again that is missing or damaged; how many."""
+        before = self.sealer.sealed
+        for segment in self._catalog.segments:
+            if segment.contents is None:
+                self._catalog.forget(segment.base_offset)
+                contents = self._catalog.contents(segment)
+                for name in contents.side.names if contents.side is not None else ():
+                    contents.section(name)
+        while self.step():
+            pass
+        return self.sealer.sealed - before
 
     def run_retention(self, now_us: int, plan: Callable[[], RetentionPlan]) -> RetentionPlan:
         """Remove the segments that a plan names, oldest first."""
@@ -93,7 +107,7 @@ class Upkeep:
         self._committer.remark()
         for base in sorted(bases):
             catalog.forget(base)
-            catalog.unsealed.discard(base)
+            catalog.damage.rebuild.discard(base)
             for path in (segment_path(catalog.directory, base), side_path(catalog.directory, base)):
                 with contextlib.suppress(FileNotFoundError):
                     catalog.disk.unlink(path)

@@ -13,6 +13,9 @@ cdef enum:
 cdef Py_ssize_t varint_bytes(Py_ssize_t value) noexcept nogil
 cdef Py_ssize_t put_varint(unsigned char* target, Py_ssize_t at, Py_ssize_t value) noexcept nogil
 
+@cython.locals(value=uint32_t)
+cdef uint32_t big_endian32(const unsigned char* source, Py_ssize_t at) noexcept nogil
+
 
 cdef class PublishWriter:
     cdef readonly int version, max_qos

@@ -34,6 +34,14 @@ def put_varint(target: bytearray, at: int, value: int) -> int:
     return at + 1
 
 
+def big_endian32(source: Buffer, at: int) -> int:
+    """A four byte integer as MQTT writes it; byte by byte, as a C `int` can't be shifted by 24 without its sign."""
+    value = source[at]
+    value = value << 8 | source[at + 1]
+    value = value << 8 | source[at + 2]
+    return value << 8 | source[at + 3]
+
+
 class PublishWriter:
     """Writes PUBLISH packets for one subscriber (or, at QoS 0 and without aliases, for all of one version).
 
@@ -265,14 +273,14 @@ class PublishWriter:
         at = self._expiry(raw, base + get32(raw, ends), base + get32(raw, ends + 4))
         if at < 0:
             return False
-        interval = raw[at] << 24 | raw[at + 1] << 16 | raw[at + 2] << 8 | raw[at + 3]
+        interval = big_endian32(raw, at)
         return bool(self._age(records, i, now_us) >= interval)
 
     def _count_down(self, records: Records, i: int, now_us: int, out: bytearray, at: int, end: int) -> int:
         """[MQTT-3.3.2-6] the interval that is sent is what is left of it."""
         at = self._expiry(out, at, end)
         if at >= 0:
-            interval = out[at] << 24 | out[at + 1] << 16 | out[at + 2] << 8 | out[at + 3]
+            interval = big_endian32(out, at)
             interval -= self._age(records, i, now_us)
             out[at] = interval >> 24 & 0xFF
             out[at + 1] = interval >> 16 & 0xFF

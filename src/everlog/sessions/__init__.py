@@ -1,8 +1,8 @@
 """sessions: what a client is owed, what is under way to it, what it has acknowledged, and where that is stored."""
 
 from everlog.sessions.memory_tables import MemoryTables
-from everlog.sessions.pieces import is_within
 from everlog.sessions.packing import pack_session, pack_subscription, unpack_session, unpack_will
+from everlog.sessions.pieces import is_within
 from everlog.sessions.saving import cursor_of, restored, row_of, settle, stored
 from everlog.sessions.session import Counters, Delivery, Piece, Session, Subscribed
 from everlog.sessions.sqlite_tables import SqliteTables

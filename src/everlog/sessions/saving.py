@@ -89,7 +89,7 @@ def settle(found: StoredSession, routed: Sequence[int], alive_us: int, ends: Seq
     row, cursor = found.row, found.cursor
     positions = unpack_offsets(cursor.positions)
     was_connected = row.away_us == ALIVE
-    fits = len(positions) == len(ends) and all(0 <= at <= end for at, end in zip(positions, ends, strict=True))
+    fits = _fit(positions, ends)
     if fits and not was_connected and not cursor.unsure:
         return found
     reached = []
@@ -114,6 +114,15 @@ def settle(found: StoredSession, routed: Sequence[int], alive_us: int, ends: Seq
             pack_offsets(doubt),
         ),
     )
+
+
+def _fit(positions: Sequence[int], ends: Sequence[int]) -> bool:
+    if len(positions) != len(ends):
+        return False
+    for at, end in zip(positions, ends, strict=True):  # noqa: SIM110 - twice as fast as all(), once for each session
+        if not 0 <= at <= end:
+            return False
+    return True
 
 
 def _exists(position: int, state: int, ends: Sequence[int]) -> bool:

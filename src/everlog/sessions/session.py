@@ -6,7 +6,9 @@ messages that are in no log wait in a queue of at most `queue_bytes`; beyond it 
 """
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
 from everlog.mqtt import MAX_PACKET_BYTES, PublishWriter, Will
 from everlog.sessions.pieces import Delivery, Piece, held
@@ -14,6 +16,7 @@ from everlog.sessions.unlogged import Unlogged, with_ids
 from everlog.sessions.window import NOT_KEPT, Window
 
 __all__ = ["Counters", "Delivery", "Piece", "Session", "Subscribed"]
+_FEED_BYTES = 64 << 10  # retained messages written at a time
 _MAX_OWN = 10_000  # stretches of the session's own messages that it must not get; of more, the oldest are forgotten
 
 
@@ -59,6 +62,7 @@ class Session:
     no_local: int = 0  # how many of its subscriptions have No Local
     again: deque[tuple[int, int, int]] | None = None  # what was under way at the last connection, to be sent again
     unlogged: Unlogged | None = None
+    feeds: deque[Iterator[Piece]] | None = None  # retained messages for new subscriptions, taken as there is room
     _own: dict[int, list[tuple[int, int]]] | None = None  # shard -> stretches of offsets that it published itself
     _window: Window | None = None
     _received: bytearray | None = None
@@ -113,7 +117,12 @@ class Session:
     @property
     def waiting(self) -> bool:
         """Whether anything is left to hand over when there is room again."""
-        return bool(self._queue) or bool(self.lag) or bool(self.again)
+        return bool(self._queue) or bool(self.lag) or bool(self.again) or bool(self.feeds)
+
+    @property
+    def in_memory_only(self) -> bool:
+        """Whether it owes its client something that no log and no table has."""
+        return bool(self.feeds) or bool(self._own) or (self.unlogged is not None and self.inflight > 0)
 
     @property
     def queued(self) -> bool:
@@ -198,6 +207,31 @@ class Session:
             queue.popleft()
         return b"".join(out)
 
+    def feed(self, pieces: Iterator[Piece]) -> None:
+        """Retained messages to send by and by; newer messages need not wait for them."""
+        if self.feeds is None:
+            self.feeds = deque()
+        self.feeds.append(pieces)
+
+    def take_feed(self, now_us: int) -> bytes:
+        """The bytes of some retained messages, as far as there is room."""
+        out: list[bytes] = []
+        size = 0
+        while self.feeds and self.ready and not self._queue and size < _FEED_BYTES:
+            if self._window is not None and self._window.room() == 0:
+                break  # before the next is looked at: it may be another by then
+            piece = next(self.feeds[0], None)
+            if piece is None:
+                self.feeds.popleft()
+                continue
+            data = self._write(piece, NOT_KEPT, now_us)
+            if piece.start < piece.stop:
+                self.feeds[0] = chain((piece,), self.feeds[0])
+                break
+            out.append(data)
+            size += len(data)
+        return b"".join(out)
+
     def _write(self, piece: Piece, shard: int, now_us: int) -> bytes:
         """Write what the window has room for; `piece.start` is where that ended."""
         writer = self.writer(piece.delivery)
@@ -278,6 +312,8 @@ class Session:
         self.ready = False
         self._writers.clear()
         self.again = None
+        if not self.durable:
+            self.feeds = None
         if self._queue:
             self.counters.dropped += sum(piece.stop - piece.start for piece in self._queue)
             self._queue.clear()

@@ -54,10 +54,11 @@ _T = TypeVar("_T")
 
 
 class SqliteTables:
-    """The tables of one file; made when there is none."""
+    """The tables of one file; made when there is none. Without `sync` nothing is synced, durable or not."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, sync: bool = True) -> None:
         self.path = Path(path)
+        self._sync = sync
         self._durable = False
         self._connection = self._guard(self._open)
 
@@ -134,7 +135,7 @@ class SqliteTables:
 
     def apply(self, changes: Changes, durable: bool = False) -> None:
         """Write all of it in one transaction, synced if durable."""
-        self._guard(lambda: self._apply(changes, durable))
+        self._guard(lambda: self._apply(changes, durable and self._sync))
 
     def _apply(self, changes: Changes, durable: bool) -> None:
         connection = self._connection

@@ -10,7 +10,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from everlog import __version__, _kernels
-from everlog.broker import Broker, Metrics, Survey, take_survey
+from everlog.broker import Broker, Metrics, Survey, Surveyor
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
@@ -62,7 +62,7 @@ class BrokerCollector(Collector):
         broker, counted = self._broker, self.survey
         yield _gauge("connections", "Clients connected.", len(broker.clients.connections))
         yield _gauge("connections_pending", "Peers that have sent no CONNECT yet.", broker.pending)
-        yield _gauge("sessions", "Sessions, connected or not.", len(broker.clients.sessions))
+        yield _gauge("sessions", "Sessions, connected or not.", len(broker.clients))
         yield _gauge("sessions_durable", "Sessions that outlive their connection.", counted.durable)
         yield _gauge("subscriptions", "Subscriptions of all sessions.", counted.subscriptions)
         yield _gauge("subscriptions_live", "Subscriptions of connected clients.", len(broker.audiences))
@@ -128,7 +128,7 @@ class Exposition:
     """The text that Prometheus reads, of a registry of its own."""
 
     def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+        self._surveyor = Surveyor(broker)
         self._collector = BrokerCollector(broker)
         self._registry = CollectorRegistry()
         self._registry.register(self._collector)
@@ -136,7 +136,7 @@ class Exposition:
 
     async def text(self) -> bytes:
         """All metrics now."""
-        self._collector.survey = await take_survey(self._broker)
+        self._collector.survey = await self._surveyor.take()
         return generate_latest(self._registry)
 
     def names(self) -> set[str]:

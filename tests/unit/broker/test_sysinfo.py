@@ -10,9 +10,9 @@ from tests.brokers import RunningBroker
 from tests.listening import eventually, on_loop
 
 from everlog import __version__
-from everlog.broker.survey import SLICE, take_survey
+from everlog.broker.survey import SLICE, Survey, Surveyor
 from everlog.broker.sysinfo import ROOT, Sample, SysInfo, SysTopics, all_topics, take_sample
-from everlog.sessions import Session, Subscribed
+from everlog.sessions import Session, Subscribed, stored
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference" / "sys-topics.md"
 
@@ -81,6 +81,15 @@ def subscriber(running: RunningBroker, got: dict[str, bytes], topic: str = "$SYS
     return client
 
 
+def surveyed(running: RunningBroker) -> Survey:
+    return on_loop(running, Surveyor(running.broker).take())
+
+
+def sampled(running: RunningBroker) -> Sample:
+    counted = surveyed(running)
+    return running.call(lambda: take_sample(running.broker, counted, 0.0))  # type: ignore[no-any-return]
+
+
 def test_they_are_retained_for_whoever_subscribes_later(running: RunningBroker) -> None:
     on_loop(running, SysTopics(running.broker, 10).publish(0.0))
     got: dict[str, bytes] = {}
@@ -127,29 +136,58 @@ def test_a_sample_counts_messages_both_ways(running: RunningBroker) -> None:
     eventually(lambda: running.broker.metrics.subscribes, "the subscription is there")
     client.publish("t", b"m", 1).wait_for_publish(20)
     eventually(lambda: got, "the message came back")
-    sample = on_loop(running, take_sample(running.broker, 0.0))
+    sample = sampled(running)
     assert (sample.received, sample.sent, sample.connected, sample.subscriptions) == (1, 1, 1, 1)
     assert min(sample.bytes_in, sample.bytes_out) > 0
     client.disconnect()
     client.loop_stop()
     eventually(lambda: not running.broker.clients.sessions, "the session has ended")
-    assert on_loop(running, take_sample(running.broker, 0.0)).sent == 1  # what went to it still counts
+    assert sampled(running).sent == 1  # what went to it still counts
 
 
 def test_a_survey_names_those_most_behind_and_lets_others_run(running: RunningBroker) -> None:
     def fill() -> None:
         running.broker.log.shards[0].committed = 10_000  # type: ignore[misc]
         running.broker.router.routed[0] = 10_000
-        for number in range(2 * SLICE + 1):
+        for number in range(10 * SLICE + 1):
             session = Session(f"s{number}", expiry_s=60, subscriptions={"$share/g/t": Subscribed("$share/g/t", 1)})
             session.lag[0] = 10_000 - number
             running.broker.clients.sessions[session.client_id] = session
 
     running.call(fill)
-    found = on_loop(running, take_survey(running.broker))
+    found = surveyed(running)
     assert (found.sessions, found.durable, found.behind) == (2001, 2001, 2000)
     assert (found.subscriptions, found.shared_subscriptions) == (2001, 2001)
     assert found.max_lag == 2000
     assert found.most_behind[:2] == ((2000, "s2000"), (1999, "s1999"))
     assert len(found.most_behind) == 10
     running.call(running.broker.clients.sessions.clear)
+
+
+def test_sessions_asleep_are_counted_too(running: RunningBroker) -> None:
+    def put() -> None:
+        running.broker.log.shards[0].committed = 50  # type: ignore[misc]
+        running.broker.router.routed[0] = 50
+        session = Session("sleeper", expiry_s=60, subscriptions={"t": Subscribed("t", 1)})
+        session.lag[0] = 20
+        running.broker.clients.put_asleep(stored(session, [50]))
+
+    running.call(put)
+    found = surveyed(running)
+    assert (found.sessions, found.durable, found.connected, found.subscriptions) == (1, 1, 0, 1)
+    assert found.most_behind == ((30, "sleeper"),)
+    running.call(running.broker.clients.asleep.clear)
+
+
+def test_a_survey_that_took_long_stands_for_longer(running: RunningBroker) -> None:
+    now = [0.0]
+
+    def clock() -> float:
+        now[0] += 1.0  # so that every step takes a second
+        return now[0]
+
+    surveyor = Surveyor(running.broker, clock)
+    first = on_loop(running, surveyor.take())
+    assert on_loop(running, surveyor.take()) is first
+    now[0] += 1000
+    assert on_loop(running, surveyor.take()) is not first

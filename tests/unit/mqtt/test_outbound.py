@@ -25,6 +25,7 @@ from everlog.mqtt import (
 )
 from everlog.mqtt.packet_type import PacketType
 from everlog.mqtt.properties import encode_properties
+from everlog.mqtt.wire import varint
 
 SECOND = 1_000_000
 EVERY_PROPERTY = Properties(
@@ -38,7 +39,7 @@ EVERY_PROPERTY = Properties(
 
 
 def identifiers(*values: int) -> bytes:
-    return encode_properties(Properties(subscription_identifiers=values), PacketType.PUBLISH)[1:]
+    return b"".join(b"\x0b" + varint(value) for value in values)
 
 
 def rows(*numbers: int) -> bytes:
@@ -123,6 +124,12 @@ def test_subscription_identifiers_are_added_to_every_packet(values: tuple[int, .
     assert [each.properties.subscription_identifiers for each in sent] == [values, values]
     assert replace(sent[0].properties, subscription_identifiers=()) == EVERY_PROPERTY
     assert write(records, PublishWriter(4, identifiers=identifiers(*values))) == write(records, PublishWriter(4))
+
+
+def test_many_subscription_identifiers_are_sent_all() -> None:
+    values = tuple(range(1, 300))
+    sent = write(batch_of([Publish("a", b"x")]), PublishWriter(5, identifiers=identifiers(*values)))
+    assert sent == [Publish("a", b"x", properties=Properties(subscription_identifiers=values))]
 
 
 @pytest.mark.parametrize("size", range(120, 132))
@@ -247,6 +254,16 @@ def test_expiry_counts_from_each_messages_own_arrival() -> None:
     records = batch_of([message] * 3, times_us=[0, 10 * SECOND, 20 * SECOND])
     sent = write(records, PublishWriter(5), now_us=20 * SECOND)
     assert [0xFFFF_FFFF - each.properties.message_expiry_interval for each in sent] == [20, 10, 0]
+
+
+@pytest.mark.parametrize("interval", [100_000, 0x0100_0000, 0xFFFF_FFFF])
+def test_long_expiry_is_over_neither_too_early_nor_too_late(interval: int) -> None:
+    message = Publish("a", b"", properties=Properties(message_expiry_interval=interval))
+    records = batch_of([message], times_us=[0])
+    for age in (70_000, interval - 1):
+        (sent,) = write(records, PublishWriter(5), now_us=age * SECOND)
+        assert sent.properties.message_expiry_interval == interval - age
+    assert write(records, PublishWriter(5), now_us=interval * SECOND) == []
 
 
 def test_expiry_is_found_behind_every_other_property() -> None:

@@ -96,7 +96,9 @@ class Client:
             wire.setblocking(False)
         except OSError as error:
             wire.close()
-            raise Unavailable(f"can't connect to port {shared.address[1]}: {error}", hint="is a broker there?") from error
+            raise Unavailable(
+                f"can't connect to port {shared.address[1]}: {error}", hint="is a broker there?"
+            ) from error
         decoder = Decoder(shared.columns, shared.table, version=4, from_client=False)
         self.link = link = Link(wire.fileno(), decoder, shared.buffer, shared.tally, self.sender, self.checker)
         link.slow = self.slow

@@ -29,6 +29,9 @@ class Histogram:
         while value >= 65_536:
             value >>= 8
             shift += 8
+        if value >= 4096:
+            value >>= 4
+            shift += 4
         while value >= 256:
             value >>= 1
             shift += 1

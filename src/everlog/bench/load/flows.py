@@ -15,7 +15,9 @@ def flow(run: Run) -> None:
     empty = run.look()
     engine.connect([*fast, *slow], options.burst)
     engine.connect(publishers, options.burst)
-    _measure(run, empty, publishers, [(client, _publishers_of(run, number)) for number, client in enumerate(fast)], slow)
+    _measure(
+        run, empty, publishers, [(client, _publishers_of(run, number)) for number, client in enumerate(fast)], slow
+    )
 
 
 def echo(run: Run) -> None:

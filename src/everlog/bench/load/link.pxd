@@ -22,6 +22,7 @@ cdef class Link:
     cdef readonly list held
     cdef public list control
     cdef Py_ssize_t begin, end
+    cdef bytes tail
 
     @cython.locals(size=Py_ssize_t)
     cpdef int put(self, data) except -1
@@ -31,8 +32,11 @@ cdef class Link:
     @cython.locals(told=int)
     cpdef int serve(self, bint readable) except -1
 
-    @cython.locals(size=Py_ssize_t, _=int, got=Py_ssize_t, now=uint64_t, events=list)
+    @cython.locals(size=Py_ssize_t, _=int, held=Py_ssize_t, got=Py_ssize_t)
     cdef int _read(self) except -1
+
+    @cython.locals(at=Py_ssize_t, events=list)
+    cdef int _parse(self, Py_ssize_t end, uint64_t now) except -1
 
     @cython.locals(published=PublishRun, acked=AckRun)
     cdef int _take(self, event, uint64_t now) except -1

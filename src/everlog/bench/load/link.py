@@ -52,6 +52,7 @@ class Link:
         self.out = bytearray()
         self.begin = 0
         self.end = 0
+        self.tail = b""  # the beginning of a delivery whose end has not been read yet
 
     @property
     def unsent(self) -> int:
@@ -86,19 +87,38 @@ class Link:
     def _read(self) -> int:
         size = len(self.buffer)
         for _ in range(_READS):
-            got = receive(self.fd, pointer(self.buffer), size)
+            held = len(self.tail)
+            copy(pointer(self.buffer), 0, pointer(self.tail), 0, held)
+            got = receive(self.fd, pointer(self.buffer), held, size - held)
             if got == 0:
                 return GONE | (CONTROL if self.control else 0)
             if got < 0:
                 break
+            self.tail = b""
             self.tally.read_bytes += got
-            now = now_ns()
-            events = self.decoder.feed(self.buffer, got)
-            for event in events:
-                self._take(event, now)
-            if got < size:
+            self._parse(held + got, now_ns())
+            if held + got < size:
                 break
         return CONTROL if self.control else 0
+
+    def _parse(self, end: int, now: int) -> int:
+        """What is usual is checked where it stands in the buffer; the decoder gets the rest."""
+        at = 0
+        if self.decoder.buffered_bytes == 0:
+            if self.checker is not None:
+                at = self.checker.scan(self.buffer, end, now)
+                if self.checker.ack_bytes:
+                    self._answer(bytes(self.checker.acks[: self.checker.ack_bytes]))
+                if self.checker.rest_bytes:
+                    self.tail = bytes(self.buffer[at:end])
+                    return 0
+            if at == 0 and self.sender is not None:
+                at = self.sender.scan(self.buffer, end, now)
+        if at < end:
+            events = self.decoder.feed(self.buffer, end) if at == 0 else self.decoder.feed(bytes(self.buffer[at:end]))
+            for event in events:
+                self._take(event, now)
+        return 0
 
     def _take(self, event: Any, now: int) -> int:
         if isinstance(event, PublishRun):

@@ -35,8 +35,8 @@ cdef extern from *:
     uint64_t everlog_now() nogil
 
 
-cdef inline Py_ssize_t receive(int fd, unsigned char* target, Py_ssize_t size) noexcept nogil:
-    return everlog_receive(fd, target, size)
+cdef inline Py_ssize_t receive(int fd, unsigned char* target, Py_ssize_t start, Py_ssize_t size) noexcept nogil:
+    return everlog_receive(fd, target + start, size)
 
 
 cdef inline Py_ssize_t transmit(int fd, const unsigned char* source, Py_ssize_t start, Py_ssize_t size) noexcept nogil:

@@ -9,17 +9,14 @@ import time
 
 from everlog.base.memory import Buffer
 
-if os.name != "posix":  # pragma: no cover
-    raise ImportError("the load generator needs Linux")
-
 NOTHING = -1  # would have to wait
 GONE = 0  # the connection has ended
 
 
-def receive(fd: int, target: bytearray, size: int) -> int:
-    """Read at most `size` bytes to the start of a buffer: how many, NOTHING or GONE."""
+def receive(fd: int, target: bytearray, start: int, size: int) -> int:
+    """Read at most `size` bytes to a place in a buffer: how many, NOTHING or GONE."""
     try:
-        return os.readv(fd, [memoryview(target)[:size]])
+        return os.readv(fd, [memoryview(target)[start : start + size]])
     except BlockingIOError:
         return NOTHING
     except OSError:

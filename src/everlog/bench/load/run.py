@@ -59,16 +59,19 @@ class Run:
 
     def checker(self, publishers: int, topics: int = 1, retain: bool = False, tally: Tally | None = None) -> Checker:
         """Checks one subscriber of those publishers."""
-        flags = self.options.delivered_qos << 1 | retain
-        return Checker(tally or self.tally, self.number, publishers, topics, self.filler, flags)
+        names = [self.naming.topic(number, topic) for number in range(publishers) for topic in range(topics)]
+        qos = self.options.delivered_qos
+        prefix = head_of(names[0], len(self.filler), qos, retain)[: -len(names[0])]
+        flags = qos << 1 | retain
+        return Checker(
+            tally or self.tally, self.number, publishers, topics, self.filler, flags, prefix, "".join(names).encode()
+        )
 
     def subscriber(self, number: int, filters: tuple[str, ...], checker: Checker, clean: bool = True) -> Client:
         """A subscriber of the run."""
         options = self.options
         qos = options.qos if options.sub_qos is None else options.sub_qos
-        return Client(
-            self.shared, self.name("s", number), clean=clean, filters=filters, qos=qos, checker=checker
-        )
+        return Client(self.shared, self.name("s", number), clean=clean, filters=filters, qos=qos, checker=checker)
 
     # Phases
 

@@ -5,6 +5,11 @@ from everlog.base.columns cimport AckRun
 from everlog.base.memory cimport copy, pointer, put32, put64, u16s, u64s
 from everlog.bench.load.figures cimport Tally
 
+cdef enum:
+    _PUBACK = 4
+    _PUBREC = 5
+    _PUBCOMP = 7
+
 
 cdef class Sender:
     cdef readonly Tally tally
@@ -30,6 +35,11 @@ cdef class Sender:
                    topic=Py_ssize_t, time_ns=uint64_t, _=Py_ssize_t)
     cpdef Py_ssize_t render(self, bytearray out, Py_ssize_t at, Py_ssize_t count, uint64_t now_ns) except -1
 
-    @cython.locals(ids="uint16_t*", state="unsigned char*", times="uint64_t*", kind="unsigned int", tally=Tally,
-                   done=Py_ssize_t, released=Py_ssize_t, i=Py_ssize_t, packet_id="unsigned int")
+    @cython.locals(ids="uint16_t*", i=Py_ssize_t)
     cpdef Py_ssize_t acked(self, AckRun run, uint64_t now_ns) except -1
+
+    @cython.locals(source="unsigned char*", at=Py_ssize_t)
+    cpdef Py_ssize_t scan(self, data, Py_ssize_t end, uint64_t now_ns) except -1
+
+    @cython.locals(tally=Tally, state="unsigned char*", then=uint64_t)
+    cdef int _ack(self, unsigned int kind, unsigned int packet_id, uint64_t now_ns) except -1

@@ -11,12 +11,12 @@ from everlog.base import UsageError
 
 if not cython.compiled:
     from everlog.base.columns import AckRun
-    from everlog.base.memory import copy, pointer, put32, put64, u16s, u64s
+    from everlog.base.memory import Buffer, copy, pointer, put32, put64, u16s, u64s
     from everlog.bench.load.figures import Tally
 
-STAMP_BYTES = 24  # run and publisher (32 bits each), sequence and time (64 bits each)
+    _PUBACK, _PUBREC, _PUBCOMP = 4, 5, 7
 
-_PUBACK, _PUBREC, _PUBCOMP = 4, 5, 7
+STAMP_BYTES = 24  # run and publisher (32 bits each), sequence and time (64 bits each)
 
 
 class Sender:
@@ -123,25 +123,35 @@ class Sender:
     def acked(self, run: AckRun, now_ns: int) -> int:
         """Take a run of acks; how many of its ids now need a PUBREL, which are those of a PUBREC run."""
         ids = u16s(run.ids)
-        state = pointer(self.state)
-        times = u64s(self.times)
-        kind = run.packet_type
-        tally = self.tally
-        done = 0
-        released = 0
         for i in range(len(run.ids) // 2):
-            packet_id = ids[i]
-            if kind == _PUBREC:
-                released += 1
-            if packet_id > self.id_space or state[packet_id] != kind:
-                tally.strange_acks += 1
-            elif kind == _PUBREC:
-                state[packet_id] = _PUBCOMP
-            else:
-                state[packet_id] = 0
-                tally.answers.add(now_ns - times[packet_id] if now_ns > times[packet_id] else 0)
-                done += 1
-        self.inflight -= done
-        tally.acked += done
-        tally.last_ns = now_ns
-        return released
+            self._ack(run.packet_type, ids[i], now_ns)
+        self.tally.last_ns = now_ns
+        return len(run.ids) // 2 if run.packet_type == _PUBREC else 0
+
+    def scan(self, data: Buffer, end: int, now_ns: int) -> int:
+        """Take the plain PUBACKs that bytes up to `end` begin with; where they stop. The rest is the decoder's."""
+        if self.qos != 1 or end > len(data):
+            return 0
+        source = pointer(data)
+        at = 0
+        while end - at >= 4 and source[at] == 0x40 and source[at + 1] == 2:
+            self._ack(_PUBACK, source[at + 2] << 8 | source[at + 3], now_ns)
+            at += 4
+        if at:
+            self.tally.last_ns = now_ns
+        return at
+
+    def _ack(self, kind: int, packet_id: int, now_ns: int) -> int:
+        tally = self.tally
+        state = pointer(self.state)
+        if packet_id > self.id_space or state[packet_id] != kind:
+            tally.strange_acks += 1
+        elif kind == _PUBREC:
+            state[packet_id] = _PUBCOMP
+        else:
+            then = u64s(self.times)[packet_id]
+            state[packet_id] = 0
+            tally.answers.add(now_ns - then if now_ns > then else 0)
+            tally.acked += 1
+            self.inflight -= 1
+        return 0

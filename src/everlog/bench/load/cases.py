@@ -1,0 +1,116 @@
+"""The list that brokers are compared by, with what the project demands of itself."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+PEER = "mosquitto"
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """A figure of ours is at least or at most `value` times another's: the peer's, another case's, or 1."""
+
+    figure: str
+    value: float
+    at_least: bool
+    against: str = PEER  # a broker's name, the name of a case, or "" for an absolute value
+
+    @property
+    def words(self) -> str:
+        """As `rate at least 3x mosquitto`."""
+        unit = "" if not self.against else f"x {self.against}"
+        return f"{LABELS.get(self.figure, self.figure)} at {'least' if self.at_least else 'most'} {self.value:g}{unit}"
+
+
+RATE, CPU, P50 = "msgs_per_s", "broker.cpu_us_per_msg", "latency_us.p50"
+PUBLISH_CPU, PUBLISH_PEAK = "publish.broker.cpu_us_per_msg", "publish.broker.peak_rss_mb"
+LABELS = {
+    RATE: "rate",
+    CPU: "CPU",
+    P50: "p50",
+    PUBLISH_CPU: "CPU",
+    PUBLISH_PEAK: "memory",
+    "kb_per_connection_peak": "KiB/connection",
+    "kb_per_connection": "KiB/connection",
+    "lost": "lost",
+    "seconds": "seconds",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One line of the list: a scenario with its options, other options for some brokers, and the demands."""
+
+    name: str
+    scenario: str
+    options: Mapping[str, Any]
+    demands: tuple[Demand, ...] = ()
+    others: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    timed: bool = True  # the list's seconds apply
+
+
+def _fast(rate: float, cpu: float | None) -> tuple[Demand, ...]:
+    demands = (Demand(RATE, rate, True),)
+    return demands if cpu is None else (*demands, Demand(CPU, cpu, False))
+
+
+_NOTHING_LOST = Demand("lost", 0, False, "")
+_LITTLE = Demand("kb_per_connection", 12, False, "")
+
+CASES = (
+    Case("idle-1k", "idle", {"connections": 1000, "hold": 1.0}, (_LITTLE,), timed=False),
+    Case("in-q0", "ingest", {"qos": 0}, _fast(3, 0.3)),
+    Case("in-q1", "ingest", {"qos": 1, "window": 500}, _fast(3, 0.3)),
+    Case("in-q1-10p", "ingest", {"qos": 1, "window": 500, "publishers": 10}, _fast(4, None)),
+    Case("in-q2", "ingest", {"qos": 2, "window": 100}, _fast(2, None)),
+    Case("fan-1:1-q0", "fanout", {"qos": 0, "outstanding": 2000}, _fast(3, 0.4)),
+    Case("fan-1:1-q1", "fanout", {"qos": 1, "window": 500}, _fast(3, 0.4)),
+    Case("fan-1:10-q0", "fanout", {"qos": 0, "subscribers": 10, "outstanding": 2000}, _fast(3, 0.4)),
+    Case("fan-1:10-q1", "fanout", {"qos": 1, "subscribers": 10, "window": 100}, _fast(3, 0.4)),
+    Case("many-500", "many", {"connections": 500}, _fast(1, 1)),
+    Case("p50-1k/s", "fanout", {"qos": 1, "rate": 1000.0}, (Demand(P50, 3, False),)),
+    Case("held-10k", "many", {"connections": 10_000, "rate": 12_000.0}, (_NOTHING_LOST, _LITTLE)),
+    Case("echo-10k", "echo", {"connections": 10_000, "rate": 12_000.0}, (_NOTHING_LOST, _LITTLE)),
+    Case("churn-1k", "churn", {"connections": 1000}, (_NOTHING_LOST,)),
+    Case(
+        "resume-10",
+        "resume",
+        {"subscribers": 10, "messages": 200_000, "window": 500},
+        (*_fast(2, 0.5), Demand(RATE, 500_000, True, "")),
+        timed=False,
+    ),
+    Case("offline-1", "resume", {"subscribers": 1, "messages": 100_000, "window": 500, "hold": 0.0}, timed=False),
+    Case(
+        "offline-1k",
+        "resume",
+        {"subscribers": 1000, "messages": 100_000, "window": 500, "hold": 0.0},
+        (Demand(PUBLISH_CPU, 1.1, False, "offline-1"), Demand(PUBLISH_PEAK, 1.1, False, "offline-1")),
+        others={PEER: {"messages": 2000}, "nats": {"messages": 2000}},  # they keep a queue for each session
+        timed=False,
+    ),
+    Case(
+        "recall-1k",
+        "recall",
+        {"connections": 1000, "stored": 1_000_000, "window": 500},
+        (_NOTHING_LOST, Demand("seconds", 5, False, "")),
+        others={"nats": {"stored": 100_000}},
+        timed=False,
+    ),
+    Case("fan-1:100-q1", "fanout", {"qos": 1, "subscribers": 100, "window": 100}),
+    Case(
+        "slow-acker",
+        "fanout",
+        {"qos": 1, "subscribers": 100, "window": 100, "slow": 1},
+        (Demand(RATE, 0.95, True, "fan-1:100-q1"),),
+    ),
+    Case("retained-10k", "retained", {"messages": 10_000, "window": 500}, timed=False),
+)
+
+
+def figure_of(report: Mapping[str, Any], path: str) -> float | None:
+    """A number in a report, by its dotted name."""
+    found: Any = report
+    for name in path.split("."):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return float(found) if isinstance(found, int | float) else None

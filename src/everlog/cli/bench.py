@@ -1,0 +1,137 @@
+"""`everlog bench`: the suites, a load on a running broker, and brokers side by side."""
+
+import json
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from everlog.base import UsageError
+from everlog.bench import SUITES, run_suites
+
+app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+
+PORT = 1883
+_TROUBLES = ("lost", "duplicates", "out_of_order", "corrupt", "foreign", "wrong_qos_or_retain", "unexpected_acks")
+
+
+def _suite(name: str) -> Callable[[], None]:
+    def run() -> None:
+        run_suites([name])
+
+    return run
+
+
+for _name, _title in SUITES.items():
+    app.command(_name, help=f"What the {_title} cost{'s' * (not _title.endswith('s'))}.")(_suite(_name))
+
+
+@app.command()
+def load(
+    scenario: Annotated[str, typer.Argument(help="One of those that `everlog bench scenarios` lists.")],
+    port: Annotated[int, typer.Option("--port", "-p", help="The broker's, on 127.0.0.1.")] = PORT,
+    pid: Annotated[list[int] | None, typer.Option(help="The broker's process, for its CPU and memory.")] = None,
+    username: Annotated[str | None, typer.Option("--username", "-u", metavar="NAME")] = None,
+    password: Annotated[str | None, typer.Option("--password", "-P", metavar="PASSWORD")] = None,
+    publishers: Annotated[int | None, typer.Option(metavar="N", help="How many publish.")] = None,
+    subscribers: Annotated[int | None, typer.Option(metavar="N", help="How many subscribe.")] = None,
+    connections: Annotated[int | None, typer.Option("--connections", "-n", metavar="N", help="Of a crowd.")] = None,
+    messages: Annotated[int | None, typer.Option(metavar="N", help="In all, instead of --seconds.")] = None,
+    stored: Annotated[int | None, typer.Option(metavar="N", help="Messages that concern nobody (recall).")] = None,
+    seconds: Annotated[float | None, typer.Option(metavar="S", help="How long to send.")] = None,
+    qos: Annotated[int | None, typer.Option("--qos", "-q", metavar="QOS", help="Of the messages.")] = None,
+    sub_qos: Annotated[int | None, typer.Option(metavar="QOS", help="Of the subscriptions, if another.")] = None,
+    size: Annotated[int | None, typer.Option(metavar="BYTES", help="Of a payload, 24 or more.")] = None,
+    window: Annotated[int | None, typer.Option(metavar="N", help="Unanswered messages of a publisher.")] = None,
+    topics: Annotated[int | None, typer.Option(metavar="N", help="Of each publisher.")] = None,
+    rate: Annotated[float | None, typer.Option(metavar="R", help="Messages a second; for latencies.")] = None,
+    outstanding: Annotated[
+        int | None, typer.Option(metavar="N", help="Hold the publishers while N are not delivered (QoS 0).")
+    ] = None,
+    own: Annotated[bool | None, typer.Option("--own", help="A subscriber has one publisher's topics.")] = None,
+    slow: Annotated[int | None, typer.Option(metavar="N", help="More subscribers, that hardly acknowledge.")] = None,
+    hold: Annotated[float | None, typer.Option(metavar="S", help="How long to hold connections (idle).")] = None,
+    burst: Annotated[int | None, typer.Option(metavar="N", help="Connects under way at once.")] = None,
+    timeout: Annotated[float | None, typer.Option(metavar="S", help="Of the whole run.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
+) -> int:
+    """Put a load on a running broker on this machine and print what came of it."""
+    given: dict[str, Any] = {
+        name: value
+        for name, value in locals().items()
+        if name not in ("scenario", "port", "pid", "as_json") and value is not None
+    }
+    from everlog.bench.load import Options, play
+
+    report = play(Options(scenario, port, pids=tuple(pid or ()), **given))
+    print(json.dumps(report) if as_json else _as_lines(report))
+    return int(report["status"] != "ok" or any(report.get(name) for name in _TROUBLES))
+
+
+@app.command()
+def scenarios() -> None:
+    """List the scenarios of `load` and the cases of `peers`."""
+    from everlog.bench.load import CASES, SCENARIOS
+
+    for name, scenario in SCENARIOS.items():
+        print(f"{name:<10} {scenario.help}")
+    print()
+    for case in CASES:
+        options = " ".join(f"--{key.replace('_', '-')} {value}" for key, value in case.options.items())
+        print(f"{case.name:<13} {case.scenario} {options}")
+        for demand in case.demands:
+            print(f"{'':<13}   {demand.words}")
+
+
+@app.command()
+def peers(
+    only: Annotated[str | None, typer.Option(metavar="NAMES", help="Of everlog,mosquitto,nats.")] = None,
+    cases: Annotated[str | None, typer.Option("--scenarios", metavar="NAMES", help="Cases, comma-separated.")] = None,
+    seconds: Annotated[float, typer.Option(metavar="S", help="Sending time of a timed case.")] = 3.0,
+    repeat: Annotated[int, typer.Option(metavar="N", help="Try up to N times for a calm machine.")] = 1,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all reports there.")] = None,
+) -> int:
+    """Start everlog, Mosquitto and NATS (those installed) one after the other and compare them, case by case."""
+    from everlog.bench.load import CASES, Report, compare, installed, judge, save
+
+    there = installed()
+    brokers = _chosen(only, there, "broker installed here")
+    wanted = _chosen(cases, [case.name for case in CASES], "case")
+    chosen = [case for case in CASES if case.name in wanted]
+    from everlog.cli.comparison import Ticker, print_comparison
+
+    with Ticker(len(chosen) * len(brokers)) as ticker:
+
+        def tell(case: str, broker: str, report: Report | None) -> None:
+            ticker.tell(case, broker, report)
+
+        reports = compare(brokers, chosen, seconds, repeat, tell)
+    verdicts = judge(reports)
+    print_comparison(reports, verdicts)
+    if json_file is not None:
+        save(json_file, reports, verdicts)
+    return int(any(report["status"] != "ok" for (_, broker), report in reports.items() if broker == "everlog"))
+
+
+def _chosen(text: str | None, there: list[str], what: str) -> list[str]:
+    if text is None:
+        return there
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in there:
+            raise UsageError(f"no {what} is called {name!r}", hint=f"there are {', '.join(there)}")
+    return [name for name in there if name in names]
+
+
+def _as_lines(report: dict[str, Any], indent: str = "") -> str:
+    lines = []
+    for name, value in report.items():
+        if isinstance(value, dict):
+            lines.append(f"{indent}{name}")
+            lines.append(_as_lines(value, indent + "  "))
+        elif value is not None:
+            shown = f"{value:,}" if isinstance(value, int | float) else value
+            lines.append(f"{indent}{name:<{22 - len(indent)}} {shown}")
+    return "\n".join(lines)

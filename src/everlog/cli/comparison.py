@@ -1,0 +1,100 @@
+"""The table of `everlog bench peers`, and the line that shows how far it is."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from everlog.bench.load import Report, Verdict
+
+_TROUBLES = ("lost", "duplicates", "out_of_order", "foreign", "corrupt", "wrong_qos_or_retain", "unexpected_acks")
+_WIDTH = 168
+
+
+class Ticker:
+    """Progress on standard error; drawn only between runs, so that drawing is not measured."""
+
+    def __init__(self, total: int) -> None:
+        self._console = Console(stderr=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._progress = Progress(*columns, console=self._console, auto_refresh=False, transient=True)
+        self._task = self._progress.add_task("starting", total=total)
+
+    def __enter__(self) -> "Ticker":
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def tell(self, case: str, broker: str, report: Report | None) -> None:
+        """A run begins (no report) or has ended."""
+        if report is None:
+            self._progress.update(self._task, description=f"{case:<13} {broker:<10}")
+        else:
+            self._progress.advance(self._task)
+            if not sys.stderr.isatty():
+                rate = _number(report.get("msgs_per_s"))
+                print(f"{case:<13} {broker:<10} {report['status']:<8} {rate:>12}/s", file=sys.stderr, flush=True)
+        self._progress.refresh()
+
+
+def print_comparison(reports: Mapping[tuple[str, str], Report], verdicts: Sequence[Verdict]) -> None:
+    """A row for each case and broker; ours with what is demanded of it."""
+    table = Table(title="brokers on the first CPU, generator on the last", title_justify="left", show_lines=False)
+    for name in ("case", "broker"):
+        table.add_column(name)
+    for name in ("msgs/s", "CPU µs/msg", "p50 µs", "p99 µs", "peak MB", "gen µs/msg", "other %"):
+        table.add_column(name, justify="right")
+    table.add_column("ours against what is demanded, or what went wrong")
+    before = ""
+    for (case, broker), report in reports.items():
+        if before and case != before:
+            table.add_section()
+        mine = [verdict for verdict in verdicts if verdict.case == case] if broker == "everlog" else []
+        table.add_row(case if case != before else "", broker, *_cells(report), _notes(report, mine))
+        before = case
+    Console(width=max(_WIDTH, Console().width)).print(table)
+
+
+def _cells(report: Report) -> list[str]:
+    broker, latency = report.get("broker") or {}, report.get("latency_us") or {}
+    return [
+        _number(report.get("msgs_per_s")),
+        _number(broker.get("cpu_us_per_msg")),
+        _number(latency.get("p50")),
+        _number(latency.get("p99")),
+        _number(broker.get("peak_rss_mb")),
+        _number((report.get("generator") or {}).get("cpu_us_per_msg")),
+        _number(report.get("other_cpu_pct")),
+    ]
+
+
+def _notes(report: Report, verdicts: Sequence[Verdict]) -> str:
+    notes = []
+    if report["status"] != "ok":
+        notes.append(f"[red]{report['status']}: {report.get('error', '')}[/]")
+    notes += [f"[red]{name} {report[name]:,}[/]" for name in _TROUBLES if report.get(name)]
+    if not verdicts and report.get("connections"):
+        notes.append(f"{_number(report.get('kb_per_connection'))} KiB/connection")
+    notes += [_judged(verdict) for verdict in verdicts]
+    return ", ".join(notes)
+
+
+def _judged(verdict: Verdict) -> str:
+    if verdict.found is None:
+        return f"[dim]{verdict.demand.words}: nothing to compare[/]"
+    colour = "green" if verdict.met else "red"
+    unit = "x" if verdict.demand.against else ""
+    return f"[{colour}]{_number(verdict.found)}{unit}[/] ({verdict.demand.words})"
+
+
+def _number(value: Any) -> str:
+    if value is None:
+        return "-"
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"

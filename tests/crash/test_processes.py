@@ -1,0 +1,114 @@
+"""Two real processes on one log: a reader follows a writer, a writer is killed, a second writer is refused."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from random import Random
+
+import pytest
+from tests.crash.writing_process import SETTINGS, Witness, payload
+
+from everlog.base import StorageError
+from everlog.commitlog import RealDisk, ShardLog
+
+ROOT = Path(__file__).parents[2]
+
+
+class Writer:
+    """The writing process, and the last committed offset that it reported."""
+
+    def __init__(self, directory: Path, seconds: float) -> None:
+        self.reported = 0
+        self.lines = threading.Semaphore(0)
+        command = [sys.executable, "-m", "tests.crash.writing_process", str(directory), str(seconds)]
+        environment = {**os.environ, "PYTHONPATH": f"{ROOT}/src:{ROOT}"}
+        self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+        self._thread = threading.Thread(target=self._listen)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as lines:
+            for line in lines:
+                if line.endswith("\n"):
+                    self.reported = int(line)
+                    self.lines.release()
+
+    def finish(self) -> int:
+        """Wait for its end; its exit status."""
+        self._thread.join()
+        return self.process.wait()
+
+
+def check(found: list, expected: int) -> int:
+    """Batches follow each other and hold what belongs there; where they end."""
+    for records in found:
+        assert records.base_offset >= expected
+        expected = records.base_offset
+        for offset, _, topic, _, _, content in records.rows():
+            assert content == payload(offset)
+            assert records.table.name(topic) == b"t/%d" % (offset % 97)
+        expected += records.count
+    return expected
+
+
+@pytest.mark.slow
+def test_a_reader_follows_a_writer_across_rolls_merges_and_retention(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, 4.0)
+    writer.lines.acquire()
+    witness = Witness(str(tmp_path))
+    reader = ShardLog.open(RealDisk(), f"{tmp_path}/shard", SETTINGS, writable=False)
+    offset = behind = looks = 0
+    while writer.process.poll() is None:
+        committed = reader.refresh()
+        assert committed <= witness.offset, "the reader sees what is not synced"
+        found = reader.read(offset, 1 << 20)
+        start = reader.start
+        behind += bool(found) and found[0].base_offset > offset
+        assert not found or found[0].base_offset == offset or offset < start
+        offset = check(found, offset)
+        assert offset <= committed
+        looks += 1
+    assert writer.finish() == 0
+    reader.refresh()
+    while found := reader.read(offset, 1 << 20):
+        offset = check(found, offset)
+    assert offset == reader.committed == writer.reported > 1000
+    assert looks > 10
+    assert reader.start > 0, "retention was at work"
+    assert reader.damage == []
+    reader.close()
+
+
+@pytest.mark.slow
+def test_a_killed_writer_loses_nothing_that_it_reported(tmp_path: Path) -> None:
+    random = Random(5)
+    for _ in range(4):
+        writer = Writer(tmp_path, 60.0)
+        for _ in range(random.randrange(2, 60)):
+            writer.lines.acquire()
+        writer.process.send_signal(signal.SIGKILL)
+        writer.finish()
+        log = ShardLog.open(RealDisk(), f"{tmp_path}/shard", SETTINGS, background=False)
+        assert log.committed >= writer.reported
+        offset = log.start
+        while found := log.read(offset, 1 << 20):
+            assert found[0].base_offset == offset
+            offset = check(found, offset)
+        assert offset == log.committed
+        assert log.damage == []
+        log.close()
+
+
+def test_a_second_writer_is_refused_and_told_who_holds_the_lock(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, 60.0)
+    writer.lines.acquire()
+    with pytest.raises(StorageError, match=rf"held by process {writer.process.pid}\b") as refused:
+        ShardLog.open(RealDisk(), f"{tmp_path}/shard")
+    assert "read-only" in refused.value.hint
+    writer.process.send_signal(signal.SIGKILL)
+    writer.finish()
+    ShardLog.open(RealDisk(), f"{tmp_path}/shard").close()

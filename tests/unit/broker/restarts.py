@@ -1,0 +1,200 @@
+"""Brokers that stop and crash: one after the other on the same tables and the same log, all on the test's own loop."""
+
+import asyncio
+import contextlib
+import copy
+from types import TracebackType
+from typing import Any, TypeVar
+
+from tests.memorylog import MemoryLog
+
+from everlog.broker.broker import Broker
+from everlog.broker.connection import Connection
+from everlog.mqtt import (
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Properties,
+    Puback,
+    Publish,
+    Suback,
+    Subscribe,
+    Subscription,
+    decode,
+    encode,
+    read_fixed_header,
+)
+from everlog.sessions import Changes, MemoryTables
+
+P = TypeVar("P")
+
+
+class Disk:
+    """What outlives a broker: tables and log. `after_crash` is what a power cut at this moment would leave."""
+
+    def __init__(self, shards: int = 1) -> None:
+        self.tables = SlowTables()
+        self.log = MemoryLog(shards)
+        self.now_us = 1_000_000_000_000_000
+
+    def after_crash(self) -> "Disk":
+        left = Disk(len(self.log.shards))
+        left.tables = self.tables.durable()
+        left.now_us = self.now_us
+        for old, new in zip(self.log.shards, left.log.shards, strict=True):
+            new.batches = list(old.batches)
+            new.end = new.committed = old.committed
+        return left
+
+
+class SlowTables(MemoryTables):
+    """Tables that can be told to wait, to fail, and to forget what was not synced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.applied: list[tuple[Changes, bool]] = []
+        self.failing = False
+        self._synced: dict[str, Any] = copy.deepcopy(self._state())
+
+    def _state(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in ("applied", "failing", "_synced")}
+
+    def apply(self, changes: Changes, durable: bool = False) -> None:
+        if self.failing:
+            from everlog.base import StorageError
+
+            raise StorageError("no room")
+        super().apply(changes, durable)
+        self.applied.append((changes, durable))
+        if durable:
+            self._synced = copy.deepcopy(self._state())
+
+    def durable(self) -> "SlowTables":
+        left = SlowTables()
+        vars(left).update(copy.deepcopy(self._synced))
+        return left
+
+
+class Running:
+    """`async with Running(disk) as broker:`; leaving it is a clean stop."""
+
+    def __init__(self, disk: Disk, **settings: Any) -> None:
+        self.disk = disk
+        self._settings = settings
+        self._clients: list[Client] = []
+        self._stopped = False
+        self.broker: Broker
+        self.port = 0
+
+    async def __aenter__(self) -> "Running":
+        disk = self.disk
+        self.broker = Broker(disk.log, tables=disk.tables, now_us=lambda: disk.now_us, **self._settings)  # type: ignore[arg-type]
+        self.broker.start()
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: Connection(self.broker), "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        if not self._stopped:
+            self._stopped = True
+            self._server.close()
+            await self.broker.stop()
+            await self._server.wait_closed()
+            for client in self._clients:
+                await client.drop()
+
+    def advance(self, seconds: float) -> None:
+        """Let wall-clock time pass, and what is due happen."""
+        self.disk.now_us += int(seconds * 1_000_000)
+        self.broker.clients.sweep(self.broker.time())
+
+    async def saved(self) -> None:
+        """Everything that has changed is durable."""
+        assert self.broker.persistence is not None
+        assert await self.broker.persistence.flush(20)
+
+    async def client(self, client_id: str, **connect: Any) -> "Client":
+        client = await Client.open(self.port, client_id, **connect)
+        self._clients.append(client)
+        return client
+
+
+class Client:
+    """An MQTT 5 client, packet by packet."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self.connack: Connack
+
+    @classmethod
+    async def open(
+        cls, port: int, client_id: str, *, clean: bool = False, expiry: int = 1000, answer: bool = True, **more: Any
+    ) -> "Client":
+        client = cls(*await asyncio.open_connection("127.0.0.1", port))
+        properties = Properties(session_expiry_interval=expiry)
+        client.send(Connect(5, client_id, clean_start=clean, properties=properties, **more))
+        if answer:
+            client.connack = await client.expect(Connack)
+        return client
+
+    def send(self, *packets: Packet) -> None:
+        self._writer.write(b"".join(encode(packet, 5) for packet in packets))
+
+    async def receive(self) -> Packet:
+        head = await asyncio.wait_for(self._reader.readexactly(2), 20)
+        while (found := read_fixed_header(head, 5)) is None:
+            head += await self._reader.readexactly(1)
+        body = await self._reader.readexactly(found[1])
+        return decode(head[0], body, 5, from_client=False)
+
+    async def expect(self, kind: type[P]) -> P:
+        packet = await self.receive()
+        assert isinstance(packet, kind), packet
+        return packet
+
+    async def publishes(self, count: int) -> list[Publish]:
+        return [await self.expect(Publish) for _ in range(count)]
+
+    async def nothing_more(self) -> None:
+        """What was sent before the answer to a ping has arrived: there is nothing but the answer."""
+        self.send(Pingreq())
+        await self.expect(Pingresp)
+
+    async def subscribe(self, *filters: str, qos: int = 1) -> Suback:
+        self.send(Subscribe(1, tuple(Subscription(text, qos) for text in filters)))
+        return await self.expect(Suback)
+
+    async def publish(self, topic: str, payload: bytes = b"x", **more: Any) -> None:
+        """At QoS 1, until it is acknowledged."""
+        self.send(Publish(topic, payload, qos=1, packet_id=1, **more))
+        await self.expect(Puback)
+
+    async def leave(self) -> None:
+        self.send(Disconnect())
+        await self.gone()
+
+    async def drop(self) -> None:
+        """Close without a DISCONNECT."""
+        self._writer.close()
+        with contextlib.suppress(ConnectionError):
+            await self._writer.wait_closed()
+
+    async def gone(self) -> None:
+        """Until the broker has closed the connection."""
+        while await asyncio.wait_for(self._reader.read(4096), 20):
+            pass
+        await self.drop()
+
+
+async def eventually(condition: Any) -> None:
+    """Let the loop run until something is so."""
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - there is no event for it
+            await asyncio.sleep(0.001)

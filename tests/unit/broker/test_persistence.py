@@ -1,0 +1,505 @@
+"""Sessions and retained messages across clean stops and crashes, and what answers wait for."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.unit.broker.restarts import Disk, Running, eventually
+
+from everlog.mqtt import (
+    Connack,
+    Properties,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Reason,
+    Suback,
+    Subscribe,
+    Subscription,
+    Unsuback,
+    Unsubscribe,
+    Will,
+)
+
+
+def payloads(messages: list[Publish]) -> list[bytes]:
+    return [message.payload for message in messages]
+
+
+async def publish(running: Running, *numbers: int, topic: str = "a") -> None:
+    """One after the other, each acknowledged."""
+    client = await running.client("publisher", clean=True, expiry=0)
+    for number in numbers:
+        await client.publish(topic, b"%d" % number)
+    await client.leave()
+
+
+async def away(running: Running, client_id: str) -> None:
+    await eventually(lambda: client_id in running.broker.clients.asleep)
+
+
+@pytest.fixture(params=["stop", "crash"])
+def end(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+async def ended(running: Running, how: str) -> Disk:
+    """What the next broker finds."""
+    if how == "crash":
+        return running.disk.after_crash()
+    await running.__aexit__(None, None, None)
+    return running.disk
+
+
+async def test_a_session_is_there_after_a_restart(end: str) -> None:
+    async with Running(Disk()) as first:
+        client = await first.client("c")
+        assert not client.connack.session_present
+        await client.subscribe("a")
+        left = await ended(first, end)
+        async with Running(left) as second:
+            client = await second.client("c")
+            assert client.connack.session_present
+            await publish(second, 1)
+            assert payloads(await client.publishes(1)) == [b"1"]
+
+
+async def test_messages_while_away_arrive_after_a_restart(end: str) -> None:
+    async with Running(Disk()) as first:
+        client = await first.client("c")
+        await client.subscribe("a")
+        await client.leave()
+        await away(first, "c")
+        await publish(first, 1, 2, 3)
+        left = await ended(first, end)
+        async with Running(left) as second:
+            await publish(second, 4)
+            client = await second.client("c")
+            assert payloads(await client.publishes(4)) == [b"1", b"2", b"3", b"4"]
+            await client.nothing_more()
+
+
+async def test_what_is_published_before_the_session_is_back_is_kept_for_it() -> None:
+    disk = Disk()
+    async with Running(disk) as first:
+        client = await first.client("c")
+        await client.subscribe("kept/#")
+    async with Running(disk) as second:
+        await publish(second, 1, topic="kept/x")
+        await publish(second, 2, topic="other")
+        assert disk.log.shards[0].committed == 1
+
+
+async def test_unacknowledged_messages_come_again_with_dup_and_their_ids(end: str) -> None:
+    async with Running(Disk()) as first:
+        client = await first.client("c")
+        await client.subscribe("a")
+        await publish(first, 1, 2, 3, 4)
+        sent = await client.publishes(4)
+        client.send(Puback(sent[1].packet_id))
+        await client.nothing_more()
+        await first.saved()
+        left = await ended(first, end)
+        async with Running(left) as second:
+            await publish(second, 5)
+            client = await second.client("c")
+            again = await client.publishes(4)
+            assert payloads(again) == [b"1", b"3", b"4", b"5"]
+            assert [message.dup for message in again] == [True, True, True, False]
+            assert [one.packet_id for one in again[:3]] == [sent[0].packet_id, sent[2].packet_id, sent[3].packet_id]
+            assert again[3].packet_id not in {one.packet_id for one in again[:3]}
+
+
+async def test_a_crash_that_loses_the_last_positions_repeats_with_dup_and_loses_nothing() -> None:
+    async with Running(Disk()) as first:
+        client = await first.client("c")
+        await client.subscribe("a")
+        await publish(first, 1, 2)
+        for message in await client.publishes(2):
+            client.send(Puback(message.packet_id))
+        await client.nothing_more()
+        async with Running(first.disk.after_crash()) as second:  # the acks are not saved yet
+            await publish(second, 3)
+            client = await second.client("c")
+            again = await client.publishes(3)
+            assert payloads(again) == [b"1", b"2", b"3"]
+            assert [message.dup for message in again] == [True, True, False]
+
+
+async def test_a_live_session_that_nothing_happens_to_moves_on_with_the_broker() -> None:
+    async with Running(Disk()) as first:
+        client = await first.client("c")
+        await client.subscribe("a", qos=0)
+        await publish(first, *range(50))
+        await client.publishes(50)
+        await first.saved()
+        async with Running(first.disk.after_crash()) as second:
+            client = await second.client("c")
+            await client.nothing_more()
+
+
+async def test_two_crashes_in_a_row_lose_nothing() -> None:
+    async with Running(Disk()) as first:
+        client = await first.client("c")
+        await client.subscribe("a")
+        async with Running(first.disk.after_crash()) as second:
+            await publish(second, 1)
+            await second.saved()
+            async with Running(second.disk.after_crash()) as third:
+                client = await third.client("c")
+                assert payloads(await client.publishes(1)) == [b"1"]
+
+
+async def test_a_subscription_given_up_stays_so(end: str) -> None:
+    async with Running(Disk()) as first:
+        client = await first.client("c")
+        await client.subscribe("a", "b")
+        client.send(Unsubscribe(2, ("a",)))
+        await client.expect(Unsuback)
+        left = await ended(first, end)
+        async with Running(left) as second:
+            client = await second.client("c")
+            await publish(second, 1, topic="a")
+            await publish(second, 2, topic="b")
+            assert payloads(await client.publishes(1)) == [b"2"]
+            assert second.broker.keep.filters() == [("b", 0)]
+
+
+async def test_subscription_options_survive() -> None:
+    disk = Disk()
+    async with Running(disk) as first:
+        client = await first.client("c")
+        client.send(
+            Subscribe(1, (Subscription("a", 1, retain_as_published=True),), Properties(subscription_identifiers=(9,)))
+        )
+        await client.expect(Suback)
+    async with Running(disk) as second:
+        client = await second.client("c")
+        publisher = await second.client("p", expiry=0)
+        await publisher.publish("a", retain=True)
+        (message,) = await client.publishes(1)
+        assert message.retain
+        assert message.properties.subscription_identifiers == (9,)
+
+
+async def test_a_clean_start_forgets_the_session_for_good(end: str) -> None:
+    async with Running(Disk()) as first:
+        client = await first.client("c")
+        await client.subscribe("a")
+        await client.leave()
+        await (await first.client("c", clean=True, expiry=0)).leave()
+        left = await ended(first, end)
+        async with Running(left) as second:
+            assert not (await second.client("c")).connack.session_present
+            assert second.broker.keep.filters() == []
+
+
+async def test_expiry_of_zero_at_disconnect_ends_the_session(end: str) -> None:
+    from everlog.mqtt import Disconnect
+
+    async with Running(Disk()) as first:
+        client = await first.client("c")
+        await client.subscribe("a")
+        client.send(Disconnect(properties=Properties(session_expiry_interval=0)))
+        await client.gone()
+        await eventually(lambda: not first.broker.clients.sessions)
+        assert first.broker.keep.filters() == []
+        await first.saved()
+        left = await ended(first, end)
+        async with Running(left) as second:
+            assert len(second.broker.clients) == 0
+
+
+async def test_a_session_expires_while_the_broker_is_down() -> None:
+    disk = Disk()
+    async with Running(disk) as first:
+        for client_id, expiry in (("short", 10), ("long", 100)):
+            client = await first.client(client_id, expiry=expiry)
+            await client.subscribe(client_id)
+            await client.leave()
+        await away(first, "short")
+    disk.now_us += 50_000_000
+    async with Running(disk) as second:
+        assert list(second.broker.clients.asleep) == ["long"]
+        assert second.broker.keep.filters() == [("long", 0)]
+        second.advance(49)
+        assert len(second.broker.clients) == 1
+        second.advance(2)
+        assert len(second.broker.clients) == 0
+        assert second.broker.keep.filters() == []
+    assert list(disk.tables.load().sessions) == []
+
+
+async def test_time_connected_does_not_count_towards_expiry() -> None:
+    async with Running(Disk()) as running:
+        client = await running.client("c", expiry=10)
+        await client.leave()
+        await away(running, "c")
+        running.advance(9)
+        client = await running.client("c", expiry=10)
+        assert client.connack.session_present
+        running.advance(9)
+        await client.leave()
+        await away(running, "c")
+        running.advance(9)
+        assert len(running.broker.clients) == 1
+        running.advance(2)
+        assert len(running.broker.clients) == 0
+
+
+async def test_who_was_connected_at_a_crash_expires_from_the_last_known_time() -> None:
+    async with Running(Disk()) as first:
+        client = await first.client("c", expiry=10)
+        await client.subscribe("a")
+        left = first.disk.after_crash()
+        left.now_us += 9_000_000
+        async with Running(left) as second:
+            assert len(second.broker.clients) == 1
+        left.now_us += 2_000_000
+        async with Running(left) as third:
+            assert len(third.broker.clients) == 0
+
+
+WILL = Will("a", b"will", 1, properties=Properties(will_delay_interval=30))
+
+
+async def test_a_delayed_will_is_sent_after_a_restart() -> None:
+    disk = Disk()
+    async with Running(disk) as first:
+        await (await first.client("watcher")).subscribe("a")
+        client = await first.client("c", will=WILL)
+        await client.drop()
+        await away(first, "c")
+    disk.now_us += 10_000_000
+    async with Running(disk) as second:
+        watcher = await second.client("watcher")
+        await watcher.nothing_more()
+        second.advance(21)
+        assert payloads(await watcher.publishes(1)) == [b"will"]
+        second.advance(1000)
+        await watcher.nothing_more()
+
+
+async def test_a_will_that_became_due_while_the_broker_was_down_is_sent_at_start() -> None:
+    async with Running(Disk()) as first:
+        await (await first.client("watcher")).subscribe("a")
+        await first.client("c", will=WILL)
+        left = first.disk.after_crash()
+        left.now_us += 100_000_000
+        async with Running(left) as second:
+            watcher = await second.client("watcher")
+            assert payloads(await watcher.publishes(1)) == [b"will"]
+        async with Running(left) as third:
+            watcher = await third.client("watcher")
+            assert [message.dup for message in await watcher.publishes(1)] == [True]  # not acknowledged, not anew
+            await watcher.nothing_more()
+
+
+async def test_no_will_for_a_client_that_is_back_in_time() -> None:
+    disk = Disk()
+    async with Running(disk) as first:
+        watcher = await first.client("watcher")
+        await watcher.subscribe("a")
+        await (await first.client("c", will=WILL)).drop()
+        await away(first, "c")
+        await first.client("c")
+        first.advance(100)
+        await watcher.nothing_more()
+
+
+async def test_retained_messages_survive(end: str) -> None:
+    async with Running(Disk()) as first:
+        publisher = await first.client("p", expiry=0)
+        await publisher.publish("a", b"old", retain=True)
+        await publisher.publish("a", b"new", retain=True, properties=Properties(content_type="t"))
+        await publisher.publish("b", b"gone", retain=True)
+        await publisher.publish("b", b"", retain=True)
+        left = await ended(first, end)
+        async with Running(left) as second:
+            client = await second.client("c", expiry=0)
+            await client.subscribe("#")
+            (message,) = await client.publishes(1)
+            assert (message.topic, message.payload, message.retain) == ("a", b"new", True)
+            assert message.properties.content_type == "t"
+            await client.nothing_more()
+
+
+async def test_qos_2_in_is_taken_once_across_a_crash() -> None:
+    async with Running(Disk()) as first:
+        await (await first.client("s")).subscribe("a", qos=2)
+        client = await first.client("c")
+        message = Publish("a", b"once", qos=2, packet_id=7)
+        client.send(message)
+        await client.expect(Pubrec)
+        async with Running(first.disk.after_crash()) as second:
+            client = await second.client("c")
+            client.send(Publish("a", b"once", qos=2, packet_id=7, dup=True))
+            await client.expect(Pubrec)
+            client.send(Pubrel(7))
+            assert (await client.expect(Pubcomp)).reason is Reason.SUCCESS
+            assert second.disk.log.shards[0].committed == 1
+            async with Running(second.disk.after_crash()) as third:
+                client = await third.client("c")
+                client.send(Publish("a", b"another", qos=2, packet_id=7))
+                await client.expect(Pubrec)
+                assert third.disk.log.shards[0].committed == 2
+
+
+async def test_a_dup_whose_first_copy_was_lost_is_kept() -> None:
+    async with Running(Disk()) as first:
+        await (await first.client("s")).subscribe("a", qos=2)
+        client = await first.client("c")
+        first.disk.log.shards[0].manual = True
+        client.send(Publish("a", b"lost", qos=2, packet_id=7))
+        await eventually(lambda: first.disk.log.shards[0].end == 1)
+        await first.saved()  # the id is stored, its message never reaches the log
+        async with Running(first.disk.after_crash()) as second:
+            client = await second.client("c")
+            client.send(Publish("a", b"lost", qos=2, packet_id=7, dup=True))
+            await client.expect(Pubrec)
+            assert second.disk.log.shards[0].committed == 1
+        first.disk.log.commit_now()
+
+
+async def test_an_id_is_stored_before_its_message_is_committed() -> None:
+    async with Running(Disk()) as running:
+        await (await running.client("s")).subscribe("a", qos=2)
+        client = await running.client("c")
+        running.disk.tables.failing = True
+        client.send(Publish("a", b"once", qos=2, packet_id=7))
+        await eventually(lambda: running.broker.persistence.failures)
+        assert running.disk.log.shards[0].committed == 0
+        running.disk.tables.failing = False
+        await client.expect(Pubrec)
+        assert running.disk.log.shards[0].committed == 1
+
+
+async def test_ids_of_several_shards_count_each_by_its_own_log() -> None:
+    async with Running(Disk(4)) as first:
+        await (await first.client("s")).subscribe("#", "+/+", "a", "bb", "ccc", qos=2)
+        client = await first.client("c")
+        first.disk.log.shards[3].manual = True
+        topics = ("a", "bb", "ccc", "a")
+        client.send(*(Publish(topic, b"%d" % k, qos=2, packet_id=k) for k, topic in enumerate(topics, 1)))
+        await eventually(lambda: [shard.committed for shard in first.disk.log.shards] == [0, 2, 1, 0])
+        async with Running(first.disk.after_crash()) as second:
+            client = await second.client("c")
+            client.send(*(Publish(topic, b"%d" % k, qos=2, packet_id=k, dup=True) for k, topic in enumerate(topics, 1)))
+            for _ in topics:
+                await client.expect(Pubrec)
+            assert [shard.committed for shard in second.disk.log.shards] == [0, 2, 1, 1]
+        first.disk.log.commit_now()
+
+
+async def test_qos_2_out_keeps_its_id_and_its_state_across_crashes() -> None:
+    async with Running(Disk()) as first:
+        client = await first.client("c")
+        await client.subscribe("a", qos=2)
+        publisher = await first.client("p", expiry=0)
+        for number in (1, 2):
+            publisher.send(Publish("a", b"%d" % number, qos=2, packet_id=number))
+            await publisher.expect(Pubrec)
+        sent = await client.publishes(2)
+        async with Running(first.disk.after_crash()) as second:  # at the moment at which the client has the message
+            client = await second.client("c")
+            again = await client.publishes(2)
+            assert [(one.packet_id, one.payload, one.dup) for one in again] == [
+                (one.packet_id, one.payload, True) for one in sent
+            ]
+            client.send(Pubrec(sent[0].packet_id))
+            await client.expect(Pubrel)
+            async with Running(second.disk.after_crash()) as third:
+                client = await third.client("c")
+                assert (await client.expect(Pubrel)).packet_id == sent[0].packet_id
+                assert payloads(await client.publishes(1)) == [b"2"]
+                client.send(Pubcomp(sent[0].packet_id))
+                await client.nothing_more()
+
+
+@pytest.mark.parametrize("what", ["connect", "subscribe", "unsubscribe", "retain"])
+async def test_an_answer_waits_for_the_tables(what: str) -> None:
+    async with Running(Disk()) as running:
+        client = await running.client("c")
+        await client.subscribe("a")
+        other = await running.client("other", expiry=0)
+        tables, persistence = running.disk.tables, running.broker.persistence
+        assert persistence is not None
+        tables.failing = True
+        expected: type[Any]
+        if what == "connect":
+            client = await running.client("new", answer=False)
+            expected = Connack
+        elif what == "subscribe":
+            client.send(Subscribe(2, (Subscription("b"),)))
+            expected = Suback
+        elif what == "unsubscribe":
+            client.send(Unsubscribe(2, ("a",)))
+            expected = Unsuback
+        else:
+            client.send(Publish("r", b"x", qos=1, retain=True, packet_id=9), Publish("s", b"x", qos=1, packet_id=10))
+            expected = Puback
+        answer = asyncio.ensure_future(client.expect(expected))
+        await eventually(lambda: persistence.failures)
+        await other.nothing_more()  # others do not wait
+        assert not answer.done()
+        tables.failing = False
+        found = await answer
+        if what == "retain":
+            assert (found.packet_id, (await client.expect(Puback)).packet_id) == (9, 10)
+
+
+async def test_a_clean_session_waits_for_nothing_and_is_not_stored() -> None:
+    async with Running(Disk()) as running:
+        running.disk.tables.failing = True
+        client = await running.client("c", clean=True, expiry=0)
+        await client.subscribe("a")
+        await client.leave()
+        running.disk.tables.failing = False
+        await running.saved()
+        assert list(running.disk.tables.load().sessions) == []
+
+
+async def test_changes_of_one_session_are_written_together() -> None:
+    async with Running(Disk()) as running:
+        client = await running.client("c")
+        await client.subscribe("a")
+        running.disk.tables.applied.clear()
+        await publish(running, *range(20))
+        for message in await client.publishes(20):
+            client.send(Puback(message.packet_id))
+        await client.nothing_more()
+        await running.saved()
+        cursors = [one for changes, _ in running.disk.tables.applied for one in changes.cursors]
+        assert 1 <= len(cursors) < 20
+
+
+async def test_a_session_that_is_away_and_saved_is_asleep_and_wakes() -> None:
+    async with Running(Disk()) as running:
+        client = await running.client("c")
+        await client.subscribe("a")
+        await client.leave()
+        await away(running, "c")
+        assert running.broker.clients.sessions == {}
+        await publish(running, 1)
+        client = await running.client("c")
+        assert client.connack.session_present
+        assert payloads(await client.publishes(1)) == [b"1"]
+        assert running.broker.clients.asleep == {}
+
+
+async def test_what_fails_to_be_written_is_tried_again() -> None:
+    disk = Disk()
+    async with Running(disk) as running:
+        client = await running.client("c")
+        await client.subscribe("a")
+        persistence = running.broker.persistence
+        assert persistence is not None
+        disk.tables.failing = True
+        await client.leave()
+        await eventually(lambda: persistence.failures)
+        disk.tables.failing = False
+        await running.saved()
+        (stored,) = disk.tables.load().sessions
+        assert stored.row.away_us == disk.now_us
