@@ -1,5 +1,6 @@
 """Brokers and clients for the conformance tests."""
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from everlog.sessions import MemoryTables
 from tests.brokers import RunningBroker
 from tests.conformance.rawclient import DEADLINE_S, RawClient
 from tests.memorylog import MemoryLog
@@ -18,7 +20,10 @@ class Stage:
     def __init__(self, log: MemoryLog | None = None, **settings: Any) -> None:
         self._stack = ExitStack()
         self.now_us = 1_700_000_000_000_000
-        self.running = self._stack.enter_context(RunningBroker(log, now_us=lambda: self.now_us, **settings))
+        if os.environ.get("EVERLOG_TEST_TABLES") == "1":  # the same answers, each after its change is stored
+            settings.setdefault("tables", MemoryTables())
+        self.running = RunningBroker(log, now_us=lambda: self.now_us, **settings).__enter__()
+        self._stopped = False
         self.port = self.running.port
         self.broker = self.running.broker
 
@@ -52,8 +57,17 @@ class Stage:
         clients = self.broker.clients
         self.until(lambda: clients.sessions.get(client_id) not in clients.connections)
 
+    def stop(self) -> None:
+        """Stop the broker; the clients stay to see it."""
+        if not self._stopped:
+            self._stopped = True
+            self.call(self.running.log.commit_now)
+            self.running.__exit__()
+
     def close(self) -> None:
+        """The clients go, then the broker."""
         self._stack.close()
+        self.stop()
 
 
 @pytest.fixture()

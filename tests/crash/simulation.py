@@ -122,10 +122,15 @@ class World:
                 if not self.broken:
                     raise
                 return
+            kept = rows(log)
+            self.disk.fault = lambda kind, path: None
+            if self.random.random() < 0.5 or final:
+                self.disk.crash()
             self.check_reader(everything=True)
-            if final:
-                self.disk.crash()  # a clean stop loses nothing, at any durability
-                self.check(self.open())
+            again = self.open()
+            self.check(again)
+            if log.failure is None and not self.broken and (rows(again) != kept or again.end != log.end):
+                raise self.violated("a clean stop loses nothing, at any durability")
 
     def act(self, log: ShardLog) -> None:
         dice = self.random.randrange(20)

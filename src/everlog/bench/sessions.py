@@ -133,7 +133,7 @@ def _start(directory: str) -> tuple[float, ...]:
         with tempfile.TemporaryDirectory(dir=directory) as log:
             store = LogStore.open(log, LogSettings(durability="memory"), shards=1)
             tables = SqliteTables(f"{directory}/sessions.db")
-            broker = Broker(store, tables=tables, now_us=lambda: _LATER + 1)  # type: ignore[arg-type]
+            broker = Broker(store, tables=tables, now_us=lambda: _LATER + 1)
             before, began, worked = _memory_mb(), perf_counter(), process_time()
             broker.start()
             figures = perf_counter() - began, process_time() - worked, _memory_mb() - before, _memory_mb()

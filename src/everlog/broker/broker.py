@@ -246,7 +246,7 @@ class Broker:
     def over_quota(self, session: Session) -> None:
         """Too much waits for a client that does not keep up, and none of it may be dropped: it has to go."""
         connection = self.clients.connections.get(session)
-        if connection is not None and connection not in self._too_slow:
+        if connection is not None and connection.is_open and connection not in self._too_slow:
             self._too_slow[connection] = None
             self.metrics.over_quota += 1
             report(_log, "limit", WARNING, limit="queue_bytes", client=session.client_id)

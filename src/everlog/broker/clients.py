@@ -57,7 +57,7 @@ class Clients:
         return session, present, properties
 
     def _take_over(self, client_id: str, clean: bool) -> Session | None:
-        """[MQTT-3.1.4-3] the connection that has the client id ends; its session goes on unless a clean one is asked."""
+        """[MQTT-3.1.4-3] the connection that has the client id ends; its session goes on unless clean is asked."""
         session = self.find(client_id)
         if session is None:
             return None

@@ -423,7 +423,7 @@ class Router:
         self, records: Records, pieces: list[Mine], shard: int, now: int
     ) -> None:
         """Rows of one session that came in several parts, merged; alike deliveries as one, others row by row."""
-        if len({(d.qos, d.identifiers, d.retain_as_published) for d, _, _, _ in pieces}) == 1:
+        if len({(d.qos, d.identifiers, d.retain_as_published, d if d.no_local else None) for d, _, _, _ in pieces}) == 1:
             merged = merge_rows([(rows, start, stop) for _, rows, start, stop in pieces if rows is not None], records.count)
             self._push(Piece(records, merged, 0, len(merged) // 4, pieces[0][0]), shard, now)
             return

@@ -1,7 +1,6 @@
 """`everlog bench`: the suites, a load on a running broker, and brokers side by side."""
 
 import json
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -48,7 +47,7 @@ def load(
     topics: Annotated[int | None, typer.Option(metavar="N", help="Of each publisher.")] = None,
     rate: Annotated[float | None, typer.Option(metavar="R", help="Messages a second; for latencies.")] = None,
     outstanding: Annotated[
-        int | None, typer.Option(metavar="N", help="Hold the publishers while N are not delivered (QoS 0).")
+        int | None, typer.Option(metavar="N", help="Hold the publishers while N are not delivered (QoS 0: 2000).")
     ] = None,
     own: Annotated[bool | None, typer.Option("--own", help="A subscriber has one publisher's topics.")] = None,
     slow: Annotated[int | None, typer.Option(metavar="N", help="More subscribers, that hardly acknowledge.")] = None,

@@ -56,6 +56,11 @@ class Committer:
         return self._gathering.end
 
     @property
+    def written(self) -> int:
+        """The offset behind the last written record."""
+        return self._writer.written
+
+    @property
     def segment(self) -> Segment | None:
         """The segment that is written to, None before the first batch of a new one."""
         return self._writer.segment

@@ -39,15 +39,17 @@ class DamageList:
     def __init__(self) -> None:
         self.total = 0
         self.rebuild: set[int] = set()  # base offsets of segments whose side file is to be made again
-        self._reports: dict[tuple[str, int, str], Damage] = {}
+        self._reports: dict[tuple[str, int], Damage] = {}
 
     def add(self, damage: Damage) -> None:
-        """Note a damage unless it is known."""
-        key = (damage.path, damage.position, damage.what)
-        if key in self._reports:
+        """Note a damage; of two at one place the one that says more offsets are lost."""
+        key = (damage.path, damage.position)
+        known = self._reports.get(key)
+        if known is None:
+            self.total += 1
+        if known is None and len(self._reports) >= self.LIMIT:
             return
-        self.total += 1
-        if len(self._reports) < self.LIMIT:
+        if known is None or damage.to_offset - damage.from_offset > known.to_offset - known.from_offset:
             self._reports[key] = damage
 
     def reports(self) -> list[Damage]:

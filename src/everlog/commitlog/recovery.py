@@ -113,15 +113,17 @@ def recover(catalog: Catalog, random_bytes: Callable[[int], bytes], now_us: int,
         if not last_time and len(segments) > 1:
             last_time = catalog.describe(segments[-2]).last_time
         going_on = last if whole else None
-        topics = scan.table.all_names() if whole else []
+        topics = scan.table.all_names()
     catalog.replace(segments)
     next_offset = max(end, committed, durable.reserved, not_below)
     layout = max(hint.layout, durable.layout) + 1
     if next_offset > end:
         going_on = None
         mark.keep(Mark(committed=next_offset, segment=next_offset, layout=layout, reserved=durable.reserved))
-    if going_on is None and segments:
-        segments[-1].contents = None
+    if going_on is None:
+        position, topics = HEADER_BYTES, []  # a segment stands alone
+        if segments:
+            segments[-1].contents = None
     return Recovered(next_offset, going_on, position, topics, last_time, layout, mark)
 
 

@@ -54,8 +54,9 @@ class Scan:
         self._window = b""
         if complete and self.position < limit:
             self._suspects = self._suspects or [Damage(self.path, self.position, "no batch begins here")]
-            self._confirm(self.offset)
-            self.position = limit
+            end = max(self.offset, *(suspect.to_offset for suspect in self._suspects))
+            self._confirm(end)
+            self.position, self.offset = limit, end
         self._suspects, self._named = [], []
 
     def _step(self, at: int, limit: int) -> int:

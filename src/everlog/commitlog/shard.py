@@ -151,7 +151,9 @@ class ShardLog:
     def start(self) -> int:
         """The first retained offset."""
         segments = self._catalog.segments
-        return segments[0].base_offset if segments else self.committed
+        if segments:
+            return segments[0].base_offset
+        return self._committer.written if self._committer is not None else self.committed
 
     @property
     def failure(self) -> StorageError | None:

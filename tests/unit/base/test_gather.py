@@ -157,6 +157,14 @@ def test_whole_batches_with_a_gap_between_them_are_refused() -> None:
     assert picked.rows() == [parts[0].row(0), parts[2].row(0)]
 
 
+def test_a_gap_is_seen_though_no_name_is_missing() -> None:
+    parts = batches([[A], [A], [A]])
+    with pytest.raises(UsageError):
+        gather([(parts[1], None), (gather([(parts[2], u32s(0))]), None)])
+    with pytest.raises(UsageError):
+        gather([(parts[0], None), (parts[2], None)])
+
+
 def test_batches_of_two_segments_are_refused() -> None:
     with pytest.raises(UsageError):
         gather([(batches([[A]])[0], None), (batches([[A]], base=8)[0], None)])

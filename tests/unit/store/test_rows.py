@@ -227,6 +227,16 @@ def test_what_can_not_be_asked_is_refused() -> None:
         build_row_lists([b"a"], [memoryview(array("I", [1]))])
 
 
+def test_a_segment_that_is_not_the_indexed_one_is_not_read() -> None:
+    made, other = three_runs(), three_runs()
+    other.batches = Made([numbered(9), numbered(12, topics=4), numbered(2)], base=101).batches
+    ids = u32s(1)
+    found = made.finder().find(ids, 0, len(made.rows))
+    assert found is not None
+    assert made.taker().take(found, 0, 2, ids, TopicTable(), 1 << 30) is not None
+    assert other.taker().take(found, 0, 2, ids, TopicTable(), 1 << 30) is None
+
+
 def test_rows_have_the_offsets_of_their_batches() -> None:
     made = three_runs()
     taker = made.taker()

@@ -94,7 +94,7 @@ def started(name: str, cpus: set[int] | None = None) -> Iterator[Running]:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=lambda: _prepare(cpus),  # noqa: PLW1509 - this process has one thread
+                preexec_fn=lambda: _prepare(cpus),  # safe, as this process has one thread
             )
         try:
             if not answers(port, process):

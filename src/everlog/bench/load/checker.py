@@ -14,7 +14,7 @@ from everlog.base import UsageError
 from everlog.bench.load.gaps import Gaps
 
 if not cython.compiled:
-    from everlog.base.columns import PublishRun
+    from everlog.base import PublishRun
     from everlog.base.memory import Buffer, copy, equal, get32, get64, pointer, u32s, u64s
     from everlog.bench.load.figures import Tally
 

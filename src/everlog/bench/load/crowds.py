@@ -1,5 +1,7 @@
 """Many connections: the scenarios idle and churn."""
 
+from collections import deque
+
 from everlog.bench.load.client import Client, State
 from everlog.bench.load.figures import Histogram
 from everlog.bench.load.pacing import Scheduled
@@ -38,9 +40,11 @@ def idle(run: Run) -> None:
 
 
 def churn(run: Run) -> None:
-    """Clients connect and vanish without DISCONNECT, over and over, while one pair exchanges messages."""
+    """Clients connect and vanish without DISCONNECT, over and over, while one pair exchanges messages.
+
+    As many as `connections` are there at once; the oldest vanish.
+    """
     options, engine, tally = run.options, run.engine, run.tally
-    quiet = options.but(rate=OTHERS_RATE)
     (publisher,) = run.publishers(1)
     checker = run.checker(1)
     subscriber = run.subscriber(0, (run.naming.everything,), checker)
@@ -48,19 +52,21 @@ def churn(run: Run) -> None:
     run.reset_peak()
     before = run.look()
     run.start_ns = now_ns()
-    pacing = Scheduled([publisher], tally, 0, quiet.rate)
+    pacing = Scheduled([publisher], tally, 0, OTHERS_RATE)
     engine.pacing = pacing
     pacing.begin(run.start_ns)
     until = run.start_ns + int(options.seconds * 1e9)
     connects, times = 0, Histogram()
-    batch = min(options.connections, 1000)
+    alive: deque[Client] = deque()
     while now_ns() < until:
-        clients = [Client(run.shared, run.name("v", connects + number)) for number in range(min(batch, options.burst))]
+        count = min(options.burst, options.connections)
+        clients = [Client(run.shared, run.name("v", connects + number)) for number in range(count)]
         engine.connect(clients, options.burst)
         for client in clients:
             times.add(client.up_ns - client.connect_ns)
-        engine.drop(clients)
+        alive.extend(clients)
         connects += len(clients)
+        engine.drop(alive.popleft() for _ in range(len(alive) - options.connections))
     run.end_ns = now_ns()
     pacing.stop()
     engine.until(lambda: pacing.done)
@@ -70,4 +76,5 @@ def churn(run: Run) -> None:
     run.end_ns = end
     run.report |= run.rate(connects, before, run.look()) | run.counts()
     run.report |= {"connects": connects, "latency_us": latency(tally.deliveries), "connect_us": latency(times)}
+    engine.drop(alive)
     engine.leave([publisher, subscriber])

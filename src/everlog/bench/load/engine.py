@@ -21,7 +21,7 @@ _NAP_BYTES = 64 << 10  # a round that read this much needs no nap
 _READ = select.EPOLLIN | select.EPOLLRDHUP
 
 
-class Trouble(Exception):  # noqa: N818 - not an error of ours: what the run has to report
+class Trouble(Exception):
     """The run ends early: `status` is timeout, stalled, disconnected or error."""
 
     def __init__(self, status: str, message: str = "") -> None:
@@ -64,9 +64,13 @@ class Engine:
                 client = queue.pop()
                 self._add(client)
                 pending.append(client)
-            changed = self._changed
-            self.until(lambda changed=changed: self._changed != changed or not pending)  # type: ignore[misc]
+            self._await_change()
             pending = [c for c in pending if c.state in (State.CONNECTING, State.SUBSCRIBING)]
+
+    def _await_change(self) -> None:
+        """Serve until a connection comes up or goes."""
+        before = self._changed
+        self.until(lambda: self._changed != before)
 
     def _add(self, client: Client) -> None:
         link = client.open()

@@ -9,14 +9,13 @@ from typing import Any
 import cython
 
 if not cython.compiled:
-    from everlog.base.columns import AckRun, PublishRun
+    from everlog.base import AckRun, PublishRun
     from everlog.base.memory import Buffer, copy, pointer
     from everlog.bench.load.checker import Checker
     from everlog.bench.load.figures import Tally
     from everlog.bench.load.posix import now_ns, receive, transmit
     from everlog.bench.load.sender import Sender
-    from everlog.mqtt.inbound import Decoder
-    from everlog.mqtt.outbound import write_acks, write_answers
+    from everlog.mqtt import Decoder, write_acks, write_answers
 
 # What `serve` and `write` answer.
 GONE, CONTROL, WAITING = 1, 2, 4

@@ -133,7 +133,8 @@ class Run:
 
     def rate(self, messages: int, before: Sample, after: Sample) -> dict[str, Any]:
         """The figures of a phase in which so many messages counted."""
-        seconds = max((self.end_ns - self.start_ns) / 1e9, 1e-9)
+        end_ns = self.end_ns if self.end_ns > self.start_ns else now_ns()  # the run broke
+        seconds = max((end_ns - self.start_ns) / 1e9, 1e-9)
         return {
             "seconds": round(seconds, 4),
             "msgs_per_s": round(messages / seconds, 1),

@@ -14,6 +14,7 @@ from everlog.bench.load.options import Options
 from everlog.bench.load.run import Run
 from everlog.bench.load.sessions import recall, resume, retained
 
+OUTSTANDING = 2000  # messages on their way in a fan-out at QoS 0, unless the options say otherwise
 _SPARE_FILES = 200  # file descriptors beside the connections
 
 
@@ -30,6 +31,12 @@ def _as_many(options: Options) -> Options:
     return options.but(publishers=options.connections, subscribers=1, window=1, topics=1, qos=max(1, options.qos))
 
 
+def _held(options: Options) -> Options:
+    """At QoS 0 nothing but this keeps a full-speed publisher from filling the broker's queues until it drops."""
+    unheld = options.qos == 0 and not options.rate and not options.outstanding
+    return options.but(outstanding=OUTSTANDING) if unheld else options
+
+
 def _stored(options: Options) -> Options:
     return options.but(qos=max(1, options.qos), messages=options.messages or 8000, rate=0.0, outstanding=0)
 
@@ -40,7 +47,7 @@ SCENARIOS = {
         flow,
         lambda options: options.but(subscribers=0, slow=0, outstanding=0),
     ),
-    "fanout": Scenario("publishers, and subscribers of everything (--own: of one publisher each)", flow, lambda o: o),
+    "fanout": Scenario("publishers, and subscribers of everything (--own: of one publisher each)", flow, _held),
     "many": Scenario("connections with one QoS 1 message under way each, one subscriber of all", flow, _as_many),
     "echo": Scenario("the same, but each connection subscribes to its own topic instead", echo, _as_many),
     "idle": Scenario("open connections at full speed and hold them", idle, lambda o: o),

@@ -10,7 +10,7 @@ import cython
 from everlog.base import UsageError
 
 if not cython.compiled:
-    from everlog.base.columns import AckRun
+    from everlog.base import AckRun
     from everlog.base.memory import Buffer, copy, pointer, put32, put64, u16s, u64s
     from everlog.bench.load.figures import Tally
 

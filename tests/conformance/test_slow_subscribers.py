@@ -1,0 +1,168 @@
+"""Subscribers that do not read: they cost bounded memory, slow nobody, and get all that they may still get."""
+
+import pytest
+
+from everlog.broker.limits import Limits
+from everlog.mqtt import Pingreq, Pingresp, Puback, Publish, Reason
+from tests.conformance.rawclient import Closed
+from tests.memorylog import MemoryLog
+
+LIMITS = Limits(output_bytes=64 << 10, queue_bytes=256 << 10)
+PAYLOAD = bytes(8_000)
+COUNT = 3_000  # 24 MB: more than the sockets' own buffers take
+
+
+def never_reading(stage, version, qos, filters=("t",), **connect):
+    client = stage.client(version, receive_buffer=4096)
+    client.connect("slow", **connect)
+    client.subscribe(*filters, qos=qos)
+    return client
+
+
+def flood(stage, qos, count=COUNT, topic="t", check=lambda: None):
+    """Messages numbered at their start, from a publisher that waits for each of its answers."""
+    publisher = stage.connected("publisher")
+    step = 100
+    for start in range(0, count, step):
+        ids = range(start, start + step)
+        publisher.send(*(Publish(topic, b"%08d" % k + PAYLOAD, qos, packet_id=k + 1 if qos else 0) for k in ids))
+        for _ in ids if qos else ():
+            publisher.answer(Puback)
+        publisher.expect_nothing()
+        check()
+
+
+def numbers(client):
+    """The numbers of all that comes until the answer to a ping."""
+    client.send(Pingreq())
+    found = []
+    while not isinstance(packet := client.receive(), Pingresp):
+        assert isinstance(packet, Publish)
+        if packet.qos:
+            client.send(Puback(packet.packet_id))
+        found.append(int(packet.payload[:8]))
+    return found
+
+
+def held(stage):
+    """What the broker holds in memory for the slow client, in bytes."""
+    session = stage.broker.clients.sessions["slow"]
+    connection = stage.broker.clients.connections[session]
+    return stage.call(lambda: session.queued_bytes + connection.transport.get_write_buffer_size())
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_on_a_kept_topic_it_falls_back_to_the_log_and_gets_everything(stages, version, qos):
+    stage = stages(MemoryLog(), limits=LIMITS, keep=[("t", 0)])
+    client = never_reading(stage, version, qos)
+    other = stage.connected("other")
+    other.subscribe("t", qos=0)
+    most = []
+    flood(stage, qos, check=lambda: most.append(held(stage)))
+    assert max(most) < 3_000_000, "one batch more than the limit, not all of them"
+    session = stage.broker.clients.sessions["slow"]
+    assert session.lag
+    assert session.queued_bytes == 0
+    for one in (client, other):
+        found = []
+        while len(found) < COUNT:
+            found += numbers(one)
+        assert found == list(range(COUNT))
+    stage.until(lambda: not session.lag)
+    assert stage.call(lambda: session.counters.dropped) == 0
+
+
+def test_on_another_topic_qos_0_is_dropped_and_counted(stages, version):
+    stage = stages(limits=LIMITS)
+    client = never_reading(stage, version, 0)
+    flood(stage, 0)
+    session = stage.broker.clients.sessions["slow"]
+    assert held(stage) < 3_000_000
+    found = []
+    while not found or found[-1] < COUNT - 1:
+        found += numbers(client)
+    dropped = stage.call(lambda: session.counters.dropped)
+    assert dropped > 0
+    assert len(found) + dropped == COUNT
+    assert found == sorted(found)
+    stage.connected("p").publish("t", b"%08d" % COUNT)
+    assert client.message().payload == b"%08d" % COUNT
+
+
+def test_qos_0_messages_of_a_qos_1_subscription_are_dropped_too(stages, version):
+    stage = stages(limits=LIMITS)
+    client = never_reading(stage, version, 1)
+    flood(stage, 0)
+    assert stage.call(lambda: stage.broker.clients.sessions["slow"].counters.dropped) > 0
+    found = []
+    while not found or found[-1] < COUNT - 1:
+        found += numbers(client)
+    assert found == sorted(found)
+
+
+def test_on_another_topic_qos_1_ends_with_quota_exceeded(stages, version):
+    stage = stages(limits=LIMITS)
+    client = never_reading(stage, version, 1)
+    flood(stage, 1, 400)
+    stage.until(lambda: stage.broker.metrics.over_quota == 1)
+    with pytest.raises(Closed):
+        while True:
+            last = client.receive()
+    if version == 5:
+        assert last.reason is Reason.QUOTA_EXCEEDED
+    stage.until(lambda: "slow" not in stage.broker.clients.sessions)
+    assert stage.broker.metrics.over_quota == 1
+
+
+def test_one_that_never_reads_again_is_cut_off(stages, monkeypatch):
+    monkeypatch.setattr("everlog.broker.connection._FLUSH_S", 0.05)
+    stage = stages(limits=LIMITS)
+    client = never_reading(stage, 5, 1)
+    flood(stage, 1)
+    stage.until(lambda: "slow" not in stage.broker.clients.sessions)
+    assert stage.broker.metrics.over_quota == 1
+    client.close()
+
+
+def test_a_durable_one_is_cut_off_and_gets_everything_later(stages, version):
+    stage = stages(MemoryLog(), limits=LIMITS)
+    keep = {"clean_start": False, "expiry": 100}
+    client = never_reading(stage, version, 1, **keep)
+    flood(stage, 1)
+    client.close()
+    stage.offline("slow")
+    client = stage.client(version)
+    assert client.connect("slow", **keep).session_present
+    found = []
+    while len(found) < COUNT:
+        found += numbers(client)
+    assert found == list(range(COUNT))
+
+
+def test_others_are_served_while_one_does_not_read(stages):
+    stage = stages(limits=LIMITS)
+    never_reading(stage, 5, 0)
+    others = [stage.connected(f"o{number}") for number in range(3)]
+    for one in others:
+        one.subscribe("t", qos=1)
+    publisher = stage.connected("p")
+    for number in range(COUNT // 10):
+        publisher.publish("t", b"%08d" % number + PAYLOAD, 1)
+        if number % 20 == 19:
+            for one in others:
+                assert numbers(one) == list(range(number - 19, number + 1))
+
+
+def test_retained_messages_for_one_that_does_not_read_wait_in_their_store(stages, version):
+    stage = stages(limits=LIMITS)
+    publisher = stage.connected("p")
+    for start in range(0, COUNT, 100):
+        publisher.send(*(Publish(f"r/{k}", b"%08d" % k + PAYLOAD, retain=True) for k in range(start, start + 100)), Pingreq())
+        publisher.answer(Pingresp)
+    client = never_reading(stage, version, 0, ("r/#",))
+    assert held(stage) < 1_000_000
+    found = []
+    while len(found) < COUNT:
+        found += numbers(client)
+    assert sorted(found) == list(range(COUNT))
+    assert stage.call(lambda: stage.broker.clients.sessions["slow"].counters.dropped) == 0

@@ -1,0 +1,52 @@
+"""Demands are judged against the peer, another case or a number; unknown figures are not judged."""
+
+import pytest
+
+from everlog.base import UsageError
+from everlog.bench.load import CASES, SCENARIOS, Options, judge
+from everlog.bench.load.cases import figure_of
+
+
+def test_ratios_are_to_the_peer() -> None:
+    reports = {
+        ("in-q1", "everlog"): {"status": "ok", "msgs_per_s": 400.0, "broker": {"cpu_us_per_msg": 2.0}},
+        ("in-q1", "mosquitto"): {"status": "ok", "msgs_per_s": 100.0, "broker": {"cpu_us_per_msg": 5.0}},
+    }
+    assert [(verdict.found, verdict.met) for verdict in judge(reports)] == [(4.0, True), (0.4, False)]
+
+
+def test_case_can_be_compared_with_another_of_ours() -> None:
+    reports = {
+        ("fan-1:100-q1", "everlog"): {"status": "ok", "msgs_per_s": 100.0},
+        ("slow-acker", "everlog"): {"status": "ok", "msgs_per_s": 96.0},
+    }
+    (verdict,) = judge(reports)
+    assert (verdict.found, verdict.met) == (0.96, True)
+
+
+def test_missing_peer_leaves_the_verdict_open() -> None:
+    assert [verdict.met for verdict in judge({("in-q1", "everlog"): {"status": "ok", "msgs_per_s": 1.0}})] == [
+        None,
+        None,
+    ]
+
+
+def test_figures_are_found_by_dotted_name() -> None:
+    assert figure_of({"broker": {"cpu_s": 3}}, "broker.cpu_s") == 3.0
+    assert figure_of({"latency_us": None}, "latency_us.p50") is None
+
+
+def test_every_case_is_a_possible_run() -> None:
+    for case in CASES:
+        for changes in ({}, *case.others.values()):
+            SCENARIOS[case.scenario].fix(Options(case.scenario, 1883, **{**case.options, **changes}))
+    assert len({case.name for case in CASES}) == len(CASES)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"port": 0}, {"qos": 3}, {"size": 5}, {"window": 0}, {"publishers": 0}, {"messages": -1}, {"seconds": 0.0}],
+)
+def test_impossible_options_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        Options("ingest", **{"port": 1883, **wrong})  # type: ignore[arg-type]

@@ -1,0 +1,76 @@
+"""Retention: what goes is the oldest, by age and by size, and who loses by it is told."""
+
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from everlog.commitlog import RetentionPlan, plan_retention
+
+
+@dataclass(frozen=True)
+class Facts:
+    base_offset: int
+    end_offset: int
+    last_time: int
+    bytes: int
+
+
+SEGMENTS = [Facts(10 * k, 10 * k + 10, 100 * k, 50) for k in range(5)]
+
+
+def test_nothing_goes_without_a_limit() -> None:
+    assert plan_retention(SEGMENTS, 10_000, None, None).remove == ()
+    assert plan_retention([], 0, 0, 0) == RetentionPlan((), 0, 0, 0, 0, 0, 0)
+
+
+def test_segments_go_when_their_last_record_is_too_old() -> None:
+    plan = plan_retention(SEGMENTS, 350, None, 100)
+    assert plan.remove == (0, 10, 20)
+    assert (plan.start, plan.freed_bytes) == (30, 150)
+    assert plan_retention(SEGMENTS, 300, None, 100).remove == (0, 10)
+
+
+def test_segments_go_until_the_rest_fits() -> None:
+    assert plan_retention(SEGMENTS, 0, 250, None).remove == ()
+    assert plan_retention(SEGMENTS, 0, 249, None).remove == (0,)
+    assert plan_retention(SEGMENTS, 0, 0, None).remove == (0, 10, 20, 30)
+
+
+def test_the_last_segment_stays_however_old() -> None:
+    assert plan_retention(SEGMENTS, 1 << 60, 0, 0).remove == (0, 10, 20, 30)
+
+
+def test_a_reader_who_is_behind_is_told_what_it_loses() -> None:
+    plan = plan_retention(SEGMENTS, 350, None, 100, protect=12)
+    assert (plan.lost_from, plan.lost_to, plan.lost) == (12, 30, 18)
+    assert plan_retention(SEGMENTS, 350, None, 100, protect=30).lost == 0
+    assert plan_retention(SEGMENTS, 350, None, 100, protect=0).lost == 30
+    assert plan_retention(SEGMENTS, 350, None, 100).lost == 0
+    assert (plan.next_from, plan.next_to) == (30, 40)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 50), st.integers(0, 99)), max_size=8),
+    st.none() | st.integers(0, 400),
+    st.none() | st.integers(0, 400),
+    st.integers(0, 500),
+    st.none() | st.integers(0, 100),
+)
+def test_what_stays_is_a_suffix_within_the_limits(
+    shapes: list[tuple[int, int, int]], most: int | None, age: int | None, now: int, protect: int | None
+) -> None:
+    segments, offset, time = [], 3, 0
+    for count, later, size in shapes:
+        time += later
+        segments.append(Facts(offset, offset + count, time, size))
+        offset += count
+    plan = plan_retention(segments, now, most, age, protect)
+    kept = segments[len(plan.remove) :]
+    assert plan.remove == tuple(segment.base_offset for segment in segments[: len(plan.remove)])
+    assert bool(kept) == bool(segments)
+    if most is not None and len(kept) > 1:
+        assert sum(segment.bytes for segment in kept) <= most
+    if age is not None:
+        assert all(segment.last_time >= now - age for segment in kept[:-1])
+    assert 0 <= plan.lost <= max(0, plan.start - (segments[0].base_offset if segments else 0))

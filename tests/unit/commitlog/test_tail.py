@@ -1,0 +1,45 @@
+"""The tail: recent batches, within a limit, never dropping what is not written."""
+
+from tests.unit.commitlog.test_batchindex import batch
+
+from everlog.commitlog.tail import Tail
+
+SIZE = batch(0, 2, 1).size
+
+
+def offsets(tail: Tail, offset: int, max_bytes: int = 1 << 20) -> list[int] | None:
+    found = tail.read(offset, max_bytes)
+    return None if found is None else [records.base_offset for records in found]
+
+
+def test_it_answers_from_the_batch_that_holds_the_offset() -> None:
+    tail = Tail(1 << 20)
+    assert tail.read(0, 100) is None
+    tail.add([batch(base, 2, 1) for base in (4, 6, 8)], 10)
+    assert offsets(tail, 3) is None
+    assert offsets(tail, 4) == [4, 6, 8]
+    assert offsets(tail, 7) == [6, 8]
+    assert offsets(tail, 7, 1) == [6]
+    assert offsets(tail, 4, 2 * SIZE) == [4, 6]
+    assert offsets(tail, 10) == []
+
+
+def test_the_oldest_go_at_the_limit() -> None:
+    tail = Tail(3 * SIZE)
+    for base in range(0, 5000, 2):
+        tail.add([batch(base, 2, 1)], base + 2)
+    assert len(tail) == 3
+    assert tail.bytes == 3 * SIZE
+    assert offsets(tail, 4996) == [4996, 4998]
+    assert offsets(tail, 4992) is None
+
+
+def test_what_is_not_written_stays_whatever_the_limit() -> None:
+    tail = Tail(0)
+    tail.add([batch(0, 2, 1), batch(2, 2, 1)], written=0)
+    assert offsets(tail, 0) == [0, 2]
+    tail.trim(2)
+    assert offsets(tail, 0) is None
+    assert offsets(tail, 2) == [2]
+    tail.trim(4)
+    assert len(tail) == tail.bytes == 0
