@@ -4,6 +4,7 @@ Without a compiler the package installs pure and says so at start-up; EVERLOG_RE
 EVERLOG_SANITIZE=1 builds them with AddressSanitizer for `make fuzz`.
 """
 
+import contextlib
 import os
 import sys
 
@@ -53,6 +54,9 @@ class BuildKernels(build_ext):
             if REQUIRED:
                 raise
             print(f"everlog: kernels were not compiled ({error}); installing interpreted", file=sys.stderr)
+            for output in self.get_outputs():
+                with contextlib.suppress(FileNotFoundError):
+                    os.remove(output)
 
 
 def kernels():

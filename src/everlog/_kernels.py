@@ -15,7 +15,7 @@ KERNELS = (
     "everlog.base.interning",
     "everlog.base.columns",
     "everlog.base.records",
-    "everlog.base.gather",
+    "everlog.base.gathering",
     "everlog.commitlog.syncwrite",
     "everlog.store.rowlists",
     "everlog.store.rowfinder",

@@ -7,11 +7,19 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+import uvloop
 
 from everlog.sessions import MemoryTables
 from tests.brokers import RunningBroker
 from tests.conformance.rawclient import DEADLINE_S, RawClient
 from tests.memorylog import MemoryLog
+
+
+class ServedBroker(RunningBroker):
+    """On the event loop that `everlog serve` uses."""
+
+    def _run(self) -> None:
+        uvloop.run(self._serve())
 
 
 class Stage:
@@ -22,7 +30,7 @@ class Stage:
         self.now_us = 1_700_000_000_000_000
         if os.environ.get("EVERLOG_TEST_TABLES") == "1":  # the same answers, each after its change is stored
             settings.setdefault("tables", MemoryTables())
-        self.running = RunningBroker(log, now_us=lambda: self.now_us, **settings).__enter__()
+        self.running = ServedBroker(log, now_us=lambda: self.now_us, **settings).__enter__()
         self._stopped = False
         self.port = self.running.port
         self.broker = self.running.broker

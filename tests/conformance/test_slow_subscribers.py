@@ -103,7 +103,7 @@ def test_qos_0_messages_of_a_qos_1_subscription_are_dropped_too(stages, version)
 def test_on_another_topic_qos_1_ends_with_quota_exceeded(stages, version):
     stage = stages(limits=LIMITS)
     client = never_reading(stage, version, 1)
-    flood(stage, 1, 400)
+    flood(stage, 1)
     stage.until(lambda: stage.broker.metrics.over_quota == 1)
     with pytest.raises(Closed):
         while True:

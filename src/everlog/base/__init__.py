@@ -13,7 +13,7 @@ from everlog.base.columns import (
     PublishRun,
 )
 from everlog.base.errors import EverlogError, PeerError, StorageError, Unavailable, UsageError
-from everlog.base.gather import gather, select
+from everlog.base.gathering import gather, select
 from everlog.base.interning import TopicTable
 from everlog.base.records import HEADER_BYTES, Layout, RecordBuilder, Records
 

@@ -69,7 +69,7 @@ def put64(target: bytearray, position: int, value: int) -> None:
 
 def copy(target: bytearray, target_at: int, source: Buffer, source_at: int, size: int) -> None:
     """Copy bytes; the ranges lie inside their buffers and do not overlap."""
-    target[target_at : target_at + size] = source[source_at : source_at + size]
+    memoryview(target)[target_at : target_at + size] = source[source_at : source_at + size]
 
 
 def equal(one: Buffer, one_at: int, other: Buffer, other_at: int, size: int) -> bool:

@@ -192,7 +192,7 @@ class Committer:
         self.fail(f"the log stopped: {error!r}", error)
 
     def finish(self) -> None:
-        """No more appends; at a clean stop the mark is made durable."""
+        """No more appends; at a clean stop, when all is synced, the mark is made durable."""
         with self._stepping:
             with self._gate:
                 self.closed = True
@@ -200,6 +200,6 @@ class Committer:
             try:
                 if self.failure is None:
                     self._writer.publish()
-                    self._writer.mark.keep(replace(self._writer.current(), reserved=self.committed))
+                    self._writer.mark.keep(replace(self._writer.current(), reserved=self.committed, synced=True))
             finally:
                 self._writer.mark.close()

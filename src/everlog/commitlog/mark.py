@@ -34,11 +34,12 @@ class Mark:
     layout: int = 0  # grows when a segment comes, is merged or goes
     reserved: int = 0  # offsets below this may have been given out
     salt: int = 0
+    synced: bool = False  # whether what is committed is also synced
 
     def to_bytes(self) -> bytes:
         """One slot."""
         body = _SLOT.pack(
-            MAGIC, VERSION, 0, self.sequence, self.committed, self.segment, self.position, self.layout, self.reserved,
+            MAGIC, VERSION, self.synced, self.sequence, self.committed, self.segment, self.position, self.layout, self.reserved,
             self.salt, 0, 0,
         )[:-4]  # fmt: skip
         return body + struct.pack("<I", crc32c.crc32c(body))
@@ -49,10 +50,10 @@ def read_slot(data: bytes, slot: int, path: str) -> Mark | None:
     raw = data[SLOT_SPACING * slot : SLOT_SPACING * slot + SLOT_BYTES]
     if len(raw) < SLOT_BYTES or raw[:4] != MAGIC or crc32c.crc32c(raw[:-4]) != struct.unpack("<I", raw[-4:])[0]:
         return None
-    _, version, _, *fields, _, _ = _SLOT.unpack(raw)
+    _, version, synced, *fields, _, _ = _SLOT.unpack(raw)
     if version != VERSION:
         raise StorageError(f"{path}: mark version {version} is not known", hint="open it with a newer Everlog")
-    return Mark(*fields)
+    return Mark(*fields, synced=bool(synced))
 
 
 class MarkFile:

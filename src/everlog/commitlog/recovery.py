@@ -104,7 +104,7 @@ def recover(catalog: Catalog, random_bytes: Callable[[int], bytes], now_us: int,
     going_on: Segment | None = None
     topics: list[bytes] = []
     if bases:
-        confirmed = max((m.position for m in (hint, durable) if m.segment == bases[-1]), default=0)
+        confirmed = max((m.position for m in (hint, durable) if m.synced and m.segment == bases[-1]), default=0)
         contents, scan, whole = _recover_last(catalog, bases[-1], committed, confirmed, now_us)
         _sync_before(catalog, segments, contents.header)
         end, position, last_time = scan.offset, scan.position, scan.last_time
@@ -155,7 +155,7 @@ def _recover_last(
         whole = False
     elif scan.position < size:
         file.truncate(scan.position)
-    _rewrite(file, max(confirmed, HEADER_BYTES), scan.position)
+    _rewrite(file, confirmed, scan.position)
     file.sync()
     disk.sync_directory(directory)
     loading.finish(contents, scan, scan.position, damage)

@@ -84,7 +84,7 @@ class SegmentWriter:
 
     def _marked(self, committed: int, segment: int, position: int) -> Mark:
         mark = self.mark
-        return Mark(0, committed, segment, position, self.layout, mark.reserved, mark.salt)
+        return Mark(0, committed, segment, position, self.layout, mark.reserved, mark.salt, self._sync)
 
     @property
     def _open_contents(self) -> Contents:

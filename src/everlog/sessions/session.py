@@ -289,6 +289,13 @@ class Session:
         if self._queue is None:
             self._queue = deque()
         kept = held(piece)
+        if kept.at_most_once and kept.bytes > self.queue_bytes:  # larger than the queue by itself: its newest rows stay
+            count = kept.stop - kept.start
+            newest = count * self.queue_bytes // (2 * kept.bytes)
+            self.counters.dropped += count - newest
+            if newest == 0:
+                return
+            kept = held(Piece(kept.records, kept.rows, kept.stop - newest, kept.stop, kept.delivery))
         self._queue.append(kept)
         self.queued_bytes += kept.bytes
         while self.queued_bytes > self.queue_bytes:

@@ -14,7 +14,7 @@ import cython
 from everlog.base import StorageError, UsageError
 
 if not cython.compiled:
-    from everlog.base.gather import BatchWriter
+    from everlog.base.gathering import BatchWriter
     from everlog.base.interning import TopicTable
     from everlog.base.memory import check_of, copy, get32, get64, pointer, put32, u32s, u64s
     from everlog.base.records import Layout, Records, marked, padded

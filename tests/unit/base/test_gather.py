@@ -179,7 +179,8 @@ def test_rows_that_are_not_rising_rows_of_the_batch_are_refused(rows: tuple[int,
 
 def test_nothing_can_not_be_gathered() -> None:
     (part,) = batches([[A]])
-    for parts in ([], [(part, u32s())]):
+    nothing: list[tuple[Records, bytearray | None]] = [(part, u32s())]
+    for parts in ([], nothing):
         with pytest.raises(UsageError):
             gather(parts)
 

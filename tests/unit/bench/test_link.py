@@ -62,6 +62,19 @@ def test_window_goes_out_once_open_and_again_when_acked(wire: SimpleNamespace) -
     assert len(wire.theirs.recv(4096)) == 2 * made.packet_bytes
 
 
+def test_peer_that_reads_slowly_costs_bounded_memory(wire: SimpleNamespace) -> None:
+    wire.link.sender = made = sender(wire.twin, wire.tally)
+    wire.link.open = True
+    data = bytearray()
+    while len(data) < 3_000_000:
+        wire.link.write()
+        data += wire.theirs.recv(50_000)
+    assert len(wire.link.out) < 400_000
+    assert wire.tally.sent * made.packet_bytes - len(data) < 1_000_000  # the rest is on its way
+    numbers = [data[i + 33] for i in range(0, 200 * made.packet_bytes, made.packet_bytes)]
+    assert numbers == list(range(200))  # the sequence in the stamp
+
+
 def test_slow_acker_holds_its_acks_back(wire: SimpleNamespace) -> None:
     wire.link.checker = checker(wire.twin, wire.tally, qos=1)
     wire.link.slow = True

@@ -22,7 +22,7 @@ class PlainReader:
         if len(positions) != len(self._store.logs):
             raise UsageError("positions and shards differ in number")
         batches: list[Found] = []
-        ends = []
+        ends: list[int] = []
         caught_up = True
         for shard, offset in enumerate(positions):
             result = self.read_shard(shard, offset, max_records - len(batches), max_bytes)

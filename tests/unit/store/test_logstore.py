@@ -1,6 +1,6 @@
 """The store over shard logs: indexes used and distrusted, steps, reopening, retention, other processes, threads."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from unittest.mock import patch
@@ -9,6 +9,7 @@ import pytest
 from tests.unit.store.feeding import (
     PLENTY,
     Message,
+    Row,
     append,
     drain,
     fill,
@@ -21,9 +22,9 @@ from tests.unit.store.feeding import (
     to_columns,
 )
 
-from everlog.base import StorageError, TopicTable, UsageError
+from everlog.base import Records, StorageError, TopicTable, UsageError
 from everlog.commitlog import RealDisk, ShardLog, SimulatedDisk
-from everlog.store import MAX_SHARDS, LogStore, Lost, shard_of
+from everlog.store import MAX_SHARDS, LogStore, Lost, Positions, shard_of
 from everlog.store.recent import RecentBatches
 from everlog.store.selection import Selection
 
@@ -40,12 +41,12 @@ class Spy:
     def __init__(self, store: LogStore) -> None:
         self.reads: list[int] = []
         for log in store.shards:
-            log.read = self._spied(log)  # type: ignore[method-assign]
+            log.read = self._spied(log)  # type: ignore[assignment,method-assign]
 
-    def _spied(self, log: ShardLog) -> object:
+    def _spied(self, log: ShardLog) -> Callable[[int, int], list[Records]]:
         plain = log.read
 
-        def read(offset: int, max_bytes: int) -> object:
+        def read(offset: int, max_bytes: int) -> list[Records]:
             self.reads.append(offset)
             return plain(offset, max_bytes)
 
@@ -253,7 +254,9 @@ def test_no_flipped_byte_gives_a_wrong_answer() -> None:
             beside = LogStore.open("/data", small(), disk=disk, writable=False)
             for each, expected in zip(texts, truth, strict=True):
                 reader = beside.reader(filters(*each))
-                positions, found, lost = (0,), [], []
+                positions: Positions = (0,)
+                found: list[Row] = []
+                lost: list[Lost] = []
                 caught_up = False
                 while not caught_up:
                     result = reader.read(positions, 9, PLENTY)
@@ -267,6 +270,25 @@ def test_no_flipped_byte_gives_a_wrong_answer() -> None:
             file.write_at(position, [bytes((byte,))])
     assert damaged_answers > 0
     clean.close()
+
+
+def test_what_a_sealed_segment_lost_is_told_to_readers_with_filters() -> None:
+    disk = SimulatedDisk(Random(1))
+    store = open_store(1, disk)
+    fill(store, numbered(60, topics=12), each=6)
+    bad = store.shards[0].segments()[0].batches()
+    lost = Lost(0, bad.offsets[1], bad.offsets[1] + bad.counts[1])
+    store.close()
+    disk.unlink("/data/shard-0/00000000000000000000.idx")
+    file = disk.open("/data/shard-0/00000000000000000000.log", write=True)
+    file.write_at(bad.positions[1] + bad.sizes[1] - 12, [b"!"])
+    again = open_store(None, disk)
+    settle(again)
+    for texts in (("t/3/x",), ("#",)):
+        assert again.reader(filters(*texts)).read((0,), PLENTY, PLENTY).lost == (lost,)
+    assert again.statistics()[0].damaged == 1
+    assert again.shards[0].segments()[0].sealed
+    again.close()
 
 
 def test_an_index_that_does_not_fit_is_left_aside_and_counted() -> None:

@@ -269,7 +269,7 @@ def test_flags_are_set_for_the_ids_that_are_there() -> None:
 def test_a_mapped_file_that_is_cut_short_is_an_answer_and_not_the_end(tmp_path: Path) -> None:
     payload = os.urandom(3_000)
     made = Made([[(b"a", 2, b"", payload)] for _ in range(20)])
-    answers = []
+    answers: list[object] = []
     for name, data in (("log", made.log), ("lists", made.lists * 400)):
         path = tmp_path / name
         path.write_bytes(data)

@@ -1,7 +1,7 @@
 """One connection of the load generator: reads, parses, checks, acknowledges, publishes; one call for each wake-up.
 
 Everything but control packets is done here. Control packets are left in `control` for whoever owns the link. Bytes
-that wait to go out are `out[begin:end]`: at most one fill of PUBLISHes and the acks of one read round.
+that wait to go out are `out[begin:end]`: at most one and a half fills of PUBLISHes, and the acks of what was read.
 """
 
 from typing import Any
@@ -70,6 +70,11 @@ class Link:
         if self.begin == self.end:
             self.begin = 0
             self.end = 0
+        if len(self.out) - self.end < size and self.begin > 0:
+            rest = bytes(self.out[self.begin : self.end])
+            self.out[: len(rest)] = rest
+            self.begin = 0
+            self.end = len(rest)
         if len(self.out) - self.end < size:
             self.out.extend(bytes(self.end + size - len(self.out)))
         return 0
@@ -156,7 +161,7 @@ class Link:
         """Send what waits and what the window allows; GONE, WAITING or 0."""
         sender = self.sender
         for _ in range(_FILLS):
-            if sender is not None and self.open and self.end - self.begin < _FILL_BYTES:
+            if sender is not None and self.open and self.end - self.begin < _FILL_BYTES // 2:
                 count = sender.room()
                 if count > 0:
                     fit = 1 + _FILL_BYTES // sender.packet_bytes
