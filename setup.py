@@ -12,7 +12,7 @@ from setuptools import setup
 from setuptools.command.build_ext import build_ext
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "src"))
-from everlog._kernels import KERNELS  # noqa: E402
+from everlog._kernels import KERNELS
 
 REQUIRED = os.environ.get("EVERLOG_REQUIRE_KERNELS") == "1"
 SANITIZE = os.environ.get("EVERLOG_SANITIZE") == "1"

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import uvloop
-
-from everlog.sessions import MemoryTables
 from tests.brokers import RunningBroker
 from tests.conformance.rawclient import DEADLINE_S, RawClient
 from tests.memorylog import MemoryLog
+
+from everlog.sessions import MemoryTables
 
 
 class ServedBroker(RunningBroker):
@@ -78,7 +78,7 @@ class Stage:
         self.stop()
 
 
-@pytest.fixture()
+@pytest.fixture
 def stage() -> Iterator[Stage]:
     """A broker that keeps what durable sessions subscribe to, in one shard."""
     stage = Stage()
@@ -86,7 +86,7 @@ def stage() -> Iterator[Stage]:
     stage.close()
 
 
-@pytest.fixture()
+@pytest.fixture
 def stages() -> Iterator[Callable[..., Stage]]:
     """Brokers with settings of the test's own."""
     with ExitStack() as stack:

@@ -1,10 +1,21 @@
 """CONNECT and CONNACK (sections 3.1 and 3.2)."""
 
 import pytest
+from tests.conformance.clause import clauses
 
 from everlog.broker.limits import Limits
-from everlog.mqtt import Connack, Connect, Disconnect, Pingreq, Properties, Publish, Reason, Subscribe, Subscription, encode
-from tests.conformance.clause import clauses
+from everlog.mqtt import (
+    Connack,
+    Connect,
+    Disconnect,
+    Pingreq,
+    Properties,
+    Publish,
+    Reason,
+    Subscribe,
+    Subscription,
+    encode,
+)
 
 ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -18,7 +29,9 @@ def connect_bytes(
 
 @clauses("MQTT-3.1.0-1", v4="MQTT-3.1.0-1")
 @pytest.mark.parametrize(
-    "first", [Publish("a", b"x"), Pingreq(), Subscribe(1, (Subscription("a"),)), Disconnect()], ids=lambda one: one.type.name
+    "first",
+    [Publish("a", b"x"), Pingreq(), Subscribe(1, (Subscription("a"),)), Disconnect()],
+    ids=lambda one: one.type.name,
 )
 def test_a_first_packet_other_than_connect_closes(stage, version, first):
     client = stage.client(version)
@@ -190,7 +203,9 @@ def test_an_empty_client_id_of_a_3_1_1_session_to_keep_is_refused(stage):
     client.expect_closed()
 
 
-@clauses("MQTT-3.1.3-8 MQTT-3.2.2-6 MQTT-3.2.2-7 MQTT-3.2.2-8 MQTT-4.13.2-1", v4="MQTT-3.1.3-9 MQTT-3.2.2-4 MQTT-3.2.2-5")
+@clauses(
+    "MQTT-3.1.3-8 MQTT-3.2.2-6 MQTT-3.2.2-7 MQTT-3.2.2-8 MQTT-4.13.2-1", v4="MQTT-3.1.3-9 MQTT-3.2.2-4 MQTT-3.2.2-5"
+)
 def test_a_client_id_over_the_limit_is_refused(stages, version):
     stage = stages(limits=Limits(client_id_bytes=30))
     client = stage.client(version)

@@ -1,7 +1,6 @@
 """The conformance page says what the tests show, no more and no less."""
 
 import pytest
-
 from tests.conformance.document import PAGE, cited, page
 from tests.conformance.statements import NOT_SHOWN, STATEMENTS
 

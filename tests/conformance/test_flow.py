@@ -1,10 +1,10 @@
 """Flow control, packet sizes, topic aliases and message expiry (sections 3.1.2.11, 3.3.2.3 and 4.9)."""
 
 import pytest
+from tests.conformance.clause import clauses
 
 from everlog.broker.limits import Limits
 from everlog.mqtt import Connack, Disconnect, Properties, Puback, Pubcomp, Publish, Pubrec, Pubrel, Reason, encode
-from tests.conformance.clause import clauses
 
 
 @clauses("MQTT-3.3.4-9 MQTT-4.9.0-1 MQTT-4.9.0-2")

@@ -1,11 +1,11 @@
 """PUBLISH and its answers (sections 3.3 to 3.7, 4.3 and 4.6)."""
 
 import pytest
+from tests.conformance.clause import clauses
+from tests.memorylog import MemoryLog
 
 from everlog.broker.limits import Limits
 from everlog.mqtt import Properties, Puback, Pubcomp, Publish, Pubrec, Pubrel, Reason
-from tests.conformance.clause import clauses
-from tests.memorylog import MemoryLog
 
 
 def pair(stage, version, filter="a/#", qos=2):
@@ -26,7 +26,13 @@ def test_a_message_comes_at_the_lower_of_both_qos(stage, version, qos, granted):
     subscriber, publisher = pair(stage, version, qos=granted)
     publisher.publish("a/b", "x", qos)
     found = subscriber.message()
-    assert (found.topic, found.payload, found.qos, found.dup, found.retain) == ("a/b", b"x", min(qos, granted), False, False)
+    assert (found.topic, found.payload, found.qos, found.dup, found.retain) == (
+        "a/b",
+        b"x",
+        min(qos, granted),
+        False,
+        False,
+    )
     assert bool(found.packet_id) is bool(found.qos)
     subscriber.expect_nothing()
 
@@ -98,7 +104,9 @@ def test_a_repeated_qos_2_message_is_delivered_once(stage, version):
 def test_a_repeated_qos_2_message_in_one_segment_is_delivered_once(stage, version):
     subscriber, publisher = pair(stage, version)
     publisher.send(
-        Publish("a", b"x", 2, packet_id=5), Publish("a", b"x", 2, dup=True, packet_id=5), Publish("a", b"y", 2, packet_id=6)
+        Publish("a", b"x", 2, packet_id=5),
+        Publish("a", b"x", 2, dup=True, packet_id=5),
+        Publish("a", b"y", 2, packet_id=6),
     )
     assert [publisher.expect(Pubrec).packet_id for _ in range(3)] == [5, 5, 6]
     assert subscriber.payloads(2) == ["x", "y"]
@@ -316,7 +324,8 @@ def test_a_topic_name_over_the_limit_closes(stage, version):
 
 @clauses("MQTT-3.3.2-13 MQTT-3.3.2-14 MQTT-3.3.2-19")
 @pytest.mark.parametrize(
-    "properties", [b"\x08\x00\x01#", b"\x08\x00\x01\xff", b"\x08\x00\x01+", b"\x03\x00\x01\xff", b"\x26\x00\x01k\x00\x01\xff"]
+    "properties",
+    [b"\x08\x00\x01#", b"\x08\x00\x01\xff", b"\x08\x00\x01+", b"\x03\x00\x01\xff", b"\x26\x00\x01k\x00\x01\xff"],
 )
 def test_bad_strings_in_properties_close(stage, properties):
     client = stage.connected("c")

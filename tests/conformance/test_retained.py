@@ -1,10 +1,10 @@
 """Retained messages (sections 3.3.1.3 and 3.8.3.1)."""
 
 import pytest
+from tests.conformance.clause import clauses
 
 from everlog.broker.limits import Limits
 from everlog.mqtt import Publish, Pubrec, Reason, Subscription
-from tests.conformance.clause import clauses
 
 
 @clauses("MQTT-3.3.1-5 MQTT-3.3.1-9", v4="MQTT-3.3.1-5 MQTT-3.3.1-6 MQTT-3.3.1-8")

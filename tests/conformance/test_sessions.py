@@ -1,11 +1,11 @@
 """Sessions: clean start, resuming, take-over, expiry, and what a client that was away gets (sections 3.1.2.4, 4.1, 4.4)."""
 
 import pytest
+from tests.conformance.clause import clauses
+from tests.memorylog import MemoryLog
 
 from everlog.broker.limits import Limits
 from everlog.mqtt import Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel, Reason, Subscription
-from tests.conformance.clause import clauses
-from tests.memorylog import MemoryLog
 
 KEEP = {"clean_start": False, "expiry": 1000}
 
@@ -112,7 +112,9 @@ def test_messages_from_the_log_come_with_the_granted_qos(stage, version):
     assert [(one.payload, one.qos) for one in [client.message() for _ in range(3)]] == [(b"0", 0), (b"1", 1), (b"2", 1)]
 
 
-@clauses("MQTT-4.4.0-1 MQTT-3.3.1-1 MQTT-4.3.2-3 MQTT-2.2.1-5", v4="MQTT-4.4.0-1 MQTT-3.3.1-1 MQTT-4.3.2-1 MQTT-2.3.1-3")
+@clauses(
+    "MQTT-4.4.0-1 MQTT-3.3.1-1 MQTT-4.3.2-3 MQTT-2.2.1-5", v4="MQTT-4.4.0-1 MQTT-3.3.1-1 MQTT-4.3.2-1 MQTT-2.3.1-3"
+)
 def test_unacknowledged_qos_1_messages_come_again_with_dup_and_their_ids(stage, version):
     client = stage.connected("c", version, **KEEP)
     client.subscribe("a", qos=1)

@@ -1,10 +1,10 @@
 """Shared subscriptions (section 4.8.2)."""
 
 import pytest
+from tests.conformance.clause import clauses
 
 from everlog.broker.limits import Limits
 from everlog.mqtt import Puback, Publish, Pubrec, Reason
-from tests.conformance.clause import clauses
 
 
 def members(stage, count, text="$share/g/t/#", qos=1, **connect):

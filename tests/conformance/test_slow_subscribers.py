@@ -1,11 +1,11 @@
 """Subscribers that do not read: they cost bounded memory, slow nobody, and get all that they may still get."""
 
 import pytest
+from tests.conformance.rawclient import Closed
+from tests.memorylog import MemoryLog
 
 from everlog.broker.limits import Limits
 from everlog.mqtt import Pingreq, Pingresp, Puback, Publish, Reason
-from tests.conformance.rawclient import Closed
-from tests.memorylog import MemoryLog
 
 LIMITS = Limits(output_bytes=64 << 10, queue_bytes=256 << 10)
 PAYLOAD = bytes(8_000)
@@ -157,7 +157,9 @@ def test_retained_messages_for_one_that_does_not_read_wait_in_their_store(stages
     stage = stages(limits=LIMITS)
     publisher = stage.connected("p")
     for start in range(0, COUNT, 100):
-        publisher.send(*(Publish(f"r/{k}", b"%08d" % k + PAYLOAD, retain=True) for k in range(start, start + 100)), Pingreq())
+        publisher.send(
+            *(Publish(f"r/{k}", b"%08d" % k + PAYLOAD, retain=True) for k in range(start, start + 100)), Pingreq()
+        )
         publisher.answer(Pingresp)
     client = never_reading(stage, version, 0, ("r/#",))
     assert held(stage) < 1_000_000

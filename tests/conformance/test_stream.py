@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from tests.conformance.clause import clauses
 
 from everlog.mqtt import (
     Connack,
@@ -19,7 +20,6 @@ from everlog.mqtt import (
     Subscription,
     encode,
 )
-from tests.conformance.clause import clauses
 
 
 def opening(version):
@@ -142,7 +142,14 @@ def test_a_remaining_length_in_too_many_bytes_closes(stage):
 
 @clauses("MQTT-3.4.2-1 MQTT-3.5.2-1 MQTT-3.6.2-1 MQTT-3.7.2-1 MQTT-3.14.2-1")
 @pytest.mark.parametrize(
-    "data", [b"\x40\x03\x00\x01\x01", b"\x50\x03\x00\x01\x92", b"\x62\x03\x00\x01\x10", b"\x70\x03\x00\x01\x87", b"\xe0\x01\x8b"]
+    "data",
+    [
+        b"\x40\x03\x00\x01\x01",
+        b"\x50\x03\x00\x01\x92",
+        b"\x62\x03\x00\x01\x10",
+        b"\x70\x03\x00\x01\x87",
+        b"\xe0\x01\x8b",
+    ],
 )
 def test_reason_codes_that_a_packet_does_not_have_close(stage, data):
     client = stage.connected("c")

@@ -1,11 +1,11 @@
 """SUBSCRIBE and UNSUBSCRIBE (sections 3.8 to 3.11), and topic filters (section 4.7)."""
 
 import pytest
+from tests.conformance.clause import clauses
+from tests.memorylog import MemoryLog
 
 from everlog.broker.limits import Limits
 from everlog.mqtt import Puback, Publish, Reason, Suback, Subscribe, Subscription, Unsuback, Unsubscribe
-from tests.conformance.clause import clauses
-from tests.memorylog import MemoryLog
 
 
 @clauses(
@@ -17,7 +17,13 @@ def test_one_suback_answers_every_filter_in_order(stage, version):
     client.send(
         Subscribe(
             4711,
-            (Subscription("a", 2), Subscription("a/#/b", 1), Subscription("b", 0), Subscription("c+", 0), Subscription("c", 1)),
+            (
+                Subscription("a", 2),
+                Subscription("a/#/b", 1),
+                Subscription("b", 0),
+                Subscription("c+", 0),
+                Subscription("c", 1),
+            ),
         )
     )
     bad = Reason.TOPIC_FILTER_INVALID if version == 5 else Reason.UNSPECIFIED_ERROR
@@ -26,7 +32,22 @@ def test_one_suback_answers_every_filter_in_order(stage, version):
 
 @clauses("MQTT-4.7.1-1 MQTT-4.7.1-2 MQTT-4.8.2-1 MQTT-4.8.2-2", v4="MQTT-4.7.1-2 MQTT-4.7.1-3")
 @pytest.mark.parametrize(
-    "text", ["#/a", "a#", "a/#/", "a/b#", "##", "a+", "+a/b", "a/++", "a/b+/c", "$share//a", "$share/g", "$share/g/", "$share/+/a"]
+    "text",
+    [
+        "#/a",
+        "a#",
+        "a/#/",
+        "a/b#",
+        "##",
+        "a+",
+        "+a/b",
+        "a/++",
+        "a/b+/c",
+        "$share//a",
+        "$share/g",
+        "$share/g/",
+        "$share/+/a",
+    ],
 )
 def test_invalid_filters_fail_alone(stage, version, text):
     client = stage.connected("c", version)
@@ -53,7 +74,9 @@ MATCHES = {
 }
 
 
-@clauses("MQTT-4.7.2-1 MQTT-4.7.1-1 MQTT-4.7.1-2 MQTT-4.7.3-4", v4="MQTT-4.7.2-1 MQTT-4.7.1-2 MQTT-4.7.1-3 MQTT-4.7.3-4")
+@clauses(
+    "MQTT-4.7.2-1 MQTT-4.7.1-1 MQTT-4.7.1-2 MQTT-4.7.3-4", v4="MQTT-4.7.2-1 MQTT-4.7.1-2 MQTT-4.7.1-3 MQTT-4.7.3-4"
+)
 @pytest.mark.parametrize("kept", [False, True])
 def test_filters_match_what_the_specification_says(stages, version, kept):
     stage = stages(MemoryLog(4), keep=[("#", 0)] if kept else None)

@@ -1,9 +1,9 @@
 """Wills (sections 3.1.2.5 and 3.1.3.2): when they are sent, when not, and as what."""
 
 import pytest
+from tests.conformance.clause import clauses
 
 from everlog.mqtt import Connect, Properties, Publish, Reason, Will
-from tests.conformance.clause import clauses
 
 
 def watching(stage, version=5, qos=2):

@@ -207,7 +207,11 @@ class Broker:
             check_topic_name(will.topic, max_levels=self.limits.topic_levels, max_bytes=self.limits.topic_bytes)
             if will.topic.startswith("$"):
                 raise PeerError(Reason.TOPIC_NAME_INVALID, "the will's topic is the server's own")
-        if will is not None and self.acl is not None and not self.acl.may_publish(connection.user, packet.client_id, will.topic):
+        if (
+            will is not None
+            and self.acl is not None
+            and not self.acl.may_publish(connection.user, packet.client_id, will.topic)
+        ):
             raise PeerError(Reason.NOT_AUTHORIZED, "the will's topic is not allowed")
         session, present, properties = self.clients.open(connection, packet)
         self._pending.pop(connection, None)
@@ -358,8 +362,6 @@ class Broker:
 
     def forget_topics(self) -> None:
         """The table is full: begin anew. Between two reads nobody holds topic ids, so this is when it may be done."""
-        if any(connection.holds_topics for connection in self._pending):
-            return
         self.metrics.table_resets += 1
         self.table.reset()
         self.reserved = bytearray()

@@ -11,7 +11,7 @@ from logging import WARNING
 from typing import TYPE_CHECKING, Any, cast
 
 from everlog.base import AckRun, PeerError, PublishRun, UsageError
-from everlog.broker.detach import detached
+from everlog.broker.detach import attached, detached
 from everlog.broker.events import event as report
 from everlog.broker.exactly_once import note_ids
 from everlog.broker.outbox import Outbox
@@ -71,10 +71,10 @@ class Connection(asyncio.BufferedProtocol):
         "decoder",
         "held",
         "is_open",
-        "open_qos_1",
-        "open_qos_2",
         "keep_alive_s",
         "last_seen",
+        "open_qos_1",
+        "open_qos_2",
         "peer",
         "session",
         "state",
@@ -86,9 +86,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, broker: "Broker") -> None:
         self.broker = broker
-        self.decoder = Decoder(
-            broker.columns, broker.table, broker.limits.packet_bytes, broker.limits.topic_aliases
-        )
+        self.decoder = Decoder(broker.columns, broker.table, broker.limits.packet_bytes, broker.limits.topic_aliases)
         self.state = State.WAITING
         self.transport: asyncio.Transport | None = None
         self.session: Session | None = None
@@ -263,16 +261,15 @@ class Connection(asyncio.BufferedProtocol):
         if self._outbox is not None:
             self._outbox.has_connack = True
 
-    @property
-    def holds_topics(self) -> bool:
-        """Whether messages with topic ids wait for the client to be accepted."""
-        return bool(self._waiting)
-
     def proceed(self) -> None:
         """What the client sent before its CONNACK is taken."""
         waiting, self._waiting = self._waiting, None
         if waiting:
-            self._handle(waiting)
+            try:
+                events = [attached(event, self.broker.table) for event in waiting]
+            except PeerError as error:
+                events = [error]
+            self._handle(events)
         self.resume_reading()
 
     # Events
@@ -287,7 +284,7 @@ class Connection(asyncio.BufferedProtocol):
         if table.count != known and not self._new_topics(known):
             return
         if self._waiting is not None:
-            self._waiting.extend(detached(event) for event in events)
+            self._waiting.extend(detached(event, table) for event in events)
         else:
             self._handle(events)
         if broker.router.held_bytes > broker.limits.inflight_bytes:
@@ -310,7 +307,7 @@ class Connection(asyncio.BufferedProtocol):
                     return
                 self._dispatch(event)
                 if self.state in _UNDECIDED and self._waiting is None:
-                    self._waiting = [detached(later) for later in events[place + 1 :]]
+                    self._waiting = [detached(later, self.broker.table) for later in events[place + 1 :]]
                     self.pause_reading()
                     return
         except PeerError as error:
@@ -436,7 +433,9 @@ class Connection(asyncio.BufferedProtocol):
         if expiry is not None and self.session is not None:
             if expiry and not self.session.durable:  # section 3.14.2.2.2
                 self.state = State.OPEN
-                raise PeerError(Reason.PROTOCOL_ERROR, "session expiry cannot begin at DISCONNECT", clause="MQTT-3.14.2-2")
+                raise PeerError(
+                    Reason.PROTOCOL_ERROR, "session expiry cannot begin at DISCONNECT", clause="MQTT-3.14.2-2"
+                )
             self.broker.set_expiry(self.session, expiry)
         if packet.reason == Reason.NORMAL_DISCONNECTION:  # [MQTT-3.14.4-3] the will is discarded
             self.will = None

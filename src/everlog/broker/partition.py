@@ -8,9 +8,8 @@ import cython
 from everlog.base import UsageError
 
 if not cython.compiled:
-    from everlog.base.columns import PublishRun
+    from everlog.base import PublishRun, Records
     from everlog.base.memory import get32, pointer, u16s, u32s
-    from everlog.base.records import Records
 
 
 class Partitioner:

@@ -399,9 +399,7 @@ class Router:
         """The broker's id of the topic of one row; -1 if it knows too many to take it in."""
         return self.table.intern(records.table.name(records.row(row)[2]))
 
-    def _deliver_mixed(
-        self, records: Records, parts: list[Part], shard: int, now: int
-    ) -> None:
+    def _deliver_mixed(self, records: Records, parts: list[Part], shard: int, now: int) -> None:
         """Several audiences in one batch: whoever is in one part gets it, whoever is in several gets them in order."""
         mine: dict[Session, list[Mine]] = {}
         members = self.audiences.members
@@ -419,12 +417,15 @@ class Router:
             else:
                 self._push_in_order(records, pieces, shard, now)
 
-    def _push_in_order(
-        self, records: Records, pieces: list[Mine], shard: int, now: int
-    ) -> None:
+    def _push_in_order(self, records: Records, pieces: list[Mine], shard: int, now: int) -> None:
         """Rows of one session that came in several parts, merged; alike deliveries as one, others row by row."""
-        if len({(d.qos, d.identifiers, d.retain_as_published, d if d.no_local else None) for d, _, _, _ in pieces}) == 1:
-            merged = merge_rows([(rows, start, stop) for _, rows, start, stop in pieces if rows is not None], records.count)
+        if (
+            len({(d.qos, d.identifiers, d.retain_as_published, d if d.no_local else None) for d, _, _, _ in pieces})
+            == 1
+        ):
+            merged = merge_rows(
+                [(rows, start, stop) for _, rows, start, stop in pieces if rows is not None], records.count
+            )
             self._push(Piece(records, merged, 0, len(merged) // 4, pieces[0][0]), shard, now)
             return
         by_row: list[tuple[int, int]] = sorted(

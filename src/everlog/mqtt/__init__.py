@@ -26,7 +26,14 @@ from everlog.mqtt.packets import (
     Unsubscribe,
     Will,
 )
-from everlog.mqtt.properties import NO_PROPERTIES, PROPERTIES, Properties, PropertyRule, PropertyType, encode_identifiers
+from everlog.mqtt.properties import (
+    NO_PROPERTIES,
+    PROPERTIES,
+    Properties,
+    PropertyRule,
+    PropertyType,
+    encode_identifiers,
+)
 from everlog.mqtt.reasons import Reason, return_code
 from everlog.mqtt.wire import MAX_VARINT, read_fixed_header
 

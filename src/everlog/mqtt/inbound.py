@@ -16,8 +16,7 @@ from everlog.mqtt.properties import PROPERTIES, PropertyType
 from everlog.mqtt.reasons import Reason
 
 if not cython.compiled:
-    from everlog.base.interning import TopicTable
-    from everlog.base.columns import HAS_ALIAS, HAS_EXPIRY, AckRun, MessageColumns, PublishRun
+    from everlog.base import HAS_ALIAS, HAS_EXPIRY, AckRun, MessageColumns, PublishRun, TopicTable
     from everlog.base.memory import Buffer, pointer, text_ok, u16s, u32s
 
     _BAD = -1

@@ -11,10 +11,9 @@ import cython
 from everlog.base import UsageError
 
 if not cython.compiled:
-    from everlog.base import PublishRun
-    from everlog.base.columns import HAS_EXPIRY
+    from everlog.base import HAS_EXPIRY, PublishRun, Records
     from everlog.base.memory import Buffer, blank, copy, filled, get32, pointer, u16s, u32s
-    from everlog.base.records import Records, property_size
+    from everlog.base.records import property_size
 
 MAX_PACKET_BYTES = 268_435_455 + 5
 

@@ -10,9 +10,8 @@ import cython
 from everlog.base import UsageError
 
 if not cython.compiled:
-    from everlog.base.columns import AckRun
+    from everlog.base import AckRun, Records
     from everlog.base.memory import pointer, put64, u16s, u32s, u64s
-    from everlog.base.records import Records
     from everlog.mqtt import PublishWriter
 
     # The state of an id. Free and finished are the same to the ring.

@@ -10,7 +10,7 @@ import cython
 from everlog.base import StorageError, UsageError
 
 if not cython.compiled:
-    from everlog.base.interning import TopicTable
+    from everlog.base import TopicTable
     from everlog.base.memory import check_of, copy, get32, get64, pointer, u32s, u64s
     from everlog.store.mapped import address, ahead, faulted, unguard
     from everlog.store.rowlists import entry_check

@@ -14,10 +14,10 @@ import cython
 from everlog.base import StorageError, UsageError
 
 if not cython.compiled:
+    from everlog.base import Layout, Records, TopicTable
     from everlog.base.gathering import BatchWriter
-    from everlog.base.interning import TopicTable
     from everlog.base.memory import check_of, copy, get32, get64, pointer, put32, u32s, u64s
-    from everlog.base.records import Layout, Records, marked, padded
+    from everlog.base.records import marked, padded
     from everlog.store.mapped import address, ahead, faulted, unguard
 
 _MAGIC = 0x424C5645
