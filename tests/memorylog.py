@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from everlog.base import MessageColumns, RecordBuilder, Records, TopicTable
+from everlog.base import MessageColumns, RecordBuilder, Records, StorageError, TopicTable
 
 
 class MemoryShard:
@@ -29,6 +29,10 @@ class MemoryShard:
         self.end += taken
         return taken
 
+    @property
+    def pending_bytes(self) -> int:
+        return self._builder.size if len(self._builder) else 0
+
     def commit(self) -> None:
         if not self.manual:
             self.commit_now()
@@ -49,12 +53,16 @@ class MemoryLog:
     def __init__(self, shards: int = 1, manual: bool = False) -> None:
         self.shards = [MemoryShard(manual) for _ in range(shards)]
         self.committed_calls: list[Callable[[int], None]] = []
+        self.failure_calls: list[Callable[[int, StorageError], None]] = []
 
     def shard_of(self, topic: bytes) -> int:
         return len(topic) % len(self.shards)
 
     def on_commit(self, call: Callable[[int], None]) -> None:
         self.committed_calls.append(call)
+
+    def on_failure(self, call: Callable[[int, StorageError], None]) -> None:
+        self.failure_calls.append(call)
 
     def commit_now(self) -> None:
         for number, shard in enumerate(self.shards):

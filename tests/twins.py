@@ -21,6 +21,17 @@ _HOMES = {
     "everlog.base.records": ("Layout", "RecordBuilder", "Records"),
     "everlog.mqtt.inbound": ("Decoder",),
     "everlog.mqtt.outbound": ("PublishWriter", "write_acks", "write_answers"),
+    "everlog.sessions.window": ("Window",),
+    "everlog.broker.partition": (
+        "Partitioner",
+        "count_qos_2",
+        "distinct_topics",
+        "drop_known",
+        "drop_reserved",
+        "forget_ids",
+        "known_ids",
+        "merge_rows",
+    ),
 }
 
 
@@ -38,6 +49,15 @@ class Twin:
     PublishWriter: Any
     write_acks: Any
     write_answers: Any
+    Window: Any
+    Partitioner: Any
+    count_qos_2: Any
+    distinct_topics: Any
+    drop_known: Any
+    drop_reserved: Any
+    forget_ids: Any
+    known_ids: Any
+    merge_rows: Any
 
     def __init__(self, name: str, modules: Mapping[str, ModuleType]) -> None:
         self.name = name
@@ -53,16 +73,32 @@ def _load() -> dict[str, ModuleType]:
     return {name: importlib.import_module(name) for name in _kernels.KERNELS}
 
 
+def _open_doors(name: str, usual: ModuleType, pure: ModuleType) -> list[tuple[ModuleType, str, object]]:
+    """Kernels import each other through the doors of their rooms: those show the interpreted ones for a while."""
+    room = sys.modules[".".join(name.split(".")[:2])]
+    shown = [(room, each, value) for each, value in vars(room).items() if value is getattr(usual, each, room)]
+    for _, each, _ in shown:
+        setattr(room, each, getattr(pure, each))
+    return shown
+
+
 def _load_interpreted() -> dict[str, ModuleType]:
     usual = _load()
     finder = _kernels.PureFinder()
     for name in usual:
         del sys.modules[name]
     sys.meta_path.insert(0, finder)
+    doors: list[tuple[ModuleType, str, object]] = []
+    found: dict[str, ModuleType] = {}
     try:
-        return _load()
+        for name in usual:
+            found[name] = importlib.import_module(name)
+            doors += _open_doors(name, usual[name], found[name])
+        return found
     finally:
         sys.meta_path.remove(finder)
+        for room, each, value in doors:
+            setattr(room, each, value)
         for name, module in usual.items():
             sys.modules[name] = module
             parent, _, child = name.rpartition(".")

@@ -106,7 +106,7 @@ def test_a_disconnect_behind_connect_ends_it_in_order(guarded):
 
 
 def test_topics_are_not_forgotten_while_messages_wait_for_a_password(stages, passwords):
-    stage = stages(security=Security(allow_anonymous=True, password_file=passwords), limits=Limits(topics=5))
+    stage = stages(security=Security(allow_anonymous=True, password_file=passwords), limits=Limits(topics=20))
     watcher = stage.connected("w")
     watcher.subscribe("mine/#")
     client = stage.client()
@@ -114,7 +114,7 @@ def test_topics_are_not_forgotten_while_messages_wait_for_a_password(stages, pas
         Connect(5, "c", user_name="ann", password=b"right"), *(Publish(f"mine/{k}", b"%d" % k) for k in range(10))
     )
     other = stage.connected("o")
-    for k in range(20):
+    for k in range(60):
         other.publish(f"other/{k}", "x")
     client.expect(Connack)
     assert [(one.topic, one.payload) for one in [watcher.message() for _ in range(10)]] == [

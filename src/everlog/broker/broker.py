@@ -5,9 +5,10 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
-from logging import WARNING
+from functools import partial
+from logging import DEBUG, ERROR, WARNING
 
-from everlog.base import MessageColumns, PeerError, PublishRun, TopicTable
+from everlog.base import MessageColumns, PeerError, PublishRun, StorageError, TopicTable
 from everlog.broker.acl import Acl
 from everlog.broker.audience import Audiences
 from everlog.broker.clients import Clients
@@ -61,6 +62,7 @@ class Broker:
         for text, min_qos in keep or ():
             self.keep.add(text, min_qos)
         self.router = Router(log, self.table, self.audiences, self.keep, self._soon, now_us)
+        self.router.max_unwritten_bytes = limits.unwritten_bytes
         self.router.on_over_quota = self.over_quota
         self.retained = RetainedMessages(limits.retained_messages, limits.retained_bytes)
         self.clients = Clients(self)
@@ -95,7 +97,8 @@ class Broker:
         """Begin on the running event loop."""
         self._loop = loop = asyncio.get_running_loop()
         self.time = loop.time
-        self.log.on_commit(lambda shard: self._wake(loop))
+        self.log.on_commit(lambda shard: self._wake(loop, self._committed))
+        self.log.on_failure(lambda shard, error: self._wake(loop, partial(self._log_failed, error)))
         if self.persistence is not None:
             restore(self, self.persistence.tables)
             self.router.attach(self.persistence)
@@ -129,13 +132,22 @@ class Broker:
         assert self._loop is not None
         return self._loop.call_soon(call)
 
-    def _wake(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _wake(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended while a commit was under way
-            loop.call_soon_threadsafe(self._committed)
+            loop.call_soon_threadsafe(call)
+
+    def _log_failed(self, error: StorageError) -> None:
+        report(_log, "log_failed", ERROR, reason=error)
+        for sink in self.router.log_failed():
+            if isinstance(sink, Connection):
+                sink.close(Reason.IMPLEMENTATION_SPECIFIC_ERROR, "the log can't be written")
 
     def _committed(self) -> None:
-        self.router.committed()
-        if self._held_back and self.router.held_bytes < self.limits.inflight_bytes // 2:
+        router = self.router
+        router.committed()
+        if router.behind:
+            router.behind = router.is_behind()
+        if self._held_back and not router.behind and router.held_bytes < self.limits.inflight_bytes // 2:
             held, self._held_back = self._held_back, []
             for connection in held:
                 connection.resume_reading()
@@ -221,6 +233,7 @@ class Broker:
         report(
             _log,
             "connected",
+            DEBUG,
             client=session.client_id,
             peer=connection.peer,
             version=packet.version,
@@ -238,7 +251,7 @@ class Broker:
         self.metrics.disconnects += 1
         if connection.session is not None:
             reason = connection.closing_reason or "connection lost"
-            report(_log, "disconnected", client=connection.client_id, peer=connection.peer, reason=reason)
+            report(_log, "disconnected", DEBUG, client=connection.client_id, peer=connection.peer, reason=reason)
         self.clients.lost(connection)
 
     def left(self, session: Session) -> None:

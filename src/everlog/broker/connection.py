@@ -6,11 +6,12 @@ a run of PUBLISHes or of acks is one event. Owned by the event loop's thread.
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable
 from logging import WARNING
 from typing import TYPE_CHECKING, Any, cast
 
-from everlog.base import AckRun, PeerError, PublishRun, UsageError
+from everlog.base import AckRun, EverlogError, PeerError, PublishRun, Unavailable, UsageError
 from everlog.broker.detach import attached, detached
 from everlog.broker.events import event as report
 from everlog.broker.exactly_once import note_ids
@@ -53,6 +54,8 @@ _RETAIN = 0x01
 _log = logging.getLogger("everlog.broker")
 _UNDECIDED = (State.CONNECTING, State.AUTHENTICATING)
 _REFUSED_UNREAD = (Reason.UNSUPPORTED_PROTOCOL_VERSION, Reason.CLIENT_IDENTIFIER_NOT_VALID)
+_QUICK_ACK: int | None = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
+_INTERNET = (socket.AF_INET, socket.AF_INET6)
 _FLUSH_S = 5.0  # a peer that does not read what was written before the end is cut off then
 
 
@@ -76,6 +79,7 @@ class Connection(asyncio.BufferedProtocol):
         "open_qos_1",
         "open_qos_2",
         "peer",
+        "publishes",
         "session",
         "state",
         "topics_made",
@@ -103,6 +107,7 @@ class Connection(asyncio.BufferedProtocol):
         self.keep_alive_s = 0.0
         self.last_seen = 0.0
         self.peer = ""
+        self.publishes = False  # it has sent a PUBLISH
         self.closing_reason = ""
         self._paused = False
         self._waiting: list[object] | None = None
@@ -287,7 +292,8 @@ class Connection(asyncio.BufferedProtocol):
             self._waiting.extend(detached(event, table) for event in events)
         else:
             self._handle(events)
-        if broker.router.held_bytes > broker.limits.inflight_bytes:
+        router = broker.router
+        if router.behind or router.held_bytes > broker.limits.inflight_bytes:
             broker.hold_back(self)
         if table.count > broker.limits.topics:
             broker.forget_topics()
@@ -312,6 +318,10 @@ class Connection(asyncio.BufferedProtocol):
                     return
         except PeerError as error:
             self._broke_the_rules(error)
+        except EverlogError as error:  # the log refuses: full, failed or closed
+            report(_log, "log_refused", WARNING, client=self.client_id, peer=self.peer, reason=error)
+            busy = isinstance(error, Unavailable)
+            self.close(Reason.SERVER_BUSY if busy else Reason.IMPLEMENTATION_SPECIFIC_ERROR, str(error))
 
     def _dispatch(self, event: object) -> None:
         """What is not a run on an open connection: the state table says whether it may come now."""
@@ -328,6 +338,7 @@ class Connection(asyncio.BufferedProtocol):
     def _published(self, run: PublishRun) -> None:
         broker, session = self.broker, self.session
         assert session is not None
+        self.publishes = True
         version = self.decoder.version
         answers = write_answers(run)
         count = len(answers) // 4
@@ -369,6 +380,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if session.inflight == 0 and run.packet_type != PacketType.PUBREC:
             return
+        sent = self.broker.metrics.bytes_out
         released = session.window.acked(run)
         persistence = self.broker.persistence
         if persistence is not None and session.kept:
@@ -379,6 +391,15 @@ class Connection(asyncio.BufferedProtocol):
             self.write(write_acks(0x62, released, 0, len(released) // 2))
         if session.waiting:
             self.broker.router.pump(session)
+        if self.publishes and sent == self.broker.metrics.bytes_out:
+            self._confirm_receipt()
+
+    def _confirm_receipt(self) -> None:
+        """Nothing answers an ack, so TCP would confirm it 40 ms later, and a client with Nagle's algorithm, which most
+        have, would hold its next PUBLISH back for so long."""
+        wire = self.transport.get_extra_info("socket") if self.transport is not None else None
+        if wire is not None and _QUICK_ACK is not None and wire.family in _INTERNET:
+            wire.setsockopt(socket.IPPROTO_TCP, _QUICK_ACK, 1)
 
     def _released(self, run: AckRun, session: Session) -> None:
         """[MQTT-4.3.3-11] a PUBREL is answered with PUBCOMP, known or not; MQTT 5 says which."""

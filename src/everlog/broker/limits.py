@@ -8,7 +8,7 @@ class Limits:
     """The limits of a broker; `Reason` names are the MQTT 5 reason codes that a peer over the limit is told."""
 
     connections: int = 100_000  # more are refused: SERVER_BUSY
-    connects_per_second: float = 2_000.0  # a token bucket with a second's worth; more: CONNECTION_RATE_EXCEEDED
+    connects_per_second: float = 5_000.0  # a token bucket with a second's worth; more: CONNECTION_RATE_EXCEEDED
     connect_timeout_s: float = 10.0  # no CONNECT by then: closed
     packet_bytes: int = 1 << 20  # larger packets: PACKET_TOO_LARGE
     topic_bytes: int = 1024  # longer topic names and filters: TOPIC_NAME_INVALID, TOPIC_FILTER_INVALID
@@ -21,6 +21,7 @@ class Limits:
     receive_maximum: int = 4096  # QoS 1 and 2 messages of a client not yet answered: RECEIVE_MAXIMUM_EXCEEDED
     inflight_messages: int = 2048  # sent to a client and not acknowledged; more wait
     inflight_bytes: int = 64 << 20  # answers held back until commit, over all clients; beyond, reading stops
+    unwritten_bytes: int = 64 << 20  # received and not yet written to a shard's log; beyond, reading stops
     output_bytes: int = 256 << 10  # unsent bytes of one client; beyond, it is slow and nothing more is handed to it
     queue_bytes: int = 4 << 20  # what waits for a slow client; beyond, QoS 0 is dropped, QoS 1 and 2: QUOTA_EXCEEDED
     retained_messages: int = 1_000_000  # more: QUOTA_EXCEEDED

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from everlog.base import MessageColumns, Records, TopicTable
+from everlog.base import MessageColumns, Records, StorageError, TopicTable
 
 
 class Shard(Protocol):
@@ -14,6 +14,9 @@ class Shard(Protocol):
 
     @property
     def committed(self) -> int: ...
+
+    @property
+    def pending_bytes(self) -> int: ...  # appended and not yet written
 
     def append(
         self,
@@ -40,6 +43,8 @@ class Log(Protocol):
     def shard_of(self, topic: bytes) -> int: ...
 
     def on_commit(self, call: Callable[[int], None]) -> None: ...  # called with the shard's number, from any thread
+
+    def on_failure(self, call: Callable[[int, StorageError], None]) -> None: ...  # so too, when a shard goes read-only
 
 
 class Sink(Protocol):

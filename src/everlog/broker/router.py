@@ -65,6 +65,8 @@ class Router:
         self.now_us = now_us
         self.routed = [shard.committed for shard in log.shards]
         self.held_bytes = 0
+        self.max_unwritten_bytes = 64 << 20
+        self.behind = False  # more waits to be written than should
         self.messages_in = 0
         self.messages_kept = 0
         self.sinks: dict[Session, Sink] = {}
@@ -156,6 +158,7 @@ class Router:
 
     def _turn(self) -> None:
         self._turn_asked = False
+        self.behind = self.is_behind()
         if self.ids_ahead and self._saving is not None:
             self.ids_ahead = False
             self._saves += 1
@@ -171,10 +174,21 @@ class Router:
             self._commit()
 
     def _commit(self) -> None:
-        for shard in self.log.shards:
+        for _, shard in self._shards:
             if shard.end > shard.committed:
                 shard.commit()
         self.committed()
+
+    def log_failed(self) -> list[Sink]:
+        """A shard can't be written any more: who waits for an answer will not get it, and must not."""
+        waiting = [held[0] for held in self._held]
+        self._held.clear()
+        self.held_bytes = 0
+        return waiting
+
+    def is_behind(self) -> bool:
+        """Whether more was appended than a shard should have before it."""
+        return any(shard.pending_bytes > self.max_unwritten_bytes for _, shard in self._shards)
 
     def attach(self, persistence: Persistence) -> None:
         """From now on say there which stored sessions have moved."""

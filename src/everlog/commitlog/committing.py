@@ -85,17 +85,20 @@ class Committer:
     def step(self) -> bool:
         """Commit what has gathered; False when there was nothing."""
         with self._stepping:
-            with self._gate:
-                if self.failure is not None:
-                    return False
-                group = self._gathering.take()
-            if not group:
+            return self._step()
+
+    def _step(self) -> bool:
+        with self._gate:
+            if self.failure is not None:
                 return False
-            try:
-                self._commit(group)
-            except OSError as error:
-                self._fail_writing(error)
-            return True
+            group = self._gathering.take()
+        if not group:
+            return False
+        try:
+            self._commit(group)
+        except OSError as error:
+            self._fail_writing(error)
+        return True
 
     def _commit(self, group: list[Placed]) -> None:
         writer = self._writer
@@ -160,8 +163,20 @@ class Committer:
                 return
             self.completed(before)
 
-    def wait(self, offset: int, timeout: float | None) -> None:
-        """Return once everything below an offset is committed."""
+    def wait(self, offset: int, timeout: float | None, lead: bool, ask: Callable[[], None]) -> None:
+        """Return once everything below an offset is committed.
+
+        Who may `lead` commits the group itself when nobody else is at it: two changes of threads fewer. Else the
+        committing thread is asked to.
+        """
+        if self.committed < offset:
+            if lead and self._stepping.acquire(blocking=False):
+                try:
+                    self._step()
+                finally:
+                    self._stepping.release()
+            else:
+                ask()
         if self.committed < offset:
             self._waiters.wait(offset, lambda: self._settled(offset), timeout)
         if self.committed >= offset:

@@ -7,7 +7,7 @@ have been given out by a log that does not sync each commit.
 """
 
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 import crc32c
 
@@ -38,10 +38,8 @@ class Mark:
 
     def to_bytes(self) -> bytes:
         """One slot."""
-        body = _SLOT.pack(
-            MAGIC, VERSION, self.synced, self.sequence, self.committed, self.segment, self.position, self.layout, self.reserved,
-            self.salt, 0, 0,
-        )[:-4]  # fmt: skip
+        *numbers, synced = astuple(self)
+        body = _SLOT.pack(MAGIC, VERSION, synced, *numbers, 0, 0)[:-4]
         return body + struct.pack("<I", crc32c.crc32c(body))
 
 

@@ -25,6 +25,10 @@ class File(Protocol):
 
     def size(self) -> int: ...
 
+    def mapped(
+        self, size: int
+    ) -> memoryview | None: ...  # its first bytes, read-only; None where files can't be mapped
+
     def close(self) -> None: ...
 
 

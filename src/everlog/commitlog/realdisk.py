@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import mmap
 import os
 from collections.abc import Sequence
 
@@ -53,6 +54,10 @@ class RealFile:
     def size(self) -> int:
         """How many bytes it has."""
         return os.fstat(self._fd).st_size
+
+    def mapped(self, size: int) -> memoryview | None:
+        """The first bytes of the file, as they are on the disk now."""
+        return memoryview(mmap.mmap(self._fd, size, prot=mmap.PROT_READ)) if size else memoryview(b"")
 
     def close(self) -> None:
         """Close the descriptor; once is enough."""

@@ -148,6 +148,11 @@ class ShardLog:
         return self._follower.committed if self._follower is not None else 0
 
     @property
+    def pending_bytes(self) -> int:
+        """How many bytes were appended and are not yet written."""
+        return self._committer.pending_bytes if self._committer is not None else 0
+
+    @property
     def start(self) -> int:
         """The first retained offset."""
         segments = self._catalog.segments
@@ -194,8 +199,13 @@ class ShardLog:
         return self._upkeep.step()
 
     def wait_committed(self, offset: int, timeout: float | None = None) -> None:
-        """Return once everything below an offset is committed; StorageError when it can't be any more."""
-        self._writing().wait(offset, timeout)
+        """See to it that everything below an offset is committed, and return once it is.
+
+        StorageError when it can't be any more. For threads of producers, tools and tests: it may write and sync in
+        this thread when nobody listens to `on_commit`, which is only ever called from the committing thread.
+        """
+        lead = self.on_commit is None or not self._workers
+        self._writing().wait(offset, timeout, lead, self.commit)
 
     def refresh(self) -> int:
         """Opened read-only: take in what the writer committed since; the committed offset."""

@@ -60,6 +60,11 @@ class SideSection:
         length = min(length, self.size - position)
         return self._file.read_at(self._position + position, length) if length > 0 else b""
 
+    def mapped(self) -> memoryview | None:
+        """The section mapped from the file, None where files can't be mapped."""
+        whole = self._file.mapped(self._position + self.size)
+        return None if whole is None else whole[self._position :]
+
 
 class SideFile:
     """An open side file."""

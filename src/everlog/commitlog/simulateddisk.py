@@ -102,6 +102,9 @@ class SimulatedFile:
     def size(self) -> int:
         return len(self._inode.seen)
 
+    def mapped(self, size: int) -> memoryview | None:
+        return None
+
     def close(self) -> None:
         pass
 

@@ -52,6 +52,10 @@ class SegmentView:
         """A raw range of the segment file, unchecked; shorter where the file ends."""
         return self._opened().file.read_at(position, length)
 
+    def mapped(self) -> memoryview | None:
+        """The committed bytes of the segment file, unchecked, mapped; None where files can't be mapped."""
+        return self._opened().file.mapped(self.bytes)
+
     def read(self, first: int, last: int) -> list[Records]:
         """The batches of rows `first` to before `last`, verified; damaged ones are reported and left out."""
         return self._opened().read_rows(first, last) if first < last else []

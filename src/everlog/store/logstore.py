@@ -78,8 +78,10 @@ class LogStore:
         self._recent = RecentBatches(RECENT_BYTES)
         self._routes = Routes(len(shards))
         self._calls: list[Callable[[int], None]] = []
+        self._failure_calls: list[Callable[[int, StorageError], None]] = []
         for number, log in enumerate(shards):
             log.on_commit = self._announcer(number)
+            log.on_failure = self._failure_announcer(number)
 
     @classmethod
     def open(
@@ -118,6 +120,13 @@ class LogStore:
 
         return announce
 
+    def _failure_announcer(self, number: int) -> Callable[[ShardLog, StorageError], None]:
+        def announce(log: ShardLog, failure: StorageError) -> None:
+            for call in self._failure_calls:
+                call(number, failure)
+
+        return announce
+
     def shard_of(self, topic: bytes) -> int:
         """The shard of a topic."""
         return shard_of(topic, len(self.shards))
@@ -153,6 +162,10 @@ class LogStore:
     def on_commit(self, call: Callable[[int], None]) -> None:
         """Have `call` called with a shard's number, from its committing thread, after a commit."""
         self._calls.append(call)
+
+    def on_failure(self, call: Callable[[int, StorageError], None]) -> None:
+        """Have `call` called with a shard's number and the error when it goes read-only."""
+        self._failure_calls.append(call)
 
     def reader(self, filters: Iterable[Filter] | None) -> StoreReader:
         """A reader of what matches any of the filters; None for everything."""

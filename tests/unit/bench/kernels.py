@@ -1,4 +1,7 @@
-"""Both twins of the load generator's kernels, and a stream of deliveries to check."""
+"""Both twins of the load generator's kernels, and a stream of deliveries to check.
+
+The decoder between them is always the one that `import everlog` gives: columns and runs look the same to both twins.
+"""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -16,7 +19,7 @@ NAMES = ("figures", "sender", "checker", "link")
 
 def _twin(base: Twin, modules: dict[str, Any]) -> SimpleNamespace:
     load = {name: modules[f"everlog.bench.load.{name}"] for name in NAMES}
-    return SimpleNamespace(name=base.name, base=base, **load)
+    return SimpleNamespace(name=base.name, base=AMBIENT, **load)
 
 
 TWINS = [

@@ -38,7 +38,7 @@ class Lines(logging.Handler):
 def lines() -> Iterator[Lines]:
     handler, level = Lines(), LOG.level
     LOG.addHandler(handler)
-    LOG.setLevel(logging.INFO)
+    LOG.setLevel(logging.DEBUG)
     yield handler
     LOG.setLevel(level)
     LOG.removeHandler(handler)

@@ -32,6 +32,8 @@ def test_files_are_written_read_and_cut_at_positions(disk: Disk, tmp_path: Path)
     assert (file.read_at(0, 100), other.read_at(0, 9)) == (b"abcdXY\0", b"Note")
     disk.sync_directory(directory)
     assert disk.open(f"{directory}/f").read_at(0, 3) == b"abc"
+    mapped = disk.open(f"{directory}/f").mapped(5)
+    assert mapped is None or bytes(mapped) == b"abcdX"
     file.close()
     file.close()
 

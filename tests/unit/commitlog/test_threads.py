@@ -23,7 +23,8 @@ def test_many_producers_each_wait_for_their_own_commit(tmp_path: Path) -> None:
         for n in range(20):
             with guard:
                 first = append(log, [(b"p/%d" % number, b"%d" % n)])
-            log.commit()
+            if n % 2:
+                log.commit()
             log.wait_committed(first + 1, 60)
             assert log.committed > first
 
@@ -46,10 +47,25 @@ def test_many_producers_each_wait_for_their_own_commit(tmp_path: Path) -> None:
 def test_what_nobody_asked_to_commit_is_committed_at_the_close(tmp_path: Path) -> None:
     log = opened(tmp_path)
     append(log, numbered(3))
-    with pytest.raises(Unavailable, match="not committed in"):
-        log.wait_committed(3, 0.01)
+    assert log.committed == 0
     log.close()
     assert log.committed == 3
+
+
+@pytest.mark.parametrize("listening", [False, True])
+def test_who_waits_need_not_ask(tmp_path: Path, listening: bool) -> None:
+    log = opened(tmp_path)
+    callers: list[str] = []
+    if listening:
+        log.on_commit = lambda _, committed: callers.append(threading.current_thread().name)
+    for n in range(5):
+        append(log, numbered(1, n))
+        log.wait_committed(n + 1, 60)
+    with pytest.raises(Unavailable, match=r"offset 6 was not committed in 0\.01 s"):
+        log.wait_committed(6, 0.01)
+    log.close()
+    assert set(callers) <= {"everlog-commit-shard"}
+    assert len(rows(log)) == 5
 
 
 def test_segments_are_sealed_by_the_second_thread(tmp_path: Path) -> None:
@@ -69,6 +85,12 @@ def test_segments_are_sealed_by_the_second_thread(tmp_path: Path) -> None:
         log.commit()
         log.wait_committed(log.end, 60)
     assert sealed.wait(60)
+    view = log.segments()[0]
+    mapped, section = view.mapped(), view.side("batches")
+    assert mapped is not None
+    assert bytes(mapped) == view.read_at(0, view.bytes)
+    assert section is not None
+    assert bytes(section.mapped() or b"") == section.read_at(0, section.size)
     log.close()
     assert rows(log) == [(n, b"t/%d" % (n % 5), b"payload %d" % n) for n in range(20)]
 

@@ -6,6 +6,8 @@ from everlog.bench.load.figures import Tally
 from everlog.bench.load.run import Run, latency
 from everlog.bench.load.usage import Sample
 
+MANY = 100  # with fewer connections, memory has other reasons
+
 
 def flow(run: Run) -> None:
     """Publishers, and subscribers of everything (or, with `own`, of one publisher each)."""
@@ -84,8 +86,8 @@ def _measure(
         run.report["latency_us"] = latency(tally.deliveries if audience else tally.answers)
         if audience:
             run.report["ack_latency_us"] = latency(tally.answers)
-        if options.pids:
-            connections = len({*publishers, *(client for client, _ in audience), *slow})
+        connections = len({*publishers, *(client for client, _ in audience), *slow})
+        if options.pids and connections >= MANY:
             run.report["kb_per_connection"] = round(1024 * (held.rss_mb - empty.rss_mb) / connections, 2)
             run.report["kb_per_connection_peak"] = round(1024 * (after.peak_mb - empty.rss_mb) / connections, 2)
     engine.slow = ()

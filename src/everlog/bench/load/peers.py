@@ -99,7 +99,7 @@ def judge(reports: Reports) -> list[Verdict]:
         mine = reports.get((case.name, OURS))
         for demand in case.demands if mine is not None else ():
             assert mine is not None
-            found = figure_of(mine, demand.figure)
+            found = figure_of(mine, demand.figure) if mine["status"] == "ok" else None
             if demand.against:
                 of_peer = demand.against == PEER
                 other = reports.get((case.name, PEER) if of_peer else (demand.against, OURS), {})
@@ -112,7 +112,7 @@ def judge(reports: Reports) -> list[Verdict]:
 def save(path: Path, reports: Reports, verdicts: Sequence[Verdict]) -> None:
     """Everything as JSON."""
     content = {
-        "runs": [{"case": case, "broker": broker, **report} for (case, broker), report in reports.items()],
+        "runs": [{"case": case, "peer": broker, **report} for (case, broker), report in reports.items()],
         "demands": [
             {"case": verdict.case, "demand": verdict.demand.words, "found": verdict.found, "met": verdict.met}
             for verdict in verdicts
