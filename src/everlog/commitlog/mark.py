@@ -48,10 +48,10 @@ def read_slot(data: bytes, slot: int, path: str) -> Mark | None:
     raw = data[SLOT_SPACING * slot : SLOT_SPACING * slot + SLOT_BYTES]
     if len(raw) < SLOT_BYTES or raw[:4] != MAGIC or crc32c.crc32c(raw[:-4]) != struct.unpack("<I", raw[-4:])[0]:
         return None
-    _, version, synced, *fields, _, _ = _SLOT.unpack(raw)
+    _, version, synced, sequence, committed, segment, position, layout, reserved, salt, _, _ = _SLOT.unpack(raw)
     if version != VERSION:
         raise StorageError(f"{path}: mark version {version} is not known", hint="open it with a newer Everlog")
-    return Mark(*fields, synced=bool(synced))
+    return Mark(sequence, committed, segment, position, layout, reserved, salt, bool(synced))
 
 
 class MarkFile:

@@ -1,0 +1,55 @@
+"""What clients see of a log that does not keep up, or that fails."""
+
+import threading
+from collections.abc import Callable
+
+from everlog.base import StorageError
+from everlog.broker import Limits
+from everlog.mqtt import Puback, Publish, Reason, encode
+from tests.conformance.conftest import Stage
+from tests.memorylog import MemoryLog
+
+MESSAGE = encode(Publish("busy", b"x" * 1000), 5)
+
+
+def test_a_log_that_does_not_keep_up_holds_publishers_back_and_loses_nothing(stages: Callable[..., Stage]) -> None:
+    log = MemoryLog(manual=True)
+    stage = stages(log, keep=[("#", 0)], limits=Limits(unwritten_bytes=100_000))
+    client = stage.connected()
+    count = 20_000
+    sender = threading.Thread(target=client.send_bytes, args=(MESSAGE * count,))
+    sender.start()
+    stage.until(lambda: stage.broker.metrics.held_back > 0)
+    held = stage.call(lambda: log.shards[0].end)
+    assert held < count  # the rest waits in the sockets, not in the broker
+    stage.until(lambda: log.commit_now() or log.shards[0].committed == count)
+    sender.join(10)
+
+
+def test_a_log_that_fails_ends_those_who_wait_for_an_answer(stages: Callable[..., Stage]) -> None:
+    log = MemoryLog(manual=True)
+    stage = stages(log, keep=[("#", 0)])
+    client, other = stage.connected("waits"), stage.connected("idle")
+    client.send(Publish("kept", b"1", qos=1, packet_id=1))
+    stage.until(lambda: log.shards[0].end == 1)
+    stage.call(lambda: [call(0, StorageError("no space left on device")) for call in log.failure_calls])
+    client.expect_closed(Reason.IMPLEMENTATION_SPECIFIC_ERROR)  # and no PUBACK before it
+    other.send(Publish("kept", b"2"))
+    stage.call(log.commit_now)
+
+
+def test_a_log_that_refuses_an_append_ends_the_publisher_alone(stages: Callable[..., Stage]) -> None:
+    log = MemoryLog()
+    stage = stages(log, keep=[("kept", 0)])
+    client, other = stage.connected("unlucky"), stage.connected("lucky")
+
+    def refuse(*_: object) -> int:
+        raise StorageError("read-only")
+
+    append = log.shards[0].append
+    log.shards[0].append = refuse  # type: ignore[method-assign]
+    client.send(Publish("kept", b"1", qos=1, packet_id=1))
+    client.expect_closed(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
+    log.shards[0].append = append  # type: ignore[method-assign]
+    other.send(Publish("kept", b"1", qos=1, packet_id=9))
+    assert other.expect(Puback).packet_id == 9
