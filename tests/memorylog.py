@@ -37,6 +37,10 @@ class MemoryShard:
         if not self.manual:
             self.commit_now()
 
+    def commit_here(self) -> bool:
+        self.commit()
+        return not self.manual
+
     def commit_now(self) -> None:
         if len(self._builder):
             records = self._builder.take(self.committed)

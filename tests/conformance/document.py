@@ -1,4 +1,4 @@
-"""`docs/reference/conformance.md` from the statements and the tests: `python -m tests.conformance.document` writes it."""
+"""`docs/reference/conformance.md` from statements and tests: `python -m tests.conformance.document` writes it."""
 
 import ast
 from pathlib import Path

@@ -124,7 +124,7 @@ class RawClient:
         return packet
 
     def answer(self, kind: type[P]) -> P:
-        """The next packet that is no PUBLISH, which is of this kind; messages that came before it stay to be received."""
+        """The next packet that is no PUBLISH, which is of this kind; messages before it stay to be received."""
         aside = []
         while isinstance(packet := self.receive(), Publish):
             aside.append(packet)

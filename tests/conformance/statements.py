@@ -441,7 +441,7 @@ NOT_SHOWN = {
 }
 
 GAPS = """
-- **Enhanced authentication** (section 4.12 of MQTT 5.0) is refused with BAD_AUTHENTICATION_METHOD: there is no method yet.
+- **Enhanced authentication** (section 4.12 of MQTT 5.0) is refused with BAD_AUTHENTICATION_METHOD: no method is known.
 - **A retained message to a durable session** that was sent and not acknowledged is sent again on the next connection
   as long as the broker runs. After a restart of the broker it is not: the log does not have it.
 - **No Local** is remembered for what a session published until it was handed everything up to there. After a restart of
@@ -449,8 +449,8 @@ GAPS = """
 - **Shared subscriptions** deal messages out among connected members. What is published while no member is connected is
   not kept for the group (durable groups are another issue). What waits for a member that leaves, and its unacknowledged
   QoS 1 messages if its session ends, go to the others; if there are none, they are lost.
-- **A topic that stops being kept** (the last durable subscription to it goes) while messages of it wait for their commit:
-  messages published after that need not wait and may overtake them.
+- **A topic that stops being kept** (the last durable subscription to it goes) while messages of it wait for their
+  commit: messages published after that need not wait and may overtake them.
 - **Reason strings** are not sent; the broker's log has them.
 """.strip()
 

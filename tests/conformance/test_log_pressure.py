@@ -3,11 +3,12 @@
 import threading
 from collections.abc import Callable
 
+from tests.conformance.conftest import Stage
+from tests.memorylog import MemoryLog
+
 from everlog.base import StorageError
 from everlog.broker import Limits
 from everlog.mqtt import Puback, Publish, Reason, encode
-from tests.conformance.conftest import Stage
-from tests.memorylog import MemoryLog
 
 MESSAGE = encode(Publish("busy", b"x" * 1000), 5)
 

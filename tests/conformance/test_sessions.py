@@ -1,4 +1,4 @@
-"""Sessions: clean start, resuming, take-over, expiry, and what a client that was away gets (sections 3.1.2.4, 4.1, 4.4)."""
+"""Sessions: clean start, resuming, take-over, expiry, and what a client that was away gets."""
 
 import pytest
 from tests.conformance.clause import clauses

@@ -1,5 +1,7 @@
 """Subscribers that do not read: they cost bounded memory, slow nobody, and get all that they may still get."""
 
+import contextlib
+
 import pytest
 from tests.conformance.rawclient import Closed
 from tests.memorylog import MemoryLog
@@ -105,7 +107,8 @@ def test_on_another_topic_qos_1_ends_with_quota_exceeded(stages, version):
     client = never_reading(stage, version, 1)
     flood(stage, 1)
     stage.until(lambda: stage.broker.metrics.over_quota == 1)
-    with pytest.raises(Closed):
+    last = None
+    with contextlib.suppress(Closed):
         while True:
             last = client.receive()
     if version == 5:

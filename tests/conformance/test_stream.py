@@ -1,4 +1,4 @@
-"""The byte stream: packets in any pieces, packets that are none, PINGREQ and DISCONNECT (sections 2, 3.12, 3.14, 4.13)."""
+"""The byte stream: packets in any pieces, packets that are none, PINGREQ and DISCONNECT."""
 
 import random
 

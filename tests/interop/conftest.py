@@ -5,9 +5,9 @@ from concurrent.futures import Future
 
 import pytest
 import uvloop
+from tests.brokers import RunningBroker
 
 from everlog.broker.limits import Limits
-from tests.brokers import RunningBroker
 
 
 class ServedBroker(RunningBroker):
@@ -17,7 +17,7 @@ class ServedBroker(RunningBroker):
         uvloop.run(self._serve())
 
 
-@pytest.fixture()
+@pytest.fixture
 def broker() -> Iterator[RunningBroker]:
     """Listens on `broker.port`, and takes packets of up to 4 MiB."""
     with ServedBroker(limits=Limits(packet_bytes=4 << 20)) as running:

@@ -5,7 +5,6 @@ import contextlib
 
 import aiomqtt
 import pytest
-
 from tests.brokers import RunningBroker
 
 VERSIONS = [

@@ -5,7 +5,6 @@ import asyncio
 import gmqtt
 import pytest
 from gmqtt.mqtt.constants import MQTTv50, MQTTv311
-
 from tests.brokers import RunningBroker
 
 pytestmark = pytest.mark.parametrize("version", [pytest.param(MQTTv311, id="v3.1.1"), pytest.param(MQTTv50, id="v5")])

@@ -7,7 +7,6 @@ import tempfile
 from pathlib import Path
 
 import pytest
-
 from tests.brokers import RunningBroker
 
 MQTT_JS = "mqtt@5.14.1"
@@ -52,7 +51,8 @@ function gather(client, count) {
   await first.subscribeAsync('s', {qos: 1});
   await first.endAsync();
   for (let i = 0; i < 20; i++) await a.publishAsync('s', String(i), {qos: 1});
-  const second = mqtt.connect(`mqtt://127.0.0.1:${port}`, {clientId: 's', protocolVersion: version, reconnectPeriod: 0, ...keep});
+  const options = {clientId: 's', protocolVersion: version, reconnectPeriod: 0, ...keep};
+  const second = mqtt.connect(`mqtt://127.0.0.1:${port}`, options);
   out.resumed = await gather(second, 20);
   await second.endAsync();
   await a.endAsync();

@@ -7,7 +7,6 @@ import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
-
 from tests.brokers import RunningBroker
 from tests.interop.conftest import Got
 

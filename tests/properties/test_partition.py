@@ -3,10 +3,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.twins import TWINS, Twin, batch_of
 
 from everlog.base import UsageError
 from everlog.mqtt import Publish, encode
-from tests.twins import TWINS, Twin, batch_of
 
 UNKNOWN = 0xFFFFFFFF
 both = pytest.mark.parametrize("twin", TWINS, ids=str)
@@ -131,7 +131,10 @@ def test_released_ids_are_forgotten(twin: Twin, before, released):
 @both
 def test_a_set_of_ids_that_is_too_small_is_refused(twin: Twin):
     run, _ = run_of(twin, [Publish("a", b"", 2, packet_id=1)])
-    for call in (lambda bits: twin.drop_known(run, bits), *(lambda b, f=f: f(b"\1\0", b) for f in (twin.known_ids, twin.forget_ids))):
+    for call in (
+        lambda bits: twin.drop_known(run, bits),
+        *(lambda b, f=f: f(b"\1\0", b) for f in (twin.known_ids, twin.forget_ids)),
+    ):
         with pytest.raises(UsageError):
             call(bytearray(8191))
 

@@ -6,9 +6,9 @@ from functools import cache
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.twins import TWINS, Twin, batch_of, needs_compiled
 
 from everlog.mqtt import Publish
-from tests.twins import TWINS, Twin, batch_of, needs_compiled
 
 PUBACK, PUBREC, PUBCOMP = 4, 5, 7
 IDS = 65_535
@@ -80,7 +80,8 @@ class Pair:
         pending = [(one, state, position) for one, (state, position) in self.plain.items()]
         assert self.window.pending() == pending
         packed = b"".join(
-            one.to_bytes(2, "little") + bytes((state,)) + position.to_bytes(8, "little") for one, state, position in pending
+            one.to_bytes(2, "little") + bytes((state,)) + position.to_bytes(8, "little")
+            for one, state, position in pending
         )
         assert self.window.packed() == packed
         assert all(self.window.state(one) == state for one, state, _ in pending)
@@ -88,7 +89,9 @@ class Pair:
 
 steps = st.one_of(
     st.tuples(st.just("send"), st.integers(1, 64), st.integers(1, 2), st.sampled_from([0, 3, 255])),
-    st.tuples(st.just("ack"), st.sampled_from([PUBACK, PUBREC, PUBCOMP]), st.integers(1, 40), st.sampled_from([0, 0x10, 0x80])),
+    st.tuples(
+        st.just("ack"), st.sampled_from([PUBACK, PUBREC, PUBCOMP]), st.integers(1, 40), st.sampled_from([0, 0x10, 0x80])
+    ),
     st.tuples(st.just("finish"), st.integers(0, 100)),
     st.tuples(st.just("limit"), st.integers(1, 60)),
     st.tuples(st.just("restore"), st.booleans()),

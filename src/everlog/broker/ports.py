@@ -29,7 +29,9 @@ class Shard(Protocol):
         wanted: int = 0,
     ) -> int: ...
 
-    def commit(self) -> None: ...
+    def commit(self) -> None: ...  # returns at once; `on_commit` tells when it is done
+
+    def commit_here(self) -> bool: ...  # at once if that is quick, else as `commit`; whether it is done
 
     def read(self, offset: int, max_bytes: int) -> list[Records]: ...
 

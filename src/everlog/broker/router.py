@@ -176,7 +176,7 @@ class Router:
     def _commit(self) -> None:
         for _, shard in self._shards:
             if shard.end > shard.committed:
-                shard.commit()
+                shard.commit_here()
         self.committed()
 
     def log_failed(self) -> list[Sink]:

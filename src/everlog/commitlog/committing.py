@@ -87,6 +87,15 @@ class Committer:
         with self._stepping:
             return self._step()
 
+    def try_step(self) -> bool:
+        """As `step`, unless another thread is at it: False then too."""
+        if not self._stepping.acquire(blocking=False):
+            return False
+        try:
+            return self._step()
+        finally:
+            self._stepping.release()
+
     def _step(self) -> bool:
         with self._gate:
             if self.failure is not None:

@@ -96,7 +96,7 @@ class Scan:
             records = Records(data, 0, self.table)
         except StorageError:
             return None
-        return records if records.base_offset == base_offset else None
+        return records if records.base_offset == base_offset and not records.with_offsets else None
 
     def _find(self, start: int, limit: int) -> Frame | None:
         """The next frame that can be the log's, looked for in windows that overlap by a frame."""

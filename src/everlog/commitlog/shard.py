@@ -27,6 +27,10 @@ from everlog.commitlog.views import SegmentView
 from everlog.commitlog.worker import Worker
 
 
+QUICK_NS = 400_000  # a commit that takes longer than this is left to the thread that commits
+QUICK_BYTES = 24 << 10  # and so is one of more than this
+
+
 def wall_clock_us() -> int:
     """The time of day, in microseconds since 1970."""
     return time.time_ns() // 1000
@@ -47,6 +51,7 @@ class ShardLog:
         self._lock: Lock | None = None
         self._workers: list[Worker] = []
         self._closed = False
+        self._usual_ns = 0  # how long a commit takes, lately
 
     @classmethod
     def open(
@@ -119,7 +124,9 @@ class ShardLog:
         upkeep.wake()
 
     def _commit_once(self) -> bool:
-        self._writing().step()
+        began = time.perf_counter_ns()
+        if self._writing().step():
+            self._took(time.perf_counter_ns() - began)
         return False  # who appended asks again: nothing is taken that nobody waits for
 
     def _announce(self, committed: int) -> None:
@@ -187,6 +194,27 @@ class ShardLog:
         """Ask that what has gathered be committed; returns at once."""
         if self._workers:
             self._workers[0].wake()
+
+    def commit_here(self) -> bool:
+        """Commit in this thread if that is likely to be quick, else leave it to the thread that commits.
+
+        Quick means that little has gathered, nobody is at it, and a commit took little time lately: then two changes
+        of thread cost more than they save.
+        """
+        committer = self._writing()
+        if self._usual_ns > QUICK_NS or committer.pending_bytes > QUICK_BYTES or not self._workers:
+            self.commit()
+            return False
+        began = time.perf_counter_ns()
+        if not committer.try_step():
+            self.commit()
+            return False
+        self._took(time.perf_counter_ns() - began)
+        return True
+
+    def _took(self, ns: int) -> None:
+        """A running mean over about eight commits; an estimate, so two threads may lose each other's."""
+        self._usual_ns += (ns - self._usual_ns) // 8
 
     def commit_step(self) -> bool:
         """Commit what has gathered now, in this thread; False when there was nothing."""

@@ -1,0 +1,148 @@
+"""Who gets a topic's messages."""
+
+from everlog.base import TopicTable
+from everlog.broker import audience
+from everlog.broker.audience import Audiences, combine
+from everlog.broker.groups import Group
+from everlog.sessions import Session, Subscribed
+from everlog.topics import parse_filter
+
+
+class Stage:
+    def __init__(self, max_topics=100):
+        self.table = TopicTable(0)
+        self.audiences = Audiences(self.table, max_topics)
+
+    def subscribe(self, session, text, **options):
+        options.setdefault("qos", 1)
+        self.audiences.subscribe(session, parse_filter(text), Subscribed(text, **options))
+
+    def unsubscribe(self, session, text):
+        return self.audiences.unsubscribe(session, parse_filter(text))
+
+    def number(self, topic):
+        found = self.table.intern(topic.encode())
+        self.audiences.extend()
+        place = self.audiences.column[4 * found : 4 * found + 4]
+        if place == audience.UNKNOWN:
+            self.audiences.resolve([found])
+        return int.from_bytes(self.audiences.column[4 * found : 4 * found + 4], "little")
+
+    def members(self, topic):
+        number = self.number(topic)
+        return self.audiences.members[number]
+
+    def sessions(self, topic):
+        return {member.session for member in self.members(topic)}
+
+
+def test_topics_with_the_same_subscribers_share_an_audience():
+    stage = Stage()
+    a, b = Session("a"), Session("b")
+    stage.subscribe(a, "t/#")
+    stage.subscribe(b, "t/1")
+    assert stage.number("t/2") == stage.number("t/3") != stage.number("t/1")
+    assert stage.number("nobody") == 0
+    assert stage.sessions("t/1") == {a, b}
+
+
+def test_a_change_is_seen_by_the_topics_that_it_matches_and_no_others():
+    stage = Stage()
+    a, b = Session("a"), Session("b")
+    stage.subscribe(a, "#")
+    before = stage.number("x"), stage.number("t/1")
+    stage.subscribe(b, "t/+")
+    assert stage.number("x") == before[0]
+    assert stage.sessions("t/1") == {a, b}
+    assert stage.unsubscribe(b, "t/+")
+    assert not stage.unsubscribe(b, "t/+")
+    assert stage.number("t/1") == before[1]
+
+
+def test_a_group_that_was_empty_for_a_while_is_another_group():
+    stage = Stage()
+    for _ in range(3):
+        session = Session("a")
+        stage.subscribe(session, "$share/g/t")
+        (group,) = stage.members("t")
+        assert isinstance(group, Group)
+        assert [delivery.session for delivery, _, _ in group.split(0, 1)] == [session]
+        stage.unsubscribe(session, "$share/g/t")
+        assert stage.members("t") == ()
+
+
+def test_overlapping_subscriptions_are_one_delivery():
+    found = combine(
+        [
+            Subscribed("a", 0, identifier=300),
+            Subscribed("+", 2, identifier=1, retain_as_published=True),
+            Subscribed("#", 1, identifier=1, no_local=True),
+        ]
+    )
+    assert found == (2, b"\x0b\x01\x0b\xac\x02", True, True)
+
+
+def test_own_messages_go_by_the_subscriptions_without_no_local():
+    stage = Stage()
+    session = Session("a")
+    stage.subscribe(session, "a/#", qos=2, no_local=True, identifier=1)
+    (hidden,) = stage.members("a/c")
+    assert (hidden.no_local, hidden.own) == (True, None)
+    stage.subscribe(session, "a/b", qos=0)
+    (mixed,) = stage.members("a/b")
+    assert (mixed.qos, mixed.identifiers, mixed.no_local) == (2, b"\x0b\x01", True)
+    assert (mixed.own.qos, mixed.own.identifiers) == (0, b"")
+    stage.subscribe(session, "a/b", qos=1)
+    (mixed,) = stage.members("a/b")
+    assert mixed.own.qos == 1
+
+
+def test_a_session_finds_its_delivery_alone_or_in_a_group():
+    stage = Stage()
+    a, b, c = Session("a"), Session("b"), Session("c")
+    stage.subscribe(a, "t")
+    stage.subscribe(b, "$share/g/t", qos=2)
+    topic = stage.table.intern(b"t")
+    assert stage.audiences.delivery_of(topic, a).qos == 1
+    assert stage.audiences.delivery_of(topic, b).qos == 2
+    assert stage.audiences.delivery_of(topic, c) is None
+    assert stage.audiences.delivery(stage.number("t"), b) is None
+
+
+def test_sessions_that_left_are_let_go_of(monkeypatch):
+    monkeypatch.setattr(audience, "_MAX_GONE", 10)
+    stage = Stage()
+    for number in range(100):
+        session = Session(str(number))
+        stage.subscribe(session, "t")
+        stage.number("t")
+        stage.unsubscribe(session, "t")
+    assert len(stage.audiences.members) < 30
+
+
+def test_too_many_audiences_are_made_anew(monkeypatch):
+    monkeypatch.setattr(audience, "_MAX_AUDIENCES", 8)
+    stage = Stage()
+    sessions = [Session(str(number)) for number in range(30)]
+    for number, session in enumerate(sessions):
+        stage.subscribe(session, f"t/{number}")
+        assert stage.sessions(f"t/{number}") == {session}
+    assert len(stage.audiences.members) <= 10
+    assert stage.sessions("t/3") == {sessions[3]}
+
+
+def test_a_table_that_begins_anew_is_followed():
+    stage = Stage()
+    session = Session("a")
+    stage.subscribe(session, "b")
+    assert stage.sessions("a") == set()
+    stage.table.reset()
+    assert stage.sessions("b") == {session}
+
+
+def test_a_topic_without_an_id_has_an_audience_too():
+    stage = Stage()
+    session = Session("a")
+    stage.subscribe(session, "t/+")
+    assert stage.audiences.number_of("t/x") == stage.number("t/y")
+    assert stage.audiences.number_of("other") == 0

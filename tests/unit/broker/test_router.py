@@ -1,0 +1,196 @@
+"""The router without a network: what is read from the log, and what happens when that is not as usual."""
+
+from tests.memorylog import MemoryLog
+
+from everlog.base import MessageColumns, TopicTable
+from everlog.broker.audience import Audiences
+from everlog.broker.keep import Keep
+from everlog.broker.router import Router
+from everlog.mqtt import Decoder, Publish, encode
+from everlog.sessions import Session, Subscribed
+from everlog.topics import parse_filter
+
+
+class Client:
+    """A sink that knows the payloads it was sent."""
+
+    def __init__(self, session):
+        self.held = 0
+        self.answered = []
+        self.payloads = []
+        self.ids = []
+        self.session = session
+        self._decoder = Decoder(MessageColumns(16), TopicTable(0), version=4, from_client=False)
+
+    def write(self, data):
+        for event in self._decoder.feed(data):
+            columns = event.columns
+            for row in range(event.start, event.stop):
+                place = slice(4 * row, 4 * row + 4)
+                start, end = (
+                    int.from_bytes(column[place], "little") for column in (columns.payload_starts, columns.payload_ends)
+                )
+                self.payloads.append(bytes(columns.source[start:end]).decode())
+                self.ids.append(int.from_bytes(columns.packet_ids[2 * row : 2 * row + 2], "little"))
+
+    def answer(self, data, count):
+        self.answered.append((data, count))
+
+
+class Stage:
+    def __init__(self, shards=1, manual=False, max_topics=1000):
+        self.log = MemoryLog(shards, manual)
+        self.table = TopicTable(0, max_topics)
+        self.audiences = Audiences(self.table)
+        self.keep = Keep(self.table, self.log.shard_of)
+        self.soon = []
+        self.router = Router(self.log, self.table, self.audiences, self.keep, self.soon.append, lambda: 1)
+        self.decoder = Decoder(MessageColumns(16), self.table, version=4)
+
+    def client(self, *filters, qos=1, inflight=100):
+        session = Session("c", expiry_s=100)
+        session.connected(4, inflight, 1 << 28, 0)
+        client = Client(session)
+        self.router.sinks[session] = client
+        for text in filters:
+            self.audiences.subscribe(session, parse_filter(text), Subscribed(text, qos))
+        return client
+
+    def publish(self, *payloads, topic="t", qos=1, sink=None, turn=True):
+        packets = [Publish(topic, one.encode(), qos, packet_id=7 if qos else 0) for one in payloads]
+        for run in self.decoder.feed(b"".join(encode(one, 4) for one in packets)):
+            self.router.publish(run, sink, b"ack" if sink else b"", len(packets))
+        if turn:
+            self.turn()
+
+    def turn(self):
+        while self.soon:
+            self.soon.pop(0)()
+
+    def ack(self, client, count=1 << 16):
+        session = client.session
+        for packet_id, _, _ in session.pending()[:count]:
+            session.window.forget(packet_id)
+        self.router.pump(session)
+
+
+def numbers(*bounds):
+    return [str(number) for number in range(*bounds)]
+
+
+def test_answers_wait_for_the_commit_and_keep_their_order():
+    stage = Stage(manual=True)
+    stage.keep.add("kept")
+    client = stage.client("#")
+    stage.publish("1", topic="kept", sink=client)
+    stage.publish("2", topic="free", sink=client)
+    assert (client.answered, client.payloads, client.held) == ([], ["2"], 2)
+    assert stage.router.held_bytes == 6
+    stage.log.commit_now()
+    stage.router.committed()
+    assert (len(client.answered), client.payloads, client.held, stage.router.held_bytes) == (2, ["2", "1"], 0, 0)
+
+
+def test_a_full_window_leaves_kept_messages_in_the_log():
+    stage = Stage()
+    stage.keep.add("#")
+    client = stage.client("t", inflight=3)
+    stage.publish(*numbers(5))
+    stage.publish(*numbers(5, 10))
+    assert client.payloads == numbers(3)
+    assert client.session.lag == {0: 3}
+    assert client.session.queued_bytes == 0
+    for seen in (6, 9, 10):
+        stage.ack(client)
+        assert client.payloads == numbers(seen)
+    assert client.session.lag == {}
+    stage.ack(client)
+    stage.publish("10")
+    assert client.payloads == numbers(11)
+
+
+def test_a_batch_that_goes_on_behind_what_is_routed_is_not_handed_over_twice():
+    stage = Stage()
+    stage.keep.add("#")
+    client = stage.client("t", inflight=2)
+    stage.publish(*numbers(4))
+    shard = stage.log.shards[0]
+    stage.publish(*numbers(4, 8), turn=False)
+    shard.commit_now()  # committed, and not routed yet
+    whole = stage.log.shards[0].batches
+    stage.ack(client)
+    stage.ack(client)
+    assert client.payloads == numbers(4)
+    assert whole[-1].end_offset == 8
+    stage.turn()
+    while len(client.payloads) < 8:
+        stage.ack(client)
+    assert client.payloads == numbers(8)
+
+
+def test_what_can_not_be_read_stops_nobody():
+    stage = Stage()
+    stage.keep.add("#")
+    client = stage.client("t", inflight=2)
+    stage.publish(*numbers(4))
+    stage.log.shards[0].batches.clear()
+    stage.ack(client)
+    assert client.session.lag == {}
+    stage.publish("4")
+    assert client.payloads == ["0", "1", "4"]
+    stage.publish("5", turn=False)
+    shard = stage.log.shards[0]
+    shard.commit_now()
+    shard.batches.clear()
+    stage.turn()
+    assert stage.router.routed == [6]
+    stage.ack(client)
+    stage.publish("6")
+    assert client.payloads == ["0", "1", "4", "6"]
+
+
+def test_a_full_table_of_topics_does_not_stop_what_is_in_the_log():
+    stage = Stage(max_topics=4)
+    stage.keep.add("#")
+    client = stage.client("t/+", "u", inflight=100)
+    for number in range(4):
+        stage.publish(str(number), topic=f"t/{number}")
+    stage.table.reset()
+    for number in range(4):
+        stage.publish(f"u{number}", topic=f"other/{number}")
+    client.session.lag[0] = 0
+    stage.router.pump(client.session)
+    assert client.payloads == numbers(4) * 2
+    assert client.session.lag == {}
+
+
+def test_messages_under_way_go_out_again_before_what_was_missed():
+    stage = Stage(shards=3)
+    stage.keep.add("#")
+    client = stage.client("#", inflight=5)
+    for number in range(9):
+        stage.publish(str(number), topic="t" * (1 + number % 3))
+    before = list(client.ids)
+    session = client.session
+    again = Client(session)
+    stage.router.sinks[session] = again
+    session.connected(4, 2, 1 << 28, 0)
+    stage.router.resume(session)
+    assert (again.payloads, again.ids) == (client.payloads[:2], before[:2])
+    while len(again.payloads) < 9:
+        stage.ack(again, 1)
+    assert again.payloads[:5] == client.payloads
+    assert again.ids[:5] == before
+    assert sorted(again.payloads) == numbers(9)
+
+
+def test_a_message_gone_from_the_log_is_given_up():
+    stage = Stage()
+    stage.keep.add("#")
+    client = stage.client("t")
+    stage.publish("0", "1")
+    stage.log.shards[0].batches.clear()
+    stage.router.resume(client.session)
+    assert client.session.inflight == 0
+    stage.publish("2")
+    assert client.payloads[-1] == "2"

@@ -1,0 +1,87 @@
+"""The window of messages under way; `tests/properties/test_window.py` has the rest."""
+
+import pytest
+from tests.twins import batch_of
+
+from everlog.base import AckRun, UsageError
+from everlog.mqtt import Publish, PublishWriter
+from everlog.sessions import Window
+
+
+@pytest.mark.parametrize("limit", [0, -1, 65_536])
+def test_a_limit_that_no_window_can_have_is_refused(limit):
+    with pytest.raises(UsageError):
+        Window(limit)
+
+
+def sent(window, count, qos=1, shard=0):
+    records = batch_of([Publish("t", b"", 2, packet_id=1)] * count)
+    writer = PublishWriter(4)
+    room = window.room()
+    first = window.next_id
+    writer.write(records, None, 0, count, qos, first, 0, False, room)
+    window.sent(writer, records, None, 0, shard)
+    return [(first - 1 + k) % 65_535 + 1 for k in range(writer.ids_used)]
+
+
+def acked(window, kind, *ids, reason=0):
+    return window.acked(AckRun(kind, b"".join(one.to_bytes(2, "little") for one in ids), bytes([reason]) * len(ids)))
+
+
+def test_ids_go_up_and_round():
+    window = Window(10)
+    window.restore([], 65_534)
+    assert sent(window, 4) == [65_534, 65_535, 1, 2]
+
+
+def test_the_exchange_of_a_qos_2_message():
+    window = Window(10)
+    (one,) = sent(window, 1, 2)
+    assert window.state(one) == 2
+    assert acked(window, 4, one) == b""
+    assert acked(window, 5, one) == one.to_bytes(2, "little")
+    assert window.state(one) == 3
+    assert acked(window, 7, one) == b""
+    assert (window.state(one), window.inflight) == (0, 0)
+
+
+def test_a_message_that_is_never_acknowledged_is_set_aside_and_its_id_passed_over():
+    window = Window(2)
+    (stuck,) = sent(window, 1)
+    used = []
+    for _ in range(65_600):
+        (one,) = sent(window, 1)
+        used.append(one)
+        acked(window, 4, one)
+    assert stuck in window.parked
+    assert stuck not in used
+    assert window.span <= 32
+    assert window.pending() == [(stuck, 1, 0)]
+
+
+def test_what_was_under_way_before_keeps_its_order_whatever_its_shard():
+    window = Window(10)
+    pending = [(7, 1, 3 << 56 | 1), (8, 2, 1), (9, 1, 2 << 56)]
+    window.restore(pending, 10)
+    sent(window, 1)
+    assert window.pending()[:3] == pending
+    assert window.packed()[:11] == b"\x07\x00\x01" + (3 << 56 | 1).to_bytes(8, "little")
+
+
+def test_a_lower_limit_counts_when_there_is_room_again():
+    window = Window(10)
+    ids = sent(window, 8)
+    window.limit = 3
+    assert window.room() == 0
+    acked(window, 4, *ids[:6])
+    assert window.room() == 1
+
+
+def test_forgetting_what_is_not_there_changes_nothing():
+    window = Window(10)
+    ids = sent(window, 3)
+    window.forget(99)
+    window.forget(ids[1])
+    window.forget(ids[1])
+    assert [one for one, _, _ in window.pending()] == [ids[0], ids[2]]
+    assert window.inflight == 2
