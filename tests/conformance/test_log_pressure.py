@@ -54,3 +54,16 @@ def test_a_log_that_refuses_an_append_ends_the_publisher_alone(stages: Callable[
     log.shards[0].append = append  # type: ignore[method-assign]
     other.send(Publish("kept", b"1", qos=1, packet_id=9))
     assert other.expect(Puback).packet_id == 9
+
+
+def test_a_subscription_begins_behind_what_was_published_before_it(stages: Callable[..., Stage]) -> None:
+    log = MemoryLog(manual=True)
+    stage = stages(log, keep=[("#", 0)])
+    publisher, subscriber = stage.connected("p"), stage.connected("s")
+    publisher.send(*(Publish("a/b", b"%d" % i) for i in range(5)))
+    stage.until(lambda: log.shards[0].end == 5)  # appended, and not yet committed
+    subscriber.subscribe("a/#")
+    publisher.send(*(Publish("a/b", b"%d" % i) for i in range(5, 8)))
+    stage.until(lambda: log.shards[0].end == 8)
+    stage.call(log.commit_now)
+    assert subscriber.payloads(3) == ["5", "6", "7"]

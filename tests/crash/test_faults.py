@@ -72,6 +72,7 @@ def test_a_failed_sync_is_not_tried_again() -> None:
     def fault(kind: str, path: str) -> int | None:
         if kind == "sync" and path.endswith(".log"):
             syncs.append(path)
+            append(log, numbered(1, 9))  # gathers while the group is written
             return errno.EIO
         return None
 

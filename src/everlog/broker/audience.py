@@ -6,6 +6,7 @@ exactly the topics that it matches become unknown again. Audience 0 is nobody.
 """
 
 from collections.abc import Iterable
+from typing import TypeAlias
 
 from everlog.base import TopicTable
 from everlog.broker.groups import Group
@@ -19,6 +20,7 @@ _MAX_AUDIENCES = 1 << 16  # beyond, all are forgotten and made anew as topics co
 _MAX_GONE = 4096  # so too when more subscriptions than this have gone: audiences hold on to the sessions they had
 
 Member = Delivery | Group
+Combined: TypeAlias = tuple[int, bytes, bool, bool, tuple[int, ...]]  # the fields of a Delivery, but for the session
 
 
 class Audiences:
@@ -144,18 +146,20 @@ def deliver(session: Session, subscribed: list[Subscribed]) -> Delivery:
     return delivery
 
 
-def _of_own(subscribed: list[Subscribed]) -> tuple[int, bytes, bool, bool] | tuple[()]:
+def _of_own(subscribed: list[Subscribed]) -> Combined | tuple[()]:
     """[MQTT-3.8.3-3] what the session published itself goes to it by the subscriptions without No Local alone."""
     others = [one for one in subscribed if not one.no_local]
     return combine(others) if others and len(others) < len(subscribed) else ()
 
 
-def combine(subscribed: list[Subscribed]) -> tuple[int, bytes, bool, bool]:
-    """[MQTT-3.3.4-3] [MQTT-3.3.4-4] overlapping subscriptions as one: highest QoS, every identifier."""
+def combine(subscribed: list[Subscribed]) -> Combined:
+    """[MQTT-3.3.4-3] [MQTT-3.3.4-4] overlapping subscriptions as one: highest QoS, every identifier, first begin."""
     identifiers = sorted({one.identifier for one in subscribed if one.identifier})
+    all_since = all(one.since for one in subscribed)
     return (
         max(one.qos for one in subscribed),
         encode_identifiers(identifiers),
         any(one.retain_as_published for one in subscribed),
         any(one.no_local for one in subscribed),
+        tuple(map(min, zip(*(one.since for one in subscribed), strict=True))) if all_since else (),
     )

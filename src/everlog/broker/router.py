@@ -228,6 +228,10 @@ class Router:
             for shard in tuple(session.lag):
                 self._catch_up(session, sink, shard)
 
+    def ends(self) -> tuple[int, ...]:
+        """Where a subscription that is made now begins in each shard."""
+        return tuple(shard.end for _, shard in self._shards)
+
     def _catch_up(self, session: Session, sink: Sink, shard: int) -> None:
         """Read on from where the session left the log; it is live again when it has reached what is routed."""
         log = self.log.shards[shard]
@@ -366,7 +370,9 @@ class Router:
                     self._push(Piece(records, rows, begin, end, delivery), shard, now)
                 continue
             session = member.session
-            if member.qos == 0 and not member.identifiers and not member.no_local and session.shares_runs(shard):
+            early = shard != NOT_KEPT and member.since and records.base_offset < member.since[shard]
+            alike = member.qos == 0 and not member.identifiers and not member.no_local and not early
+            if alike and session.shares_runs(shard):
                 key = (session.version, member.retain_as_published)
                 data = shared.get(key)
                 if data is None:
@@ -379,6 +385,11 @@ class Router:
 
     def _push(self, piece: Piece, shard: int, now: int) -> None:
         session = piece.delivery.session
+        since = piece.delivery.since
+        if since and shard != NOT_KEPT and piece.records.base_offset < since[shard]:
+            piece.skip_below(since[shard])  # what was published before the subscription
+            if piece.start == piece.stop:
+                return
         if self.moved is not None and session.kept:
             self.moved.add(session)
         if piece.delivery.no_local and (own := session.own(shard)):
@@ -434,7 +445,12 @@ class Router:
     def _push_in_order(self, records: Records, pieces: list[Mine], shard: int, now: int) -> None:
         """Rows of one session that came in several parts, merged; alike deliveries as one, others row by row."""
         if (
-            len({(d.qos, d.identifiers, d.retain_as_published, d if d.no_local else None) for d, _, _, _ in pieces})
+            len(
+                {
+                    (d.qos, d.identifiers, d.retain_as_published, d.since, d if d.no_local else None)
+                    for d, _, _, _ in pieces
+                }
+            )
             == 1
         ):
             merged = merge_rows(

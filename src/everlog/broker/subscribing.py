@@ -74,7 +74,13 @@ class Subscriber:
         if old is None and len(session.subscriptions) >= limits.subscriptions_per_client:
             raise PeerError(Reason.QUOTA_EXCEEDED, "too many subscriptions")
         subscribed = Subscribed(
-            asked.filter, asked.qos, asked.no_local, asked.retain_as_published, asked.retain_handling, identifier
+            asked.filter,
+            asked.qos,
+            asked.no_local,
+            asked.retain_as_published,
+            asked.retain_handling,
+            identifier,
+            broker.router.ends() if old is None else old.since,
         )
         session.subscriptions[asked.filter] = subscribed
         session.no_local += asked.no_local - (old.no_local if old is not None else False)

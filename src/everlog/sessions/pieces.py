@@ -1,7 +1,7 @@
 """Rows of a batch on their way to a session, and how they are delivered."""
 
 import builtins
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ class Delivery:
     """How messages of some topics go to one session: the sum of its subscriptions that match them.
 
     With `no_local` what the session published itself goes by `own`, or nowhere. `group` is the shared group that
-    chose the session, if one did.
+    chose the session, if one did. `since` is the offset in each shard that it begins at, if not from the start.
     """
 
     session: "Session"
@@ -27,6 +27,7 @@ class Delivery:
     identifiers: bytes = b""
     retain_as_published: bool = False
     no_local: bool = False
+    since: tuple[int, ...] = ()
     own: "Delivery | None" = None
     group: object | None = None
 
@@ -48,6 +49,11 @@ class Piece:
         if self.rows is None:
             return self.start
         return int.from_bytes(self.rows[4 * self.start : 4 * self.start + 4], "little")
+
+    def skip_below(self, offset: int) -> None:
+        """Leave out the rows below an offset."""
+        numbers = self.row_numbers()
+        self.start += bisect_left(range(len(numbers)), offset, key=lambda k: self.records.offset(numbers[k]))
 
     def row_numbers(self) -> Sequence[int]:
         """Every row that is left."""

@@ -79,7 +79,7 @@ def test_overlapping_subscriptions_are_one_delivery():
             Subscribed("#", 1, identifier=1, no_local=True),
         ]
     )
-    assert found == (2, b"\x0b\x01\x0b\xac\x02", True, True)
+    assert found == (2, b"\x0b\x01\x0b\xac\x02", True, True, ())
 
 
 def test_own_messages_go_by_the_subscriptions_without_no_local():

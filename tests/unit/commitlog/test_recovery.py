@@ -9,6 +9,7 @@ from tests.unit.commitlog.test_shard import DIRECTORY, opened
 from everlog.base import StorageError
 from everlog.commitlog import ShardLog, SimulatedDisk
 from everlog.commitlog.framing import FRAME_BYTES, HEADER_BYTES
+from everlog.commitlog.mark import read_marks
 
 LOG = f"{DIRECTORY}/{0:020d}.log"
 MARK = f"{DIRECTORY}/mark"
@@ -260,3 +261,52 @@ def test_offsets_that_were_seen_are_not_given_again_though_nothing_was_synced(du
         log = opened(disk, small(durability=durability))
         assert log.end >= 5
         assert append(log, numbered(1)) >= 5
+
+
+def test_the_mark_of_a_new_log_survives_a_crash() -> None:
+    for seed in range(20):
+        disk = SimulatedDisk(Random(seed))
+        opened(disk)
+        disk.crash()
+        _, survived = read_marks(disk.files()[MARK], MARK)
+        assert survived is not None
+        assert survived.salt != 0
+
+
+def test_a_sealed_segment_is_not_written_to_though_it_is_the_last() -> None:
+    disk = SimulatedDisk(Random(1))
+    log = opened(disk, small(segment_bytes=300))
+    for n in range(3):
+        commit(log, numbered(2, 2 * n))
+    while log.seal_step():
+        pass
+    log.close()
+    names = [name for name in disk.list(DIRECTORY) if name.endswith(".log")]
+    for suffix in (".log", ".idx"):
+        disk.unlink(f"{DIRECTORY}/{names[-1][:20]}{suffix}")
+    sealed = disk.files()[f"{DIRECTORY}/{names[-2]}"]
+    log = opened(disk, small(segment_bytes=300))
+    assert log.end == 6, "the mark knows"
+    commit(log, numbered(1, 6))
+    assert disk.files()[f"{DIRECTORY}/{names[-2]}"] == sealed
+
+
+def test_a_side_file_of_what_the_segment_was_before_a_merge_is_not_believed() -> None:
+    disk = SimulatedDisk(Random(1))
+    settings = small(segment_bytes=900, merge_below=50)
+    log = opened(disk, settings)
+    for n in range(3):
+        commit(log, numbered(1, n))
+    log.close()
+    before = disk.files()[LOG.replace(".log", ".idx")]
+    log = opened(disk, settings)
+    for n in range(3, 9):
+        commit(log, numbered(1, n))
+    found = rows(log)
+    while log.seal_step():
+        pass
+    assert log.statistics().merges == 1
+    log.close()
+    disk.put(LOG.replace(".log", ".idx"), before)
+    log = opened(disk, settings)
+    assert (rows(log), log.damage) == (found, [])
