@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -97,9 +96,8 @@ class Broker:
     def start(self) -> None:
         """Begin on the running event loop."""
         self._loop = loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
         self.time = loop.time
-        self.log.on_commit(lambda shard: self._wake(loop, self._committed))
+        self.log.on_commit(lambda shard: None if self.router.committing else self._wake(loop, self._committed))
         self.log.on_failure(lambda shard, error: self._wake(loop, partial(self._log_failed, error)))
         if self.persistence is not None:
             restore(self, self.persistence.tables)
@@ -135,8 +133,6 @@ class Broker:
         return self._loop.call_soon(call)
 
     def _wake(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-        if call == self._committed and threading.get_ident() == self._thread:
-            return  # a commit of the loop's own: the router looks by itself
         with contextlib.suppress(RuntimeError):  # the loop has ended while a commit was under way
             loop.call_soon_threadsafe(call)
 

@@ -66,6 +66,7 @@ class Router:
         self.routed = [shard.committed for shard in log.shards]
         self.held_bytes = 0
         self.max_unwritten_bytes = 64 << 20
+        self.committing = False  # the router will look by itself: nobody need tell it of a commit
         self.behind = False  # more waits to be written than should
         self.messages_in = 0
         self.messages_kept = 0
@@ -174,9 +175,11 @@ class Router:
             self._commit()
 
     def _commit(self) -> None:
+        self.committing = True
         for _, shard in self._shards:
             if shard.end > shard.committed:
                 shard.commit_here()
+        self.committing = False  # before the look at what is committed, so that no commit goes unseen
         self.committed()
 
     def log_failed(self) -> list[Sink]:
