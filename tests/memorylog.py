@@ -1,8 +1,10 @@
 """A log in memory behind the broker's port, committed at once or when the test says so."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from everlog.base import MessageColumns, RecordBuilder, Records, StorageError, TopicTable
+from everlog.store import Found, Lost, ReadResult
+from everlog.topics import Filter
 
 
 class MemoryShard:
@@ -59,6 +61,9 @@ class MemoryLog:
         self.committed_calls: list[Callable[[int], None]] = []
         self.failure_calls: list[Callable[[int, StorageError], None]] = []
 
+    def reader(self, filters: Iterable[Filter] | None) -> "MemoryReader":
+        return MemoryReader(self)
+
     def shard_of(self, topic: bytes) -> int:
         return len(topic) % len(self.shards)
 
@@ -73,3 +78,20 @@ class MemoryLog:
             shard.commit_now()
             for call in self.committed_calls:
                 call(number)
+
+
+class MemoryReader:
+    """Gives every record, whatever the filters: who asks must look at topics all the same."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        self._log = log
+
+    def read_shard(self, shard: int, offset: int, max_records: int, max_bytes: int) -> ReadResult:
+        found = []
+        for records in self._log.shards[shard].read(offset, max_bytes):
+            first = max(0, offset - records.base_offset)
+            found.append(Found(shard, records, None, first, records.count))
+            offset = records.end_offset
+        end = self._log.shards[shard].committed
+        lost = (Lost(shard, offset, end),) if offset < end else ()
+        return ReadResult(found, (end,), True, lost)

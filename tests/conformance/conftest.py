@@ -1,6 +1,7 @@
 """Brokers and clients for the conformance tests."""
 
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -12,7 +13,9 @@ from tests.brokers import RunningBroker
 from tests.conformance.rawclient import DEADLINE_S, RawClient
 from tests.memorylog import MemoryLog
 
+from everlog.commitlog import LogSettings
 from everlog.sessions import MemoryTables
+from everlog.store import LogStore
 
 
 class ServedBroker(RunningBroker):
@@ -27,10 +30,15 @@ class Stage:
 
     def __init__(self, log: MemoryLog | None = None, **settings: Any) -> None:
         self._stack = ExitStack()
+        self._below = ExitStack()
         self.now_us = 1_700_000_000_000_000
         if os.environ.get("EVERLOG_TEST_TABLES") == "1":  # the same answers, each after its change is stored
             settings.setdefault("tables", MemoryTables())
-        self.running = ServedBroker(log, now_us=lambda: self.now_us, **settings).__enter__()
+        self._store: LogStore | None = None
+        if os.environ.get("EVERLOG_TEST_STORE") == "1" and log is None:  # and after it is on disk
+            folder = self._below.enter_context(tempfile.TemporaryDirectory())
+            self._store = LogStore.open(folder, LogSettings(durability="flush"), shards=1)
+        self.running = ServedBroker(self._store or log, now_us=lambda: self.now_us, **settings).__enter__()
         self._stopped = False
         self.port = self.running.port
         self.broker = self.running.broker
@@ -69,8 +77,12 @@ class Stage:
         """Stop the broker; the clients stay to see it."""
         if not self._stopped:
             self._stopped = True
-            self.call(self.running.log.commit_now)
+            if self._store is None:
+                self.call(self.running.log.commit_now)
             self.running.__exit__()
+            if self._store is not None:
+                self._store.close()
+            self._below.close()
 
     def close(self) -> None:
         """The clients go, then the broker."""

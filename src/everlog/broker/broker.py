@@ -258,6 +258,7 @@ class Broker:
         """A session has no connection any more: nothing is handed to it, and others get what it shared."""
         self.subscriber.leave(session)
         self.router.sinks.pop(session, None)
+        self.router.readers.pop(session, None)
         self.router.hand_on(session.give_up_shared())
 
     def over_quota(self, session: Session) -> None:

@@ -1,9 +1,11 @@
 """What the broker asks of others: a log to keep messages in, and a connection to send to."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from everlog.base import MessageColumns, Records, StorageError, TopicTable
+from everlog.store import Reader
+from everlog.topics import Filter
 
 
 class Shard(Protocol):
@@ -43,6 +45,8 @@ class Log(Protocol):
     def shards(self) -> Sequence[Shard]: ...
 
     def shard_of(self, topic: bytes) -> int: ...
+
+    def reader(self, filters: Iterable[Filter] | None) -> Reader: ...
 
     def on_commit(self, call: Callable[[int], None]) -> None: ...  # called with the shard's number, from any thread
 

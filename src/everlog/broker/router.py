@@ -6,13 +6,14 @@ batches, and the gathered ones, are split by audience in one pass and written to
 Invariant: everything below `routed[shard]` has been handed to every live subscriber of that shard.
 """
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TypeAlias
 
-from everlog.base import MessageColumns, PublishRun, RecordBuilder, Records, TopicTable
+from everlog.base import MessageColumns, PublishRun, RecordBuilder, Records, TopicTable, gather
 from everlog.broker.audience import Audiences
 from everlog.broker.groups import Group
 from everlog.broker.keep import Keep
@@ -21,9 +22,12 @@ from everlog.broker.persistence import Persistence
 from everlog.broker.ports import Log, Sink
 from everlog.broker.redelivery import begin, send_again
 from everlog.sessions import NOT_KEPT, Delivery, Piece, Session, is_within
+from everlog.store import Found, Reader
+from everlog.topics import parse_filter
 
 _READ_BYTES = 4 << 20
 _PULL_BYTES = 256 << 10  # read at a time for one session that is behind
+_PULL_RECORDS = 8192
 _GATHERED_BYTES = 1 << 20  # gathered messages are routed at once beyond this
 _NO_NAME = 0xFFFFFFFF
 _GATHERED_TOPICS = 100_000  # the gathered batches' own names are forgotten beyond this
@@ -71,6 +75,7 @@ class Router:
         self.messages_in = 0
         self.messages_kept = 0
         self.sinks: dict[Session, Sink] = {}
+        self.readers: dict[Session, tuple[tuple[str, ...], Reader]] = {}  # of sessions that are behind
         self.on_over_quota: Callable[[Session], None] = lambda session: None
         self._soon = soon
         self._shards = list(enumerate(log.shards))
@@ -237,33 +242,42 @@ class Router:
 
     def _catch_up(self, session: Session, sink: Sink, shard: int) -> None:
         """Read on from where the session left the log; it is live again when it has reached what is routed."""
-        log = self.log.shards[shard]
         while session.ready and shard in session.lag:
             at = session.lag[shard]
             if at >= self.routed[shard]:
                 del session.lag[shard]  # nothing was routed between this line and the last read: no gap, no repeat
+                if not session.lag:
+                    self.readers.pop(session, None)
                 return
-            before = at
-            for records in log.read(at, _PULL_BYTES):
-                at = self._hand_over(session, sink, records, at, shard)
-                session.lag[shard] = at
-                if at < records.end_offset or not session.ready:
-                    break
-                if at >= self.routed[shard]:
-                    break
-            else:
-                if at == before:  # the log does not have it any more
-                    session.lag[shard] = self.routed[shard]
-                    continue
-            if at == before:
+            result = self._reader_of(session).read_shard(shard, at, _PULL_RECORDS, _PULL_BYTES)
+            session.counters.lost += sum(lost.to_offset - lost.from_offset for lost in result.lost)
+            if not all(self._hand_over(session, found, shard) for found in result.batches):
+                return  # the session is full, and has said where it stopped
+            session.lag[shard] = min(result.positions[0], self.routed[shard])
+            if session.lag[shard] == at:
                 return
 
-    def _hand_over(self, session: Session, sink: Sink, records: Records, at: int, shard: int) -> int:
-        """The rows of a batch that are the session's, from an offset on; the offset that it stopped at."""
+    def _reader_of(self, session: Session) -> Reader:
+        """The session's reader of what its own filters match, kept while it is behind."""
+        texts = tuple(session.subscriptions)
+        known = self.readers.get(session)
+        if known is None or known[0] != texts:
+            filters = [flt for flt in map(parse_filter, texts) if flt.group is None]
+            known = self.readers[session] = (texts, self.log.reader(filters))
+        return known[1]
+
+    def _hand_over(self, session: Session, found: Found, shard: int) -> bool:
+        """Give a session rows of the log; False when it could not take all, and has noted where it stopped."""
+        records, first, stop = found.records, found.start, found.stop
+        if found.rows is not None:
+            records = gather([(records, found.rows[4 * first : 4 * stop])], True)
+            first, stop = 0, records.count
         routed = self.routed[shard]  # a batch may go on behind it, where live subscribers are handed it later
-        parts = self._split(records, max(0, at - records.base_offset), max(0, routed - records.base_offset))
+        if records.end_offset > routed:
+            stop = bisect_left(range(stop), routed, first, key=records.offset)
+        parts = self._split(records, first, stop)
         now = self.now_us()
-        del session.lag[shard]  # so that the session takes them; it sets it again where it stops
+        session.lag.pop(shard, None)  # so that the session takes them; it sets it again where it stops
         mine = [
             (delivery, rows, start, stop)
             for number, rows, start, stop in parts
@@ -274,7 +288,7 @@ class Router:
             self._push(Piece(records, rows, start, stop, delivery), shard, now)
         elif mine:
             self._push_in_order(records, mine, shard, now)
-        return session.lag.get(shard, min(records.end_offset, routed))
+        return shard not in session.lag
 
     # The way out
 

@@ -40,6 +40,7 @@ class Counters:
     sent: int = 0
     dropped: int = 0
     expired: int = 0
+    lost: int = 0  # offsets that the log did not have any more when the session asked for them
 
 
 @dataclass(eq=False, slots=True)
