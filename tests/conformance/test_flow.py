@@ -2,9 +2,22 @@
 
 import pytest
 from tests.conformance.clause import clauses
+from tests.memorylog import MemoryLog
 
 from everlog.broker.limits import Limits
-from everlog.mqtt import Connack, Disconnect, Properties, Puback, Pubcomp, Publish, Pubrec, Pubrel, Reason, encode
+from everlog.mqtt import (
+    Connack,
+    Connect,
+    Disconnect,
+    Properties,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Reason,
+    encode,
+)
 
 
 @clauses("MQTT-3.3.4-9 MQTT-4.9.0-1 MQTT-4.9.0-2")
@@ -76,8 +89,6 @@ def test_qos_0_messages_keep_their_place_behind_a_full_window(stages, kept):
 @clauses("MQTT-3.3.4-7")
 @pytest.mark.parametrize("qos", [1, 2])
 def test_a_client_over_our_receive_maximum_is_disconnected(stages, qos):
-    from tests.memorylog import MemoryLog
-
     stage = stages(MemoryLog(manual=True), limits=Limits(receive_maximum=5), keep=[("#", 0)])
     client = stage.connected("c")
     client.send(*(Publish("a", b"x", qos, packet_id=number + 1) for number in range(5)))
@@ -366,8 +377,6 @@ def test_a_client_that_can_take_no_connack_gets_none(stage):
 
 
 def encode_connect_with_maximum(size):
-    from everlog.mqtt import Connect
-
     return encode(Connect(5, "c", properties=Properties(maximum_packet_size=size)), 5)
 
 

@@ -161,3 +161,33 @@ def test_a_directory_that_can_not_be_opened_says_so_and_releases_its_lock() -> N
         opened(disk)
     healed(disk)
     opened(disk).close()
+
+
+@pytest.mark.parametrize("durability", ["memory", "flush", "fsync"])
+@pytest.mark.parametrize(("kind", "suffix"), [("sync", ".log"), ("sync", "mark"), ("write", "mark")])
+def test_a_close_that_fails_says_so_and_does_not_pretend_to_be_clean(durability: str, kind: str, suffix: str) -> None:
+    disk = SimulatedDisk(Random(1))
+    log = opened(disk, durability=durability)
+    commit(log, numbered(3))
+    failing(disk, kind, suffix, errno.EIO)
+    with pytest.raises(StorageError, match="failed"):
+        log.close()
+    log.close()
+    with pytest.raises(StorageError):
+        append(log, numbered(1))
+    healed(disk)
+    again = opened(disk, durability=durability)
+    assert [row[0] for row in rows(again)] == [0, 1, 2]
+    assert again.end >= 3
+    again.close()
+
+
+def test_records_that_a_close_can_not_commit_are_reported() -> None:
+    disk = SimulatedDisk(Random(1))
+    log = opened(disk)
+    commit(log, numbered(3))
+    append(log, numbered(1, 3))
+    failing(disk, "write", ".log", errno.ENOSPC)
+    with pytest.raises(StorageError, match="No space left"):
+        log.close()
+    assert log.committed == 3

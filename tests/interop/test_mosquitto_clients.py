@@ -34,7 +34,8 @@ class Sub:
     def __enter__(self) -> "Sub":
         self.process = subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         while self._broker.call(lambda: self._broker.broker.metrics.subscribes) == self._before:
-            assert self.process.poll() is None, self.process.stderr.read()
+            if self.process.poll():  # one that has got all it wanted ends with 0, and has subscribed
+                raise AssertionError(self.process.communicate()[1])
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -106,7 +106,7 @@ class Committer:
         try:
             self._commit(group)
         except OSError as error:
-            self._fail_writing(error)
+            self.fail_writing(error)
         return True
 
     def _commit(self, group: list[Placed]) -> None:
@@ -152,7 +152,7 @@ class Committer:
             try:
                 self._writer.publish()
             except OSError as error:
-                self._fail_writing(error)
+                self.fail_writing(error)
 
     def roll(self) -> None:
         """Begin a new, empty segment now, unless the last one is empty or something waits to be written."""
@@ -168,7 +168,7 @@ class Committer:
                 self._writer.begin(base, table, [])
                 self._writer.publish()
             except OSError as error:
-                self._fail_writing(error)
+                self.fail_writing(error)
                 return
             self.completed(before)
 
@@ -197,7 +197,8 @@ class Committer:
     def _settled(self, offset: int) -> bool:
         return self.committed >= offset or self.failure is not None or self.closed
 
-    def _fail_writing(self, error: OSError) -> None:
+    def fail_writing(self, error: OSError) -> None:
+        """A write or a sync failed."""
         self.fail(f"writing to {self._writer.directory} failed: {error}", error)
 
     def fail(self, message: str, cause: BaseException) -> None:
@@ -225,5 +226,7 @@ class Committer:
                 if self.failure is None:
                     self._writer.publish()
                     self._writer.mark.keep(replace(self._writer.current(), reserved=self.committed, synced=True))
+            except OSError as error:
+                self.fail_writing(error)
             finally:
                 self._writer.mark.close()

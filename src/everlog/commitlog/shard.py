@@ -26,7 +26,6 @@ from everlog.commitlog.upkeep import Upkeep
 from everlog.commitlog.views import SegmentView
 from everlog.commitlog.worker import Worker
 
-
 QUICK_NS = 400_000  # a commit that takes longer than this is left to the thread that commits
 QUICK_BYTES = 24 << 10  # and so is one of more than this
 
@@ -307,14 +306,23 @@ class ShardLog:
             worker.stop()
         try:
             if self._committer is not None and self._upkeep is not None:
-                while self._committer.step():
-                    pass
-                self._upkeep.checkpoint()
-                self._committer.finish()
-        except OSError as error:
-            raise StorageError(f"closing {self._catalog.directory} failed: {error}") from error
-        finally:
+                self._finish(self._committer, self._upkeep)
             if self._follower is not None:
                 self._follower.close()
+        finally:
             if self._lock is not None:
                 self._lock.release()
+
+    def _finish(self, committer: Committer, upkeep: Upkeep) -> None:
+        """Make all that was appended durable; the failure if it can't be, unless that is known already."""
+        failed_before = committer.failure is not None
+        try:
+            while committer.step():
+                pass
+            upkeep.checkpoint()
+        except OSError as error:
+            committer.fail_writing(error)
+        finally:
+            committer.finish()
+        if committer.failure is not None and not failed_before:
+            raise committer.failure

@@ -45,6 +45,8 @@ def test_written_and_not_yet_synced_is_not_seen() -> None:
             disk.fault = lambda kind, path: None
             seen.append(reader.refresh())
             assert len(rows(reader)) == 2
+            assert reader.segments()[0].end_offset == 2
+            assert len(reader.segments()[0].batches()) == 1
 
     disk.fault = look
     commit(log, numbered(2, 2))

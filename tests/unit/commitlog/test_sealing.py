@@ -166,3 +166,33 @@ def test_a_merged_batch_is_what_one_append_would_have_made() -> None:
     (records,) = log.segments()[0].read(0, 1)
     builder.append(to_columns(numbered(records.count), table), 0, records.count, 1, table)
     assert bytes(records.data[records.start :][: records.size]) == builder.take(0).to_bytes()
+
+
+def test_a_batch_found_damaged_while_sealing_stops_the_merge_and_nothing_else() -> None:
+    for row in range(3):
+        disk = SimulatedDisk(Random(1))
+        log = opened(disk, small(segment_bytes=500, merge_below=50))
+        for n in range(8):
+            commit(log, numbered(1, n, topics=1))
+        assert len(log.segments()[0].batches()) == 3
+        kept = [found for found in rows(log) if found[0] != row]
+        position = log.segments()[0].batches().positions[row]
+        inode = disk._names[FIRST + ".log"]
+        inode.seen[position + 70] ^= 1
+        inode.durable[position + 70] ^= 1
+        before = disk.files()[FIRST + ".log"]
+        seal(log)
+        assert log.failure is None
+        assert disk.files()[FIRST + ".log"] == before
+        assert rows(log) == kept
+        assert [(damage.position, damage.from_offset) for damage in log.damage] == [(position, row)]
+        log.close()
+        assert rows(opened(disk)) == kept
+
+
+def test_a_segment_that_was_removed_is_not_sealed() -> None:
+    disk = SimulatedDisk(Random(1))
+    log = filled(disk, retention_bytes=1)
+    log.run_retention(0)
+    assert not log.seal_step()
+    assert disk.list(DIRECTORY) == [f"{log.start:020d}.log", "mark"]

@@ -36,6 +36,15 @@ def test_readers_see_only_what_is_committed() -> None:
     assert rows(log) == [(n, b"t/%d" % n, b"payload %d" % n) for n in range(3)]
 
 
+def test_a_batch_that_is_written_and_not_yet_published_is_not_read() -> None:
+    log = opened()
+    commit(log, numbered(2))
+    commit(log, numbered(2, 2))
+    assert log._committer is not None
+    log._committer.committed = 2
+    assert [row[0] for row in rows(log)] == [0, 1]
+
+
 def test_properties_flags_and_times_come_back() -> None:
     log, table = opened(), TopicTable()
     log.append(to_columns(numbered(1), table, EXPIRY), 0, 1, 77, table)
