@@ -7,7 +7,7 @@ published stays readable, everything else is refused.
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from everlog.base import MessageColumns, Records, StorageError, TopicTable, Unavailable
 from everlog.commitlog.catalog import Segment
@@ -29,6 +29,14 @@ class CommitCounts:
     batches: int = 0
     records: int = 0
     bytes: int = 0
+
+    def add(self, batches: list[Records]) -> None:
+        """Another group."""
+        self.groups += 1
+        self.batches += len(batches)
+        for records in batches:
+            self.records += records.count
+            self.bytes += records.size
 
 
 class Committer:
@@ -113,7 +121,7 @@ class Committer:
         writer = self._writer
         end = group[-1].records.base_offset + group[-1].records.count
         if self._durability != "fsync" and end > writer.mark.reserved:
-            writer.mark.keep(replace(writer.current(), reserved=end + RESERVE))
+            writer.mark.keep(writer.current()._replace(reserved=end + RESERVE))
         if self._durability == "memory":
             self._publish([placed.records for placed in group], end)
         while group:
@@ -122,8 +130,11 @@ class Committer:
             group = group[len(batches) :]
             before = writer.segment
             writer.write(base, batches)
+            size = 0
+            for records in batches:
+                size += records.size
             with self._gate:
-                self._gathering.written(sum(records.size for records in batches))
+                self._gathering.written(size)
             if self._durability == "memory":
                 self._tail.trim(writer.written)
             else:
@@ -137,11 +148,7 @@ class Committer:
         self.committed = committed
         self._waiters.wake(committed)
         self.announce(committed)
-        counts = self.counts
-        counts.groups += 1
-        counts.batches += len(batches)
-        counts.records += sum(records.count for records in batches)
-        counts.bytes += sum(records.size for records in batches)
+        self.counts.add(batches)
 
     def remark(self) -> None:
         """Tell readers that segments were merged or removed."""
@@ -225,7 +232,7 @@ class Committer:
             try:
                 if self.failure is None:
                     self._writer.publish()
-                    self._writer.mark.keep(replace(self._writer.current(), reserved=self.committed, synced=True))
+                    self._writer.mark.keep(self._writer.current()._replace(reserved=self.committed, synced=True))
             except OSError as error:
                 self.fail_writing(error)
             finally:

@@ -7,6 +7,8 @@ the next frame is found by looking for one.
 
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 import crc32c
 
@@ -23,6 +25,7 @@ AFTER_SYNC = 0x80000000  # frame flag, beside the count: all before this frame w
 
 _COPY = struct.Struct("<4sHHQQQQ20sI")
 _FRAME = struct.Struct("<4sIQQII")
+_FRAME_HEAD = struct.Struct("<4sI")
 _FRAME_BODY = struct.Struct("<QQII")
 _SALT = struct.Struct("<Q")
 
@@ -70,22 +73,20 @@ def read_header(data: bytes, path: str) -> SegmentHeader | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """What stands before a batch: where, which offsets, how many bytes follow."""
+class Frame(NamedTuple):
+    """What stands before a batch: where, which offsets, how many bytes follow. A tuple: one is made for each commit."""
 
     position: int
     base_offset: int
     size: int
-    count: int
+    records: int
     after_sync: bool
 
     def to_bytes(self, salt: int) -> bytes:
         """The frame as it is written."""
-        body = _FRAME_BODY.pack(
-            self.position, self.base_offset, self.size, self.count | (AFTER_SYNC if self.after_sync else 0)
-        )
-        return FRAME_MAGIC + struct.pack("<I", _check(body, salt)) + body
+        count = self.records | AFTER_SYNC if self.after_sync else self.records
+        body = _FRAME_BODY.pack(self.position, self.base_offset, self.size, count)
+        return _FRAME_HEAD.pack(FRAME_MAGIC, crc32c.crc32c(body, _salted(salt))) + body
 
     @property
     def end(self) -> int:
@@ -98,7 +99,11 @@ def read_frame(data: bytes, start: int, position: int, salt: int) -> Frame | Non
     if len(data) - start < FRAME_BYTES:
         return None
     magic, check, at, base, size, count = _FRAME.unpack_from(data, start)
-    if magic != FRAME_MAGIC or at != position or check != _check(data[start + 8 : start + FRAME_BYTES], salt):
+    if (
+        magic != FRAME_MAGIC
+        or at != position
+        or check != crc32c.crc32c(data[start + 8 : start + FRAME_BYTES], _salted(salt))
+    ):
         return None
     return Frame(at, base, size, count & ~AFTER_SYNC, bool(count & AFTER_SYNC))
 
@@ -113,5 +118,6 @@ def find_frame(data: bytes, start: int, position: int, salt: int) -> Frame | Non
     return None
 
 
-def _check(body: bytes, salt: int) -> int:
-    return int(crc32c.crc32c(body, crc32c.crc32c(_SALT.pack(salt))))
+@lru_cache(16)
+def _salted(salt: int) -> int:
+    return int(crc32c.crc32c(_SALT.pack(salt)))

@@ -4,8 +4,9 @@ Owned by the log and used under its lock. A batch's place is decided when it is 
 its segment's own. Invariant: the closed batches, and the open one behind them, have the offsets up to `end`.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
+from everlog.base import HEADER_BYTES as BATCH_HEADER_BYTES
 from everlog.base import MessageColumns, RecordBuilder, Records, TopicTable, Unavailable
 from everlog.commitlog.framing import FRAME_BYTES, HEADER_BYTES
 from everlog.commitlog.settings import LogSettings
@@ -13,9 +14,8 @@ from everlog.commitlog.settings import LogSettings
 SPAN_US = 0xFFFFFFFF  # a batch's times are 32-bit distances from its first
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """A closed batch and the segment it goes into."""
+class Placed(NamedTuple):
+    """A closed batch and the segment it goes into. A tuple: one is made for each commit."""
 
     records: Records
     segment: int  # base offset
@@ -50,7 +50,7 @@ class Gathering:
     @property
     def pending_bytes(self) -> int:
         """How many bytes were appended and are not yet written."""
-        return self.in_flight_bytes + self._closed_bytes + (self._builder.size if self._builder.count else 0)
+        return self.in_flight_bytes + self._closed_bytes + self._builder.size - BATCH_HEADER_BYTES
 
     def append(
         self,

@@ -7,7 +7,7 @@ have been given out by a log that does not sync each commit.
 """
 
 import struct
-from dataclasses import astuple, dataclass, replace
+from typing import NamedTuple
 
 import crc32c
 
@@ -20,12 +20,15 @@ SLOT_BYTES = 72
 SLOT_SPACING = 512  # one slot a sector: writing one never touches another
 MARK_BYTES = 2 * SLOT_SPACING + SLOT_BYTES
 
-_SLOT = struct.Struct("<4sHHQQQQQQQII")
+_SLOT = struct.Struct("<4sHHQQQQQQQI")
+_CHECK = struct.Struct("<I")
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """Offsets below `committed` are committed; they end at `position` of the segment that begins at `segment`."""
+class Mark(NamedTuple):
+    """Offsets below `committed` are committed; they end at `position` of the segment that begins at `segment`.
+
+    A tuple: one is made for each commit.
+    """
 
     sequence: int = 0
     committed: int = 0
@@ -38,17 +41,16 @@ class Mark:
 
     def to_bytes(self) -> bytes:
         """One slot."""
-        *numbers, synced = astuple(self)
-        body = _SLOT.pack(MAGIC, VERSION, synced, *numbers, 0, 0)[:-4]
-        return body + struct.pack("<I", crc32c.crc32c(body))
+        body = _SLOT.pack(MAGIC, VERSION, self.synced, *self[:-1], 0)
+        return body + _CHECK.pack(crc32c.crc32c(body))
 
 
 def read_slot(data: bytes, slot: int, path: str) -> Mark | None:
     """The mark in a slot, None when it is not whole; an unknown version is refused."""
     raw = data[SLOT_SPACING * slot : SLOT_SPACING * slot + SLOT_BYTES]
-    if len(raw) < SLOT_BYTES or raw[:4] != MAGIC or crc32c.crc32c(raw[:-4]) != struct.unpack("<I", raw[-4:])[0]:
+    if len(raw) < SLOT_BYTES or raw[:4] != MAGIC or crc32c.crc32c(raw[:-4]) != _CHECK.unpack(raw[-4:])[0]:
         return None
-    _, version, synced, sequence, committed, segment, position, layout, reserved, salt, _, _ = _SLOT.unpack(raw)
+    _, version, synced, sequence, committed, segment, position, layout, reserved, salt, _ = _SLOT.unpack_from(raw)
     if version != VERSION:
         raise StorageError(f"{path}: mark version {version} is not known", hint="open it with a newer Everlog")
     return Mark(sequence, committed, segment, position, layout, reserved, salt, bool(synced))
@@ -73,7 +75,7 @@ class MarkFile:
     def keep(self, mark: Mark) -> None:
         """Make a mark survive a crash: synced, beside the last one that was."""
         sequence = self._durable.sequence + 1
-        kept = replace(mark, sequence=sequence, salt=self.salt)
+        kept = mark._replace(sequence=sequence, salt=self.salt)
         self._file.commit_at(SLOT_SPACING * (1 + sequence % 2), [kept.to_bytes()])  # never over the last one
         self._durable = kept
 

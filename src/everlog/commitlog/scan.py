@@ -67,7 +67,7 @@ class Scan:
             return self._unframed(at, limit)
         data = self._bytes(at + FRAME_BYTES, frame.size, limit)
         records = self._opened(data, frame.base_offset)
-        if len(data) == frame.size and records is not None and records.count == frame.count and records.verify():
+        if len(data) == frame.size and records is not None and records.count == frame.records and records.verify():
             if frame.base_offset < self.offset:
                 self._suspect(at, "a batch has offsets that an earlier one has", self.offset)
             else:
@@ -75,7 +75,7 @@ class Scan:
             return frame.end
         if records is not None and records.verify_columns():
             self._named.append(records)
-        self._suspect(at, "a batch fails its check", frame.base_offset + frame.count)
+        self._suspect(at, "a batch fails its check", frame.base_offset + frame.records)
         return frame.end
 
     def _unframed(self, at: int, limit: int) -> int:

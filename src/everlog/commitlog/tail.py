@@ -29,7 +29,8 @@ class Tail:
                 self._batches.append(records)
                 self._bases.append(records.base_offset)
                 self.bytes += records.size
-        self.trim(written)
+        if self.bytes > self.limit_bytes:
+            self.trim(written)
 
     def trim(self, written: int) -> None:
         """Drop what is above the limit and written."""

@@ -26,7 +26,9 @@ class Waiters:
                     self._waiting.remove(entry)
 
     def wake(self, committed: int | None = None) -> None:
-        """Wake those whose offset is committed; without an offset, all."""
+        """Wake those whose offset is committed; without an offset, all. What they look at has been set before."""
+        if not self._waiting:
+            return
         with self._guard:
             if committed is None:
                 woken, self._waiting = self._waiting, []

@@ -1,13 +1,13 @@
 """Both twins of the load generator's kernels, and a stream of deliveries to check.
 
-The decoder between them is always the one that `import everlog` gives: columns and runs look the same to both twins.
+Each twin has the decoder of its own kind: they tell runs by their classes.
 """
 
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from tests.twins import AMBIENT, COMPILED, PURE, Twin, _load, _load_interpreted
+from tests.twins import COMPILED, PURE, Twin, _load, _load_interpreted
 
 from everlog.bench.load.options import Naming, filler_of, head_of
 
@@ -19,7 +19,7 @@ NAMES = ("figures", "sender", "checker", "link")
 
 def _twin(base: Twin, modules: dict[str, Any]) -> SimpleNamespace:
     load = {name: modules[f"everlog.bench.load.{name}"] for name in NAMES}
-    return SimpleNamespace(name=base.name, base=AMBIENT, **load)
+    return SimpleNamespace(name=base.name, base=Twin(base.name, modules), **load)
 
 
 TWINS = [
@@ -75,4 +75,4 @@ def feed(
         check.take(event, now_ns)
 
 
-__all__ = ["AMBIENT", "FILLER", "NAMING", "RUN", "TWINS", "checker", "feed", "names_of", "packets", "sender"]
+__all__ = ["FILLER", "NAMING", "RUN", "TWINS", "checker", "feed", "names_of", "packets", "sender"]

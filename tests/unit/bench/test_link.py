@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from tests.unit.bench.kernels import NAMING, TWINS, checker, names_of, packets, sender
 
-from everlog.base import MessageColumns, TopicTable
 from everlog.bench.load.link import CONTROL, GONE
-from everlog.mqtt import Decoder, Pingresp
+from everlog.mqtt import Pingresp
 
 
 @pytest.fixture(params=TWINS, ids=names_of)
@@ -20,9 +19,10 @@ def wire(request: pytest.FixtureRequest) -> Iterator[SimpleNamespace]:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)
-        table = TopicTable()
+        base = twin.base
+        table = base.TopicTable()
         table.intern(NAMING.topic(0, 0).encode())
-        decoder = Decoder(MessageColumns(8), table, version=4, from_client=False)
+        decoder = base.Decoder(base.MessageColumns(8), table, version=4, from_client=False)
         tally = twin.figures.Tally()
         link = twin.link.Link(ours.fileno(), decoder, bytearray(1000), tally)
         yield SimpleNamespace(twin=twin, link=link, theirs=theirs, tally=tally)

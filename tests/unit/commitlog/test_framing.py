@@ -14,7 +14,7 @@ from everlog.commitlog.framing import (
 )
 
 HEADER = SegmentHeader(base_offset=(1 << 64) - 1, created_us=5, salt=(1 << 64) - 3, generation=7, flags=1)
-FRAME = Frame(position=4096, base_offset=1 << 63, size=0x7FFFFFFF, count=0x7FFFFFFF, after_sync=True)
+FRAME = Frame(position=4096, base_offset=1 << 63, size=0x7FFFFFFF, records=0x7FFFFFFF, after_sync=True)
 
 
 def test_a_header_comes_back_as_it_was_written() -> None:
