@@ -41,7 +41,7 @@ class Broker:
     def __init__(
         self,
         log: Log,
-        limits: Limits = Limits(),
+        limits: Limits | None = None,
         security: Security | None = None,
         *,
         keep: list[tuple[str, int]] | None = None,
@@ -49,6 +49,7 @@ class Broker:
         tables: SessionTables | None = None,
         now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
+        limits = limits or Limits()
         self.log = log
         self.limits = limits
         self.metrics = Metrics()
@@ -113,20 +114,22 @@ class Broker:
             if shard.end > shard.committed:
                 shard.commit()
         deadline = self.time() + 10
-        while self.router.held_bytes and self.time() < deadline:
-            await asyncio.sleep(0.005)
+        await self._until(lambda: not self.router.held_bytes, deadline)
         if self.persistence is not None:
             await self.persistence.flush(deadline - self.time())  # so that no answer is held any more
         for connection in [*self.clients.connections.values(), *self._pending]:
             connection.close(reason, "server is shutting down")
-        while (self.clients.connections or self._pending) and self.time() < deadline:
-            await asyncio.sleep(0.005)
+        await self._until(lambda: not (self.clients.connections or self._pending), deadline)
         if self._sweeper is not None:
             self._sweeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._sweeper
         if self.persistence is not None:
             await self.persistence.stop()
+
+    async def _until(self, condition: Callable[[], bool], deadline: float) -> None:
+        while not condition() and self.time() < deadline:  # noqa: ASYNC110 - only at the end, where it may poll
+            await asyncio.sleep(0.005)
 
     def _soon(self, call: Callable[[], None]) -> object:
         assert self._loop is not None

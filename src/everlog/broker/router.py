@@ -452,7 +452,7 @@ class Router:
                         mine.setdefault(delivery.session, []).append((delivery, rows, begin, end))
                 else:
                     mine.setdefault(member.session, []).append((member, rows, start, stop))
-        for session, pieces in mine.items():
+        for pieces in mine.values():
             if len(pieces) == 1:
                 delivery, rows, start, stop = pieces[0]
                 self._push(Piece(records, rows, start, stop, delivery), shard, now)
@@ -489,15 +489,10 @@ class Router:
 
     def _names_of(self, table: TopicTable) -> _Names:
         """The map from a batch table's topic ids to the broker's, kept for the few tables in use."""
-        for place, names in enumerate(self._names):
-            if names.table is table:
-                break
-        else:
-            place, names = 0, _Names(table, -1, bytearray())
-            self._names.insert(0, names)
-            del self._names[8:]
-        if place:
-            self._names.insert(0, self._names.pop(place))
+        names = self._names[0] if self._names else None
+        if names is None or names.table is not table:
+            names = next((one for one in self._names if one.table is table), None) or _Names(table, -1, bytearray())
+            self._names = [names, *(one for one in self._names if one is not names)][:8]
         if names.generation != self.table.generation:
             names.generation = self.table.generation
             names.column = bytearray()

@@ -45,8 +45,8 @@ class PublishWriter:
     """Writes PUBLISH packets for one subscriber (or, at QoS 0 and without aliases, for all of one version).
 
     `identifiers` is the encoded run of Subscription Identifier properties. After each `write`, `next_id` is the
-    packet id that comes after the `ids_used`, `written` and `left_out` count records. With `max_aliases` each topic goes
-    to the alias that its id selects, so an alias may change hands but the table never grows.
+    packet id that comes after the `ids_used`, `written` and `left_out` count records. With `max_aliases` each topic
+    goes to the alias that its id selects, so an alias may change hands but the table never grows.
     """
 
     def __init__(
