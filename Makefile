@@ -62,8 +62,9 @@ fuzz: .venv/.all
 	tools/fuzz $(FUZZ_SECONDS)
 
 lock: .venv/.all
-	$(BIN)/pip-compile -q --strip-extras --all-extras --all-build-deps --allow-unsafe --no-header --no-annotate \
-	    --no-emit-index-url --no-emit-find-links --upgrade -o requirements.lock pyproject.toml
+	$(BIN)/pip-compile -q --strip-extras --all-extras --allow-unsafe --no-header --no-annotate \
+	    --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --upgrade -o requirements.lock pyproject.toml
+	sed -i '/^everlog @/d' requirements.lock
 
 clean:
 	rm -rf .venv build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
