@@ -27,15 +27,15 @@ kernels: .venv/.kernels
 
 .venv/.installed: .venv/.python pyproject.toml requirements.lock
 	$(PIP) install -c requirements.lock setuptools Cython
-	$(PIP) install --no-build-isolation -c requirements.lock -e .
+	EVERLOG_NO_KERNELS=1 $(PIP) install --no-build-isolation -c requirements.lock -e .
 	touch $@
 
 .venv/.all: .venv/.installed
-	$(PIP) install --no-build-isolation -c requirements.lock -e '.[all]'
+	EVERLOG_NO_KERNELS=1 $(PIP) install --no-build-isolation -c requirements.lock -e '.[all]'
 	touch $@
 
 .venv/.kernels: .venv/.installed $(BUILD) $(KERNEL_SOURCES)
-	$(BIN)/python setup.py -q build_ext --inplace
+	$(BIN)/python setup.py -q build_ext --inplace -j 2
 	touch $@
 
 .venv/.servers:

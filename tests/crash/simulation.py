@@ -47,6 +47,7 @@ class World:
         )
         self.now = 1_000_000
         self.number = 0
+        self.floor = 0  # what was committed when the log was opened
         self.start = 0  # below it retention may have removed anything
         self.appended: dict[int, set[tuple[bytes, bytes]]] = {}  # what was ever appended at an offset
         self.latest: dict[int, tuple[bytes, bytes]] = {}  # what was last appended at it
@@ -94,6 +95,7 @@ class World:
             self.disk, DIRECTORY, self.settings, indexer=CountingIndexer(), background=False, now_us=self.clock,
             random_bytes=self.random.randbytes,
         )  # fmt: skip
+        self.floor = log.committed
         log.on_commit = lambda _, committed: self.report(committed)
         self.log = log
         return log
@@ -191,14 +193,14 @@ class World:
     def commit(self, log: ShardLog) -> None:
         self.committing = True  # what is synced is committed before `step` returns
         log.commit_step()
-        self.committing = False
+        self.committing = log.failure is not None  # and what failed may be there all the same
         if log.failure is None and log.committed != log.end:
             raise self.violated("a step commits what gathered")
 
     def report(self, committed: int) -> None:
         """What the log says is committed is committed."""
         offset = committed - 1
-        while offset in self.latest and offset not in self.reported:
+        while offset >= self.floor and offset in self.latest and offset not in self.reported:
             self.reported[offset] = self.latest[offset]
             offset -= 1
 
