@@ -69,7 +69,7 @@ async def _serve(settings: Settings, store: LogStore, tables: SqliteTables) -> N
         parts.push_async_callback(topics.stop)
         retention = asyncio.create_task(_retain(store, broker))
         parts.callback(retention.cancel)
-        _on_signals(stopping, security, listening)
+        _on_signals(stopping, broker, listening)
         _announce(settings, [str(address) for address in listening.addresses()], url, len(store.shards))
         await stopping.wait()
 
@@ -95,11 +95,11 @@ async def _retain(store: LogStore, broker: Broker) -> None:
         await loop.run_in_executor(None, store.run_retention, broker.now_us())
 
 
-def _on_signals(stopping: asyncio.Event, security: Security, listening: Listening) -> None:
+def _on_signals(stopping: asyncio.Event, broker: Broker, listening: Listening) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _stop, stopping)
-    loop.add_signal_handler(signal.SIGHUP, _reload, security, listening)
+    loop.add_signal_handler(signal.SIGHUP, _reload, broker, listening)
 
 
 def _stop(stopping: asyncio.Event) -> None:
@@ -109,10 +109,11 @@ def _stop(stopping: asyncio.Event) -> None:
     stopping.set()
 
 
-def _reload(security: Security, listening: Listening) -> None:
+def _reload(broker: Broker, listening: Listening) -> None:
     """Users, rules and certificates anew; what can't be read leaves the old ones in force."""
     try:
-        security.reload()
+        broker.security.reload()
+        broker.rules_changed()
         listening.reload_certificates()
         _log.info("reloaded users, rules and certificates")
     except EverlogError as error:

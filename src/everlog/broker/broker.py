@@ -5,6 +5,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from logging import DEBUG, ERROR, WARNING
 
@@ -31,6 +32,7 @@ from everlog.sessions import Session, SessionTables
 from everlog.topics import check_topic_name
 
 BUFFER_BYTES = 256 << 10
+_VERIFIERS = 4  # passwords checked at a time, each with 19 MiB of memory; the others wait
 _CACHED_TOPICS = 1_000_000  # at least: more than one batch can name, since all of its topics are looked up together
 _log = logging.getLogger("everlog.broker")
 
@@ -79,6 +81,7 @@ class Broker:
         self._too_slow: dict[Connection, None] = {}
         self._held_back: list[Connection] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._verifiers = ThreadPoolExecutor(_VERIFIERS, "everlog-verify")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self.closing = False
@@ -126,6 +129,7 @@ class Broker:
                 await self._sweeper
         if self.persistence is not None:
             await self.persistence.stop()
+        self._verifiers.shutdown(wait=False)
 
     async def _until(self, condition: Callable[[], bool], deadline: float) -> None:
         while not condition() and self.time() < deadline:  # noqa: ASYNC110 - only at the end, where it may poll
@@ -199,7 +203,9 @@ class Broker:
     async def _verify(self, connection: Connection, packet: Connect) -> None:
         """A password takes a while to check, on purpose, so a thread does it."""
         user, password = packet.user_name or "", packet.password or b""
-        verdict = await asyncio.get_running_loop().run_in_executor(None, self.security.verify, user, password)
+        verdict = await asyncio.get_running_loop().run_in_executor(
+            self._verifiers, self.security.verify, user, password
+        )
         try:
             if connection.transport is not None:
                 self._admitted(connection, packet, verdict)
@@ -369,6 +375,14 @@ class Broker:
                     if columns.flags[row] & 0x04 and connection.session is not None:  # [MQTT-4.3.3-9]
                         forget_ids(bytes(columns.packet_ids[2 * row : 2 * row + 2]), connection.session.received)
         return refused
+
+    def rules_changed(self) -> None:
+        """Users and rules were read anew: they hold for who is connected, too."""
+        for session, connection in list(self.clients.connections.items()):
+            connection.allowed.clear()
+            revoked = self.subscriber.revoke(session, connection.user)
+            if revoked:
+                report(_log, "revoked", WARNING, client=session.client_id, user=connection.user, filters=revoked)
 
     def hold_back(self, connection: Connection) -> None:
         """Too many answers wait for the disk: this client waits too."""

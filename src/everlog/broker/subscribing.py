@@ -104,20 +104,36 @@ class Subscriber:
         assert session is not None
         reasons = []
         for text in packet.filters:
-            old = session.subscriptions.pop(text, None)
-            if old is None:
-                reasons.append(Reason.NO_SUBSCRIPTION_EXISTED)
-                continue
-            session.no_local -= old.no_local
-            self._broker.audiences.unsubscribe(session, parse_filter(text))
-            if session.kept:
-                self._broker.keep.remove(text)
-                if self._broker.persistence is not None:
-                    self._broker.persistence.mark_filter(session, text)
-            reasons.append(Reason.SUCCESS)
+            gone = self._give_up(session, text)
+            reasons.append(Reason.SUCCESS if gone else Reason.NO_SUBSCRIPTION_EXISTED)
         if session.kept:
             connection.hold()
         connection.send(Unsuback(packet.packet_id, tuple(reasons)))
+
+    def _give_up(self, session: Session, text: str) -> bool:
+        """A connected session has this filter no more; whether it had."""
+        old = session.subscriptions.pop(text, None)
+        if old is None:
+            return False
+        session.no_local -= old.no_local
+        self._broker.audiences.unsubscribe(session, parse_filter(text))
+        if session.kept:
+            self._broker.keep.remove(text)
+            if self._broker.persistence is not None:
+                self._broker.persistence.mark_filter(session, text)
+        return True
+
+    def revoke(self, session: Session, user: str | None) -> int:
+        """The rules have changed: give up the filters that are not allowed any more; how many."""
+        acl = self._broker.acl
+        if acl is None:
+            return 0
+        refused = [
+            text
+            for text in session.subscriptions
+            if not acl.may_subscribe(user, session.client_id, parse_filter(text).pattern)
+        ]
+        return sum(self._give_up(session, text) for text in refused)
 
     def resume(self, session: Session) -> None:
         """A session is back: its filters are live again, and it goes on where it was."""
