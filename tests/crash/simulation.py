@@ -253,7 +253,7 @@ class World:
                 raise
             return
         found = rows(reader)
-        limit = self.log.committed if self.log is not None else None
+        limit = self.log.committed if self.log is not None and self.log.failure is None else None
         if self.durability != "fsync" or self.opening or self.committing:
             self.compare(found, 0)
             self.reported.update({offset: (topic, payload) for offset, topic, payload in found})

@@ -108,7 +108,7 @@ class Window:
             elif kind == 5 and state == _SENT_2 and reasons[k] < 0x80:
                 states[slot] = _RELEASED
                 released += run.ids[2 * k : 2 * k + 2]
-            elif kind == 5 and state == _RELEASED:
+            elif kind == 5 and state == _RELEASED and reasons[k] < 0x80:
                 released += run.ids[2 * k : 2 * k + 2]
             elif (
                 (kind == 4 and state == _SENT_1)
