@@ -6,7 +6,7 @@ from hypothesis import settings
 
 from everlog import __version__, _kernels
 
-# No test asserts a time. Where a run decides (CI=true) every run tries the same examples; elsewhere each tries new ones.
+# No test asserts a time. Where a run decides (CI=true) each run tries the same examples; elsewhere each tries new ones.
 settings.register_profile("everlog", deadline=None, derandomize=os.environ.get("CI") == "true")
 settings.load_profile("everlog")
 
