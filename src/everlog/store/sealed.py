@@ -4,7 +4,6 @@
 to fit, is read the plain way.
 """
 
-import mmap
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
@@ -70,26 +69,21 @@ class SealedSegment:
 
 def mapped_segment(view: SegmentView) -> memoryview:
     """A segment's file as a buffer."""
-    mapped = _mapped(view._opened().file, view.bytes)
+    mapped = _try(view.mapped)
     return mapped if mapped is not None else _whole(view.read_at, view.bytes)
 
 
 def mapped_section(section: SideSection) -> memoryview:
     """A side file's section as a buffer."""
-    start = section._position
-    mapped = _mapped(section._file, start + section.size)
-    return mapped[start:] if mapped is not None else _whole(section.read_at, section.size)
+    mapped = _try(section.mapped)
+    return mapped if mapped is not None else _whole(section.read_at, section.size)
 
 
-def _mapped(file: object, size: int) -> memoryview | None:
-    """The first `size` bytes of a file, None when it is not one of the operating system's."""
-    descriptor = getattr(file, "_fd", None)
-    if not isinstance(descriptor, int) or descriptor < 0:
-        return None
+def _try(mapped: Callable[[], memoryview | None]) -> memoryview | None:
     try:
-        return memoryview(mmap.mmap(descriptor, size, prot=mmap.PROT_READ))
+        return mapped()
     except (OSError, ValueError) as error:
-        raise StorageError(f"a file of {size} bytes can't be mapped: {error}") from error
+        raise StorageError(f"a sealed file can't be mapped: {error}") from error
 
 
 def _whole(read_at: Callable[[int, int], bytes], size: int) -> memoryview:
