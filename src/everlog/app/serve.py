@@ -1,6 +1,7 @@
 """Builds a broker from its parts and runs it until a signal ends it. The only place that knows all of them."""
 
 import asyncio
+import gc
 import logging
 import os
 import secrets
@@ -24,6 +25,7 @@ _log = logging.getLogger("everlog")
 def run(settings: Settings) -> int:
     """Run a broker; the exit code."""
     set_up_logging(settings.logging.level, settings.logging.format)
+    gc.set_threshold(20_000, 20, 20)  # what messages make dies by itself; what lives, sessions and names, is many
     with ExitStack() as parts:
         log = settings.log
         store = LogStore.open(log.data, LogSettings(**log_arguments(settings)), shards=log.shards)
@@ -71,6 +73,7 @@ async def _serve(settings: Settings, store: LogStore, tables: SqliteTables) -> N
         parts.callback(retention.cancel)
         _on_signals(stopping, broker, listening)
         _announce(settings, [str(address) for address in listening.addresses()], url, len(store.shards))
+        gc.freeze()  # modules and tables stay: no collection need walk them
         await stopping.wait()
 
 

@@ -26,7 +26,7 @@ from everlog.commitlog.upkeep import Upkeep
 from everlog.commitlog.views import SegmentView
 from everlog.commitlog.worker import Worker
 
-QUICK_NS = 400_000  # a commit that takes longer than this is left to the thread that commits
+QUICK_NS = 1_000_000  # a commit that takes longer than this is left to the thread that commits
 QUICK_BYTES = 24 << 10  # and so is one of more than this
 
 
