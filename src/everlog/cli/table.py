@@ -37,6 +37,8 @@ COMMANDS: dict[str, Command] = {
     "pub": Command("everlog.cli.pub:pub", "Publish messages."),
     "sub": Command("everlog.cli.sub:sub", "Subscribe and print what arrives."),
     "top": Command("everlog.cli.top:top", "Watch a running broker."),
+    "verify": Command("everlog.cli.verify:verify", "Check every byte of a data directory."),
+    "repair": Command("everlog.cli.verify:repair", "Make damaged or missing side files again."),
     "passwd": Command("everlog.cli.passwd:passwd", "Add, change or delete a user of a password file."),
     "config": Command("everlog.cli.config:app", "Show and check the settings."),
     "bench": Command("everlog.cli.bench:app", "Measure the parts, a running broker, or brokers side by side."),

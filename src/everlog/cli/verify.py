@@ -1,0 +1,49 @@
+"""`everlog verify` and `everlog repair`: is every byte what was written, and side files made again where they are not."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from everlog.base import UsageError
+from everlog.commitlog import Damage, RealDisk, verify_directory
+from everlog.store import LogStore
+
+DataDirectory = Annotated[Path, typer.Argument(metavar="DATA_DIR", help="The data directory of a broker.")]
+
+
+def verify(data: DataDirectory) -> int:
+    """Check every byte of a data directory and say where something is wrong. Changes nothing; a broker may be running."""
+    table = Table("shard", "segments", "batches", "records", "bytes", "damage")
+    damage: list[Damage] = []
+    for shard in track(_shards(data), "verifying", console=Console(stderr=True), transient=True):
+        found = verify_directory(RealDisk(), str(shard))
+        damage += found.damage
+        counts = (found.segments, found.batches, found.records, found.bytes, len(found.damage))
+        table.add_row(shard.name, *(f"{count:,}" for count in counts))
+    Console().print(table)
+    for one in damage:
+        print(one)
+    return int(bool(damage))
+
+
+def repair(data: DataDirectory) -> int:
+    """Make side files again that are missing or damaged. Logs are never changed; the broker must not be running."""
+    _shards(data)
+    store = LogStore.open(str(data))
+    try:
+        made = sum(shard.repair() for shard in store.shards)
+    finally:
+        store.close()
+    print(f"{made} side file{'' if made == 1 else 's'} made again")
+    return 0
+
+
+def _shards(data: Path) -> list[Path]:
+    shards = sorted(data.glob("shard-*"), key=lambda path: int(path.name.partition("-")[2]))
+    if not shards:
+        raise UsageError(f"{data} holds no store", hint="give the directory that `everlog serve --data` was given")
+    return shards
