@@ -1,4 +1,4 @@
-"""`everlog verify` and `everlog repair`: is every byte what was written, and side files made again where they are not."""
+"""`everlog verify` and `everlog repair`: is every byte what was written, and side files made again."""
 
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +16,7 @@ DataDirectory = Annotated[Path, typer.Argument(metavar="DATA_DIR", help="The dat
 
 
 def verify(data: DataDirectory) -> int:
-    """Check every byte of a data directory and say where something is wrong. Changes nothing; a broker may be running."""
+    """Check every byte of a data directory and say where something is wrong. Changes nothing; a broker may run."""
     table = Table("shard", "segments", "batches", "records", "bytes", "damage")
     damage: list[Damage] = []
     for shard in track(_shards(data), "verifying", console=Console(stderr=True), transient=True):
