@@ -20,7 +20,7 @@ TIMED_OUT = 27  # mosquitto_sub's exit code for -W
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What to subscribe to and when to stop; `replay_from` asks for history."""
+    """What to subscribe to and when to stop."""
 
     filters: tuple[str, ...]
     drop: tuple[str, ...]
@@ -29,7 +29,6 @@ class Wish:
     count: int | None
     timeout_s: float | None
     exit_when_subscribed: bool
-    replay_from: str | None
     user_properties: tuple[tuple[str, str], ...]
 
 
@@ -60,10 +59,6 @@ def sub(
         bool, typer.Option("--retain-as-published", help="Leave the retain flag as it was published (MQTT 5).")
     ] = False,
     exit_subscribed: Annotated[bool, typer.Option("-E", help="Stop once subscribed.")] = False,
-    replay_from: Annotated[
-        str | None,
-        typer.Option("--from", metavar="WHEN", help="From everlog's history: earliest, -24h, a time, a position."),
-    ] = None,
     user_property: dial.UserProperties = None,
     qos: dial.Qos = 0,
     host: dial.Host = "localhost",
@@ -118,7 +113,6 @@ def sub(
         count=count,
         timeout_s=timeout,
         exit_when_subscribed=exit_subscribed,
-        replay_from=replay_from,
         user_properties=dial.pairs(user_property),
     )
     form = formatter(verbose=verbose, template=template, newline=not no_newline)
@@ -190,10 +184,6 @@ async def subscribe(call: dial.Call, wish: Wish, printer: Printer) -> int:
 async def _ask(client: Client, wish: Wish) -> bool:
     """Subscribe; whether anything was granted. What was not is said on standard error."""
     filters, properties = wish.filters, wish.user_properties
-    if wish.replay_from is not None and client.version == 5:
-        properties = (*properties, ("everlog-from", wish.replay_from))
-    elif wish.replay_from is not None:
-        filters = tuple(f"$replay/{wish.replay_from}/{text}" for text in filters)
     asked = tuple(Subscription(text, wish.qos, False, wish.retain_as_published) for text in filters)
     reasons = await client.subscribe(asked, Properties(user_properties=properties) if properties else NO_PROPERTIES)
     for subscription, reason in zip(asked, reasons, strict=True):
