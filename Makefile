@@ -1,7 +1,7 @@
 # make run    install what is missing and start the broker on 127.0.0.1:1883
 # make test   install everything and run every test, kernels compiled and interpreted
 # make check  style, types, room borders, module sizes
-# make bench  the benchmarks, compiled and interpreted
+# make bench  the benchmarks (the protocol interpreted too), then a comparison with Mosquitto and NATS
 # make fuzz   a longer fuzz run, kernels built with AddressSanitizer
 # make lock   renew requirements.lock from pyproject.toml
 
@@ -55,7 +55,7 @@ check: .venv/.all .venv/.kernels
 
 bench: .venv/.all .venv/.kernels .venv/.servers
 	$(BIN)/python -m everlog.bench
-	EVERLOG_PURE=1 $(BIN)/python -m everlog.bench
+	EVERLOG_PURE=1 $(BIN)/python -m everlog.bench protocol
 	$(BIN)/everlog bench peers
 
 fuzz: .venv/.all
