@@ -66,7 +66,7 @@ class Broker:
             self.keep.add(text, min_qos)
         self.router = Router(log, self.table, self.audiences, self.keep, self._soon, now_us)
         self.router.max_unwritten_bytes = limits.unwritten_bytes
-        self.router.on_over_quota = self.over_quota
+        self.router.delivering.on_over_quota = self.over_quota
         self.retained = RetainedMessages(limits.retained_messages, limits.retained_bytes)
         self.clients = Clients(self)
         self.persistence = Persistence(tables, self) if tables is not None else None
@@ -237,7 +237,7 @@ class Broker:
         session, present, properties = self.clients.open(connection, packet)
         self._pending.pop(connection, None)
         self.metrics.connects += 1
-        self.router.sinks[session] = connection
+        self.router.delivering.sinks[session] = connection
         self.changed(session)
         report(
             _log,
@@ -266,9 +266,9 @@ class Broker:
     def left(self, session: Session) -> None:
         """A session has no connection any more: nothing is handed to it, and others get what it shared."""
         self.subscriber.leave(session)
-        self.router.sinks.pop(session, None)
-        self.router.readers.pop(session, None)
-        self.router.hand_on(session.give_up_shared())
+        self.router.delivering.sinks.pop(session, None)
+        self.router.pulling.readers.pop(session, None)
+        self.router.delivering.hand_on(session.give_up_shared())
 
     def over_quota(self, session: Session) -> None:
         """Too much waits for a client that does not keep up, and none of it may be dropped: it has to go."""

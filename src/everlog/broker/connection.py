@@ -147,7 +147,7 @@ class Connection(asyncio.BufferedProtocol):
         """The client has caught up with what was sent."""
         if self.session is not None and self.state is not State.CLOSING:
             self.session.ready = True
-            self.broker.router.pump(self.session)
+            self.broker.router.pulling.pump(self.session)
 
     def eof_received(self) -> bool | None:
         """The peer sends no more: that ends the connection."""
@@ -390,7 +390,7 @@ class Connection(asyncio.BufferedProtocol):
         if released:
             self.write(write_acks(0x62, released, 0, len(released) // 2))
         if session.waiting:
-            self.broker.router.pump(session)
+            self.broker.router.pulling.pump(session)
         if self.publishes and sent == self.broker.metrics.bytes_out:
             self._confirm_receipt()
 

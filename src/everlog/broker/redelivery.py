@@ -5,15 +5,12 @@ sending, and [MQTT-3.3.4-9] never more PUBLISHes than the client's new Receive M
 """
 
 from collections import deque
-from typing import TYPE_CHECKING
 
 from everlog.base import Records
-from everlog.broker.ports import Sink
+from everlog.broker.delivering import Delivering
+from everlog.broker.ports import Log, Sink
 from everlog.mqtt import write_acks
 from everlog.sessions import NOT_KEPT, RELEASED, Delivery, Piece, Session
-
-if TYPE_CHECKING:
-    from everlog.broker.router import Router
 
 _OFFSET = 0xFF_FFFF_FFFF_FFFF
 
@@ -23,7 +20,7 @@ def begin(session: Session) -> None:
     session.again = deque(session.pending()) or None
 
 
-def send_again(router: "Router", session: Session, sink: Sink) -> bool:
+def send_again(log: Log, delivering: Delivering, session: Session, sink: Sink) -> bool:
     """Send as many of them as the client may be sent now; whether that was all."""
     window = session.window
     # acknowledgements may have come for some that were not reached yet
@@ -39,7 +36,7 @@ def send_again(router: "Router", session: Session, sink: Sink) -> bool:
             sink.write(write_acks(0x62, packet_id.to_bytes(2, "little"), 0, 1))
             continue
         unsent -= 1
-        data = _message(router, session, packet_id, state, position)
+        data = _message(log, delivering, session, packet_id, state, position)
         if data:
             sink.write(data)
         else:
@@ -51,22 +48,22 @@ def send_again(router: "Router", session: Session, sink: Sink) -> bool:
     return True
 
 
-def _message(router: "Router", session: Session, packet_id: int, state: int, position: int) -> bytes:
+def _message(log: Log, delivering: Delivering, session: Session, packet_id: int, state: int, position: int) -> bytes:
     """The PUBLISH as it was sent, with DUP."""
     shard, offset = position >> 56, position & _OFFSET
     if session.unlogged is not None:
         piece = session.unlogged.find(packet_id, position)
         if piece is not None:
-            return _again(session, piece, state, packet_id, router.now_us())
+            return _again(session, piece, state, packet_id, delivering.now_us())
     if shard == NOT_KEPT:
         return b""
-    for records in router.log.shards[shard].read(offset, 1):
+    for records in log.shards[shard].read(offset, 1):
         if records.base_offset <= offset < records.end_offset:
             row = _row(records, offset)
-            topic = router.topic_of(records, row)
-            delivery = router.audiences.delivery_of(topic, session) if topic >= 0 else None
+            topic = delivering.topic_of(records, row)
+            delivery = delivering.audiences.delivery_of(topic, session) if topic >= 0 else None
             delivery = delivery or Delivery(session, state)
-            return _again(session, Piece(records, None, row, row + 1, delivery), state, packet_id, router.now_us())
+            return _again(session, Piece(records, None, row, row + 1, delivery), state, packet_id, delivering.now_us())
         break
     return b""
 

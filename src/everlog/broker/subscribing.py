@@ -58,7 +58,7 @@ class Subscriber:
         for flt, subscribed in retained:
             session.feed(self._retained(session, flt, subscribed))
         if retained:
-            self._broker.router.pump(session)
+            self._broker.router.pulling.pump(session)
 
     def _one(
         self, connection: "Connection", session: Session, asked: Subscription, identifier: int
@@ -139,7 +139,7 @@ class Subscriber:
         """A session is back: its filters are live again, and it goes on where it was."""
         for text, subscribed in session.subscriptions.items():
             self._broker.audiences.subscribe(session, parse_filter(text), subscribed)
-        self._broker.router.resume(session)
+        self._broker.router.pulling.resume(session)
 
     def leave(self, session: Session) -> None:
         """A session is away: it costs nothing until it is back."""

@@ -51,7 +51,7 @@ class Stage:
         session = Session("c", expiry_s=100)
         session.connected(4, inflight, 1 << 28, 0)
         client = Client(session)
-        self.router.sinks[session] = client
+        self.router.delivering.sinks[session] = client
         for text in filters:
             self.audiences.subscribe(session, parse_filter(text), Subscribed(text, qos))
         return client
@@ -71,7 +71,7 @@ class Stage:
         session = client.session
         for packet_id, _, _ in session.pending()[:count]:
             session.window.forget(packet_id)
-        self.router.pump(session)
+        self.router.pulling.pump(session)
 
 
 def numbers(*bounds):
@@ -159,7 +159,7 @@ def test_a_full_table_of_topics_does_not_stop_what_is_in_the_log():
     for number in range(4):
         stage.publish(f"u{number}", topic=f"other/{number}")
     client.session.lag[0] = 0
-    stage.router.pump(client.session)
+    stage.router.pulling.pump(client.session)
     assert client.payloads == numbers(4) * 2
     assert client.session.lag == {}
 
@@ -173,9 +173,9 @@ def test_messages_under_way_go_out_again_before_what_was_missed():
     before = list(client.ids)
     session = client.session
     again = Client(session)
-    stage.router.sinks[session] = again
+    stage.router.delivering.sinks[session] = again
     session.connected(4, 2, 1 << 28, 0)
-    stage.router.resume(session)
+    stage.router.pulling.resume(session)
     assert (again.payloads, again.ids) == (client.payloads[:2], before[:2])
     while len(again.payloads) < 9:
         stage.ack(again, 1)
@@ -190,7 +190,7 @@ def test_a_message_gone_from_the_log_is_given_up():
     client = stage.client("t")
     stage.publish("0", "1")
     stage.log.shards[0].batches.clear()
-    stage.router.resume(client.session)
+    stage.router.pulling.resume(client.session)
     assert client.session.inflight == 0
     stage.publish("2")
     assert client.payloads[-1] == "2"
