@@ -1,0 +1,334 @@
+"""A broker on a simulated disk, durable clients, and the plain model of what each of them is owed.
+
+Everything runs on the test's own event loop. A crash leaves of the log what a power cut would, and of the tables what
+was synced. The model knows messages by number; it says what must come, what may, and how often.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, TypeVar
+
+from tests.unit.broker.restarts import Client, SlowTables
+
+from everlog.broker.broker import Broker
+from everlog.broker.connection import Connection
+from everlog.commitlog import LogSettings, SimulatedDisk
+from everlog.mqtt import (
+    Connack,
+    Connect,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Properties,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    Subscription,
+    Unsuback,
+    Unsubscribe,
+)
+from everlog.store import LogStore
+from everlog.topics import matches, parse_filter
+
+T = TypeVar("T")
+EXPIRY_S = 1000
+SETTINGS = LogSettings(segment_bytes=700, batch_bytes=300, tail_bytes=400, merge_below=0, retention_bytes=6000)
+
+
+@dataclass(slots=True)
+class Model:
+    """What one client is owed, by message numbers in the order of publishing."""
+
+    filters: dict[str, int] = field(default_factory=dict)
+    owed: dict[int, int] = field(default_factory=dict)  # message -> the QoS that it comes with
+    maybe: dict[int, int] = field(default_factory=dict)  # so of messages that may come or not
+    seen: set[int] = field(default_factory=set)
+    unacknowledged: list[tuple[int, int, int]] = field(default_factory=list)  # packet id, QoS, message
+    unreleased: dict[int, int] = field(default_factory=dict)  # packet id -> message, of QoS 2
+    here: set[int] = field(default_factory=set)  # seen on this connection
+    again: dict[int, int] = field(default_factory=dict)  # message -> packet id, that must come once more
+    highest: dict[str, int] = field(default_factory=dict)  # topic -> the last message that came for the first time
+
+    def take(self, packet: Publish, order: str) -> None:
+        """A message has come; `order` names what it is in order with."""
+        number, packet_id = int(packet.payload), packet.packet_id
+        assert packet.qos in (1, 2)
+        if self.again.get(number) == packet_id:
+            del self.again[number]
+        if packet.qos == 2 and packet_id in self.unreleased:
+            assert (packet.dup, self.unreleased[packet_id]) == (True, number), f"{packet} while {self.unreleased}"
+        elif number in self.seen:
+            assert packet.dup, f"{number} once more, without DUP"
+            assert packet.qos == 1, f"{number} came twice at QoS 2"
+            assert number not in self.here, f"{number} came twice on one connection"
+        else:
+            assert number in self.owed or number in self.maybe, f"{number} is not owed"
+            assert number > self.highest.get(order, 0), f"{number} after {self.highest}"
+            self.highest[order] = number
+            self.owed.pop(number, None)
+            self.maybe.pop(number, None)
+        self.seen.add(number)
+        self.here.add(number)
+        self.unacknowledged.append((packet_id, packet.qos, number))
+        if packet.qos == 2:
+            self.unreleased[packet_id] = number
+
+    def disconnected(self) -> None:
+        """What was not acknowledged must come again, with the same packet ids."""
+        self.again.update((number, packet_id) for packet_id, _, number in self.unacknowledged)
+        self.unacknowledged.clear()
+        self.here.clear()
+
+    def excuse(self, numbers: list[int]) -> None:
+        """These need not come any more."""
+        for number in numbers:
+            if number in self.owed:
+                self.maybe[number] = self.owed.pop(number)
+            self.again.pop(number, None)
+
+
+class World:
+    """One broker after another, and the clients of all."""
+
+    def __init__(self, seed: int, shards: int) -> None:
+        self.random = Random(seed)
+        self.disk = SimulatedDisk(Random(seed))
+        self.shards = shards
+        self.tables = SlowTables()
+        self.now_us = 1_000_000_000_000_000
+        self.models: dict[str, Model] = {}
+        self.clients: dict[str, Client] = {}
+        self.topics: dict[int, str] = {}
+        self.number = 0
+        self._loop = asyncio.new_event_loop()
+        self.run(self._start())
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return self._loop.run_until_complete(coroutine)
+
+    async def _start(self) -> None:
+        self.store = LogStore.open("data", SETTINGS, shards=self.shards, disk=self.disk, background=False)
+        self.broker = Broker(self.store, tables=self.tables, now_us=lambda: self.now_us)
+        self.broker.start()
+        self._server = await self._loop.create_server(lambda: Connection(self.broker), "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        self._committer = self._loop.create_task(self._commit())
+        self._publisher = await Client.open(self.port, "", clean=True, expiry=0)
+
+    async def _commit(self) -> None:
+        """In place of the committing thread."""
+        while True:
+            for shard in self.store.shards:
+                while shard.commit_step():
+                    pass
+            await asyncio.sleep(0.001)
+
+    def close(self) -> None:
+        self.run(self._kill())
+        self._loop.close()
+
+    async def _leave(self) -> None:
+        """Every connection ends without a DISCONNECT, and nobody can come."""
+        for client in [self._publisher, *self.clients.values()]:
+            await client.drop()
+        self.clients.clear()
+        self._server.close()
+        for model in self.models.values():
+            model.disconnected()
+
+    async def _end_committer(self) -> None:
+        self._committer.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._committer
+
+    # What happens to the broker
+
+    def crash(self) -> None:
+        """A power cut: another broker starts on what is left."""
+        self.disk.crash()
+        left = SimulatedDisk(self.random)
+        for path, data in self.disk.files().items():
+            left.put(path, data)
+        tables = self.tables.durable()
+        self.run(self._kill())
+        self.disk, self.tables = left, tables
+        self.run(self._start())
+
+    async def _kill(self) -> None:
+        """What the broker still does reaches nobody: its disk and tables are thrown away."""
+        await self._end_committer()
+        await self._leave()
+        broker = self.broker
+        assert broker.persistence is not None
+        assert broker._sweeper is not None
+        broker._sweeper.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await broker._sweeper
+        await broker.persistence.stop()
+        broker._verifiers.shutdown()
+
+    def restart(self) -> None:
+        """A clean stop, and another broker."""
+        self.run(self._stop())
+        self.run(self._start())
+
+    async def _stop(self) -> None:
+        await self._leave()
+        await self.broker.stop()
+        await self._end_committer()
+        self.store.close()
+
+    def pass_time(self) -> None:
+        """So much that sessions without a client end."""
+        self.now_us += 2 * EXPIRY_S * 1_000_000
+        self.run(self._sweep())
+        for name in [name for name in self.models if name not in self.clients]:
+            del self.models[name]
+
+    async def _sweep(self) -> None:
+        self.broker.clients.sweep(self.broker.time())
+        assert self.broker.persistence is not None
+        assert await self.broker.persistence.flush(20)  # a broker says more often than this that it is alive
+
+    def retain(self) -> None:
+        """Retention runs; who has not read what goes loses it."""
+        self.now_us += 1
+        for shard in self.store.shards:
+            while shard.seal_step():
+                pass
+        self.store.run_retention(self.now_us)
+        kept = set(self._numbers())
+        for model in self.models.values():
+            model.excuse([number for number in [*model.owed, *model.again] if number not in kept])
+
+    def _numbers(self) -> list[int]:
+        reader = self.store.reader(None)
+        positions: tuple[int, ...] = (0,) * self.shards
+        numbers = []
+        while True:
+            result = reader.read(positions, 10_000, 1 << 24)
+            for found in result.batches:
+                numbers += [int(bytes(found.records.row(row)[-1])) for row in found.row_numbers()]
+            positions = result.positions
+            if result.caught_up:
+                return numbers
+
+    # What clients do
+
+    def connect(self, name: str, clean: bool, receive_maximum: int) -> None:
+        self.run(self._connect(name, clean, receive_maximum))
+
+    async def _connect(self, name: str, clean: bool, receive_maximum: int) -> None:
+        old = self.clients.pop(name, None)
+        client = Client(*await asyncio.open_connection("127.0.0.1", self.port))
+        properties = Properties(session_expiry_interval=EXPIRY_S, receive_maximum=receive_maximum)
+        client.send(Connect(5, name, clean_start=clean, properties=properties))
+        present = (await client.expect(Connack)).session_present
+        if old is not None:
+            self.models[name].disconnected()
+            await old.drop()
+        assert present == (name in self.models and not clean), f"session present is {present}"
+        if not present:
+            self.models[name] = Model()
+        self.clients[name] = client
+
+    def disconnect(self, name: str) -> None:
+        self.run(self.clients.pop(name).drop())
+        self.models[name].disconnected()
+
+    def subscribe(self, name: str, text: str, qos: int) -> None:
+        client = self.clients[name]
+        client.send(Subscribe(1, (Subscription(text, qos),)))
+        self.run(self._take_until(name, Suback))
+        self.models[name].filters[text] = qos
+
+    def unsubscribe(self, name: str, text: str) -> None:
+        self.clients[name].send(Unsubscribe(1, (text,)))
+        self.run(self._take_until(name, Unsuback))
+        model = self.models[name]
+        del model.filters[text]
+        left = [parse_filter(one) for one in model.filters]
+        model.excuse([n for n in model.owed if not any(matches(flt, self.topics[n]) for flt in left)])
+
+    def publish(self, topic: str, qos: int) -> None:
+        """A message, until it is acknowledged: from then on it is owed."""
+        number = self._begin(topic, qos)
+        self.run(self._finish(qos))
+        for model in self._subscribers(topic):
+            model.owed[number] = qos
+
+    def publish_and_crash(self, topic: str, qos: int, turns: int) -> None:
+        """A message that nobody has acknowledged when the power goes: it may be there or not."""
+        number = self._begin(topic, qos)
+        self.run(self._turn(turns))
+        for model in self._subscribers(topic):
+            model.maybe[number] = qos
+        self.crash()
+
+    def _begin(self, topic: str, qos: int) -> int:
+        self.number += 1
+        self.topics[self.number] = topic
+        self._publisher.send(Publish(topic, b"%d" % self.number, qos=qos, packet_id=1))
+        return self.number
+
+    async def _finish(self, qos: int) -> None:
+        if qos == 1:
+            await self._publisher.expect(Puback)
+            return
+        await self._publisher.expect(Pubrec)
+        self._publisher.send(Pubrel(1))
+        await self._publisher.expect(Pubcomp)
+
+    async def _turn(self, turns: int) -> None:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+
+    def _subscribers(self, topic: str) -> list[Model]:
+        return [
+            model for model in self.models.values() if any(matches(parse_filter(text), topic) for text in model.filters)
+        ]
+
+    def receive(self, name: str) -> None:
+        """Take what has come so far."""
+        self.clients[name].send(Pingreq())
+        self.run(self._take_until(name, Pingresp))
+
+    async def _take_until(self, name: str, kind: type[Packet]) -> None:
+        client, model = self.clients[name], self.models[name]
+        while not isinstance(packet := await client.receive(), kind):
+            if isinstance(packet, Publish):
+                model.take(packet, self.topics[int(packet.payload)] if self.shards > 1 else "")
+                assert packet.topic == self.topics[int(packet.payload)]
+            else:
+                assert isinstance(packet, Pubrel), packet
+                model.unreleased.pop(packet.packet_id, None)
+                client.send(Pubcomp(packet.packet_id))
+
+    def acknowledge(self, name: str, places: list[int]) -> None:
+        """Some of what was received, in any order."""
+        model = self.models[name]
+        for place in places:
+            if model.unacknowledged:
+                packet_id, qos, _ = model.unacknowledged.pop(place % len(model.unacknowledged))
+                self.clients[name].send(Pubrec(packet_id) if qos == 2 else Puback(packet_id))
+        self.receive(name)
+
+    def settle(self) -> None:
+        """Everybody is there and acknowledges everything: all that is owed comes."""
+        for name, model in self.models.items():
+            if name not in self.clients:
+                self.connect(name, False, 10)
+            deadline = self._loop.time() + 20
+            while True:
+                self.receive(name)
+                self.acknowledge(name, [0] * len(model.unacknowledged))
+                if not (model.owed or model.again or model.unacknowledged or model.unreleased):
+                    break
+                assert self._loop.time() < deadline, f"{name} never got {model}"
