@@ -12,7 +12,7 @@ from typing import Any
 from everlog.base import UsageError
 from everlog.cli.message import Message
 
-Formatter = Callable[[Message], bytes]
+Formatter = Callable[..., bytes]  # of a message and, where it did not come just now, its time
 Piece = Callable[[Message, float], bytes]
 
 _ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "a": b"\a", "v": b"\v", "e": b"\x1b", "0": b"\0", "\\": b"\\"}
@@ -24,14 +24,14 @@ def formatter(*, verbose: bool, template: str | None, newline: bool) -> Formatte
     end = b"\n" if newline else b""
     if template is not None:
         pieces = [*_pieces(template), lambda message, now: end]
-        return lambda message: _apply(pieces, message)
+        return lambda message, at=None: _apply(pieces, message, at)
     if verbose:
-        return lambda message: message.topic + b" " + message.payload + end
-    return lambda message: message.payload + end
+        return lambda message, at=None: message.topic + b" " + message.payload + end
+    return lambda message, at=None: message.payload + end
 
 
-def _apply(pieces: list[Piece], message: Message) -> bytes:
-    now = time.time()
+def _apply(pieces: list[Piece], message: Message, at: float | None) -> bytes:
+    now = time.time() if at is None else at
     return b"".join([piece(message, now) for piece in pieces])
 
 
@@ -81,6 +81,12 @@ def _text(value: object) -> bytes:
 
 def as_json(message: Message, now: float, *, payload_as_json: bool) -> bytes:
     """The message as one JSON object, in mosquitto_sub's words."""
+    members = as_members(message, now, payload_as_json=payload_as_json)
+    return json.dumps(members, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def as_members(message: Message, now: float, *, payload_as_json: bool) -> dict[str, Any]:
+    """What that object has."""
     payload: Any = message.payload.decode("utf-8", "replace")
     if payload_as_json:
         try:
@@ -99,7 +105,7 @@ def as_json(message: Message, now: float, *, payload_as_json: bool) -> bytes:
     if message.section:
         members["properties"] = _properties(message)
     members["payload"] = payload
-    return json.dumps(members, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    return members
 
 
 def _properties(message: Message) -> dict[str, Any]:

@@ -1,0 +1,194 @@
+"""`everlog log`: what a data directory holds, read beside a running broker or without one."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress import Progress
+from rich.table import Table
+
+from everlog.base import UsageError
+from everlog.cli.entries import Entry, entries, show_time, writer_of
+from everlog.store import LogStore, Positions, locate, parse_begin
+from everlog.topics import Filter, parse_filter
+
+app = typer.Typer(rich_markup_mode=None, help="Look into the log of a data directory.")
+
+_STEP_RECORDS, _STEP_BYTES = 50_000, 16 << 20
+_FOLLOW_S = 0.2
+
+Data = Annotated[Path, typer.Argument(metavar="DATA_DIR", help="The data directory; a broker may be running on it.")]
+Filters = Annotated[
+    list[str] | None, typer.Argument(metavar="[FILTER]...", help="Topic filters; all topics by default.")
+]
+FormatOption = Annotated[
+    str | None, typer.Option("-F", "--format", help="As in everlog sub, with the time that it was kept at.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object a line, with position and time.")]
+
+
+@contextmanager
+def opened(data: Path) -> Iterator[LogStore]:
+    """The store, read-only."""
+    if not (data / "store").exists():
+        raise UsageError(f"{data} holds no store", hint="give the directory that `everlog serve --data` was given")
+    store = LogStore.open(str(data), writable=False)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+@app.command()
+def segments(data: Data) -> None:
+    """List the segments of every shard: offsets, times, sizes."""
+    table = Table("shard", "from", "to", "records", "bytes", "first", "last", "topics", "")
+    for column in (1, 2, 3, 4, 7):
+        table.columns[column].justify = "right"
+    with opened(data) as store:
+        for number, shard in enumerate(store.shards):
+            for one in shard.segments():
+                end = min(one.end_offset, shard.committed)
+                table.add_row(
+                    str(number),
+                    f"{one.base_offset:,}",
+                    f"{end:,}",
+                    f"{end - one.base_offset:,}",
+                    decimal(one.bytes),
+                    show_time(one.first_time) if end > one.base_offset else "",
+                    show_time(one.last_time) if end > one.base_offset else "",
+                    f"{one.table.count:,}",
+                    "" if one.sealed else "open",
+                )
+    Console().print(table)
+
+
+@app.command()
+def topics(
+    data: Data,
+    filters: Filters = None,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="So many, the most frequent first.")] = 50,
+) -> None:
+    """Count the messages of each topic."""
+    counts: Counter[bytes] = Counter()
+    with opened(data) as store, _progress("counting", sum(store.committed()) - sum(_starts(store))) as advance:
+        reader, positions = store.reader(_parsed(filters)), _starts(store)
+        while True:
+            result = reader.read(positions, _STEP_RECORDS, _STEP_BYTES)
+            for found in result.batches:
+                records = found.records
+                at = records.start + records.layout.topics
+                column = memoryview(records.data)[at : at + 4 * records.count].cast("I")
+                for topic, count in Counter(column[row] for row in found.row_numbers()).items():
+                    counts[records.table.name(topic)] += count
+            advance(sum(result.positions) - sum(positions))
+            positions = result.positions
+            if result.caught_up:
+                break
+    table = Table("messages", "topic")
+    table.columns[0].justify = "right"
+    for name, count in counts.most_common(limit):
+        table.add_row(f"{count:,}", name.decode())
+    Console().print(table)
+    if len(counts) > limit:
+        print(f"{len(counts) - limit:,} more topics")
+
+
+@app.command()
+def tail(
+    data: Data,
+    filters: Filters = None,
+    count: Annotated[int, typer.Option("-n", "--count", min=0, help="So many of the last messages.")] = 10,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what is kept from now on.")] = False,
+    template: FormatOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Print the last messages, and with -f those to come."""
+    write = writer_of(template, json)
+    parsed = _parsed(filters)
+    with opened(data) as store:
+        ends = store.committed()
+        for entry in _last(store, parsed, ends, count):
+            write(entry)
+        reader, positions = store.reader(parsed), ends
+        while follow:
+            for shard in store.shards:
+                shard.refresh()
+            result = reader.read(positions, _STEP_RECORDS, _STEP_BYTES)
+            for entry in entries(result.batches):
+                write(entry)
+            positions = result.positions
+            if result.caught_up:
+                time.sleep(_FOLLOW_S)
+
+
+@app.command()
+def dump(
+    data: Data,
+    filters: Filters = None,
+    begin: Annotated[
+        str, typer.Option("--from", help="earliest, a time, -1h, or a position like 0:1234.")
+    ] = "earliest",
+    end: Annotated[str, typer.Option("--to", help="So too; what is there now by default.")] = "latest",
+    limit: Annotated[int | None, typer.Option("-n", "--limit", min=1, help="At most so many.")] = None,
+    template: FormatOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Print a range of history, by rising offset in each shard."""
+    write = writer_of(template, json)
+    with opened(data) as store:
+        first, last = _at(store, begin), _at(store, end)
+        for entry in islice(_range(store, _parsed(filters), first, last), limit):
+            write(entry)
+
+
+def _parsed(filters: list[str] | None) -> list[Filter] | None:
+    return [parse_filter(text) for text in filters] if filters else None
+
+
+def _starts(store: LogStore) -> Positions:
+    return tuple(shard.start for shard in store.shards)
+
+
+def _at(store: LogStore, text: str) -> Positions:
+    begin = parse_begin(text, time.time_ns() // 1000)
+    return locate(begin, _starts(store), store.committed(), store.positions_at)
+
+
+def _range(store: LogStore, filters: list[Filter] | None, first: Positions, last: Positions) -> Iterator[Entry]:
+    """What lies between, bit by bit."""
+    reader, positions = store.reader(filters), first
+    while any(at < end for at, end in zip(positions, last, strict=True)):
+        result = reader.read(positions, _STEP_RECORDS, _STEP_BYTES)
+        for entry in entries(result.batches):
+            if entry.offset < last[entry.shard]:
+                yield entry
+        positions = result.positions
+        if result.caught_up:
+            return
+
+
+def _last(store: LogStore, filters: list[Filter] | None, ends: Positions, count: int) -> list[Entry]:
+    """The newest messages: look at more and more of the end until there are enough."""
+    starts, span = _starts(store), 1024
+    while count:
+        first = tuple(max(start, end - span) for start, end in zip(starts, ends, strict=True))
+        found = sorted(_range(store, filters, first, ends), key=lambda one: (one.time_us, one.shard, one.offset))
+        if len(found) >= count or first == starts:
+            return found[-count:]
+        span *= 8
+    return []
+
+
+@contextmanager
+def _progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda count: progress.advance(task, count)

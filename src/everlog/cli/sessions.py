@@ -1,0 +1,219 @@
+"""`everlog sessions`: who is owed what, from the tables of a data directory; and how to drop a session."""
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from everlog.base import StorageError, UsageError
+from everlog.cli import dial
+from everlog.cli.client import Client
+from everlog.cli.entries import show_time
+from everlog.cli.log import Data, opened
+from everlog.mqtt import Connect
+from everlog.sessions import (
+    LIVE,
+    Changes,
+    SqliteTables,
+    StoredSession,
+    unpack_inflight,
+    unpack_offsets,
+    unpack_owed,
+    unpack_subscription,
+)
+from everlog.store import LogStore, Positions
+from everlog.topics import parse_filter
+
+app = typer.Typer(rich_markup_mode=None, help="Durable sessions and shared groups, as they were last saved.")
+
+NEVER = 0xFFFF_FFFF
+_STEP_RECORDS, _STEP_BYTES = 100_000, 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """What the tables say, beside the log that it is about."""
+
+    tables: SqliteTables
+    store: LogStore
+
+    def reached(self, packed: bytes, routed: Sequence[int]) -> Positions:
+        """Where somebody is in each shard; who is connected and keeps up is where the broker is."""
+        found = unpack_offsets(packed)
+        return tuple(
+            found[shard] if shard < len(found) and found[shard] != LIVE else routed[shard] if shard < len(routed) else 0
+            for shard in range(len(self.store.shards))
+        )
+
+    def lag(self, positions: Positions) -> int:
+        """How many messages of any topic lie before them."""
+        return sum(one.lag(at) for one, at in zip(self.store.statistics(), positions, strict=True))
+
+    def lost(self, positions: Positions) -> int:
+        """How many offsets before them retention has removed."""
+        return sum(max(0, one.start - at) for one, at in zip(self.store.statistics(), positions, strict=True))
+
+
+@contextmanager
+def _saved(data: Path) -> Iterator[_Saved]:
+    with opened(data) as store:
+        path = data / "sessions.db"
+        if not path.exists():
+            raise UsageError(f"{data} has no sessions", hint="a broker that has run there makes sessions.db")
+        tables = SqliteTables(path)
+        try:
+            yield _Saved(tables, store)
+        finally:
+            tables.close()
+
+
+@app.command("list")
+def list_sessions(
+    data: Data,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="So many, the most behind first.")] = 50,
+) -> None:
+    """List sessions and shared groups with how far behind they are."""
+    with _saved(data) as saved:
+        snapshot = saved.tables.load()
+        rows = [(saved.reached(one.cursor.positions, snapshot.routed), one) for one in snapshot.sessions]
+        groups = list(snapshot.groups)
+        behind = sorted(((saved.lag(at), saved.lost(at), one) for at, one in rows), key=lambda row: -row[0])
+        table = Table("client id", "user", "state", "expires", "filters", "under way", "behind", "lost")
+        for lag, lost, one in behind[:limit]:
+            table.add_row(
+                one.row.client_id,
+                one.row.user or "",
+                _state(one),
+                _expires(one),
+                str(len(one.subscriptions)),
+                str(len(unpack_inflight(one.cursor.inflight))),
+                f"{lag:,}",
+                f"{lost:,}" if lost else "",
+            )
+        Console().print(table)
+        if len(behind) > limit:
+            print(f"{len(behind) - limit:,} more sessions")
+        if groups:
+            table = Table("group", "filter", "not done", "behind", "lost")
+            for group in groups:
+                at = saved.reached(group.positions, snapshot.routed)
+                lost = saved.lost(at)
+                table.add_row(
+                    group.name,
+                    group.filter,
+                    f"{len(unpack_owed(group.owed)):,}",
+                    f"{saved.lag(at):,}",
+                    f"{lost:,}" if lost else "",
+                )
+            Console().print(table)
+
+
+@app.command()
+def show(data: Data, client_id: Annotated[str, typer.Argument(metavar="CLIENT_ID", help="Whose session.")]) -> None:
+    """Show one session: its state, and for each subscription how many messages wait."""
+    with _saved(data) as saved:
+        snapshot = saved.tables.load()
+        one = next((one for one in snapshot.sessions if one.row.client_id == client_id), None)
+        if one is None:
+            raise UsageError(f"no session {client_id!r}", hint="see: everlog sessions list DATA_DIR")
+        at = saved.reached(one.cursor.positions, snapshot.routed)
+        lines = {
+            "client id": client_id,
+            "user": one.row.user or "-",
+            "protocol": {3: "3.1", 4: "3.1.1"}.get(one.row.version, "5.0"),
+            "state": _state(one),
+            "expires": _expires(one),
+            "under way": str(len(unpack_inflight(one.cursor.inflight))),
+            "positions": ", ".join(f"{shard}:{offset}" for shard, offset in enumerate(at)),
+        }
+        for name, value in lines.items():
+            print(f"{name:<11}{value}")
+        if lost := saved.lost(at):
+            print(f"{'lost':<11}{lost:,} messages before its position were removed by retention")
+        table = Table("filter", "QoS", "waiting")
+        for packed in one.subscriptions:
+            subscribed = unpack_subscription(packed)
+            begin = tuple(map(max, at, subscribed.since)) if subscribed.since else at
+            waiting = "by its group" if subscribed.filter.startswith("$share/") else None
+            table.add_row(
+                subscribed.filter, str(subscribed.qos), waiting or f"{_count(saved.store, subscribed.filter, begin):,}"
+            )
+        Console().print(table)
+
+
+def _count(store: LogStore, text: str, positions: Positions) -> int:
+    """How many kept messages match from there on."""
+    reader, count = store.reader([parse_filter(text)]), 0
+    while True:
+        result = reader.read(positions, _STEP_RECORDS, _STEP_BYTES)
+        count += result.count
+        positions = result.positions
+        if result.caught_up:
+            return count
+
+
+@app.command()
+def drop(
+    client_id: Annotated[str, typer.Argument(metavar="CLIENT_ID", help="Whose session.")],
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="DATA_DIR", help="In a data directory that no broker runs on.")
+    ] = None,
+    host: dial.Host = "localhost",
+    port: dial.Port = None,
+    username: dial.User = None,
+    pw: dial.Password = None,
+    cafile: dial.CaFile = None,
+) -> None:
+    """Drop a session and all it is owed. A running broker is asked as MQTT has it: by a clean start in its name."""
+    if data is not None:
+        _drop_stored(data, client_id)
+    else:
+        tls = dial.tls_context(cafile, None, None, False) if cafile else None
+        password = None if pw is None else pw.encode()
+        connect = Connect(5, client_id, clean_start=True, user_name=username, password=password)
+        asyncio.run(_drop_by_broker(Client(connect), host, port or (8883 if tls else 1883), tls))
+    print(f"dropped {client_id}")
+
+
+async def _drop_by_broker(client: Client, host: str, port: int, tls: dial.Tls) -> None:
+    await client.open(host, port, tls)
+    await client.close()
+
+
+def _drop_stored(data: Path, client_id: str) -> None:
+    with opened(data):
+        pass
+    try:
+        store = LogStore.open(str(data))  # and nobody else has it
+    except StorageError as error:
+        raise UsageError(f"{error}", hint="leave --data out to ask the broker that runs") from None
+    tables = SqliteTables(data / "sessions.db")
+    try:
+        if all(one.row.client_id != client_id for one in tables.load().sessions):
+            raise UsageError(f"no session {client_id!r}", hint="see: everlog sessions list DATA_DIR")
+        tables.apply(Changes(ended=(client_id,)), durable=True)
+    finally:
+        tables.close()
+        store.close()
+
+
+def _state(one: StoredSession) -> str:
+    return "connected" if not one.row.away_us else f"away since {show_time(one.row.away_us)}"
+
+
+def _expires(one: StoredSession) -> str:
+    row = one.row
+    if row.expiry_s == NEVER:
+        return "never"
+    if not row.away_us:
+        return f"{timedelta(seconds=row.expiry_s)} after it leaves"
+    left = row.away_us / 1_000_000 + row.expiry_s - time.time()
+    return f"in {timedelta(seconds=int(left))}" if left > 0 else "now"
