@@ -1,13 +1,20 @@
 """store: topics meet the log; what was kept is found by filter and position."""
 
+from everlog.store.begin import Begin, BeginKind, locate, parse_begin, show_positions
+from everlog.store.cold import ColdStore
 from everlog.store.indexer import TopicIndexer
+from everlog.store.lakerecord import LakeRecord, read_lake_record, write_lake_record
 from everlog.store.logstore import LogStore, StoreReader
 from everlog.store.port import Found, Lost, MessageStore, Positions, Reader, ReadResult, ShardStatistics
 from everlog.store.sharding import MAX_SHARDS, shard_of
 
 __all__ = [
     "MAX_SHARDS",
+    "Begin",
+    "BeginKind",
+    "ColdStore",
     "Found",
+    "LakeRecord",
     "LogStore",
     "Lost",
     "MessageStore",
@@ -17,5 +24,10 @@ __all__ = [
     "ShardStatistics",
     "StoreReader",
     "TopicIndexer",
+    "locate",
+    "parse_begin",
+    "read_lake_record",
     "shard_of",
+    "show_positions",
+    "write_lake_record",
 ]

@@ -4,9 +4,11 @@ The directory holds a file `store` with the number of shards, which never change
 logs own their threads; this module owns what readers share: open sealed segments and postings of open ones.
 """
 
+import hashlib
 import struct
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from functools import partial
 
 import crc32c
 
@@ -18,11 +20,14 @@ from everlog.store.recent import RecentBatches
 from everlog.store.sealed import SealedSegments
 from everlog.store.sharding import MAX_SHARDS, Routes, shard_of
 from everlog.store.shardreader import ShardReader
+from everlog.store.unsealed import UnsealedSegments
 from everlog.store.wanted import SharedPostings
 from everlog.topics import Filter, SectionCache
 
 SECTION_CACHE_BYTES = 32 << 20  # parts of topic indexes in memory, of all shards; the least recently used go first
 RECENT_BYTES = 64 << 20  # verified batches that a step ended in, of all shards; the least recently used go first
+
+UNSEALED_BYTES = 64 << 20  # row lists of segments not sealed yet, of all shards; beyond it they are read batch by batch
 
 _MAGIC = b"EVST"
 _VERSION = 1
@@ -76,10 +81,12 @@ class LogStore:
         self._sealed = [SealedSegments(log, cache) for log in shards]
         self._shared = SharedPostings()
         self._recent = RecentBatches(RECENT_BYTES)
+        self._unsealed = UnsealedSegments(UNSEALED_BYTES)
         self._routes = Routes(len(shards))
         self._calls: list[Callable[[int], None]] = []
         self._failure_calls: list[Callable[[int, StorageError], None]] = []
         for number, log in enumerate(shards):
+            self._sealed[number].on_list = partial(self._unsealed.keep_only, number)
             log.on_commit = self._announcer(number)
             log.on_failure = self._failure_announcer(number)
 
@@ -172,7 +179,7 @@ class LogStore:
         kept = None if filters is None else tuple(dict.fromkeys(filters))
         return StoreReader(
             [
-                ShardReader(number, log, sealed, kept, self._shared, self._recent)
+                ShardReader(number, log, sealed, kept, self._shared, self._recent, self._unsealed)
                 for number, (log, sealed) in enumerate(zip(self.shards, self._sealed, strict=True))
             ]
         )
@@ -186,6 +193,12 @@ class LogStore:
     def positions_at(self, time_us: int) -> Positions:
         """In each shard the first record that is not older than a time, or the committed end."""
         return tuple(log.offset_at(time_us) for log in self.shards)
+
+    @property
+    def identity(self) -> str:
+        """A name that no other store has and that this one keeps wherever it is moved."""
+        names = "/".join(log.identity for log in self.shards)
+        return hashlib.blake2b(names.encode(), digest_size=8).hexdigest()
 
     def refresh(self) -> Positions:
         """Opened read-only: take in what the writer committed since."""

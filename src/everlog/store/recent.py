@@ -43,6 +43,14 @@ class RecentBatches:
                 first = self._batches.get((shard, first.end_offset))
         return found
 
+    def one(self, shard: int, base_offset: int) -> Records | None:
+        """The batch with this base offset, if it is kept."""
+        with self._lock:
+            found = self._batches.get((shard, base_offset))
+            if found is not None:
+                self._batches.move_to_end((shard, base_offset))
+            return found
+
     def clear(self) -> None:
         """Let go of everything."""
         with self._lock:

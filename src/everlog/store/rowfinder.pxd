@@ -25,8 +25,7 @@ cdef class RowFinder:
     cpdef object choose(self, bytearray ids)
 
     @cython.locals(wanted=Py_ssize_t, chosen="uint32_t*", ranges=bytearray,
-                   bounds="uint32_t*", total=Py_ssize_t, found=bytearray, rows="uint64_t*", lost=int, spare=bytearray,
-                   other="uint64_t*", counters=bytearray, counts="uint32_t*", shift=int)
+                   bounds="uint32_t*", total=Py_ssize_t, found=bytearray, rows="uint64_t*", lost=int)
     cpdef object find(self, bytearray ids, Py_ssize_t first, Py_ssize_t stop)
 
     @cython.locals(wanted=Py_ssize_t, chosen="uint32_t*", total=Py_ssize_t)
@@ -65,6 +64,10 @@ cdef class RowFinder:
 
 @cython.locals(flags=bytearray, flag="unsigned char*", chosen="uint32_t*", k=Py_ssize_t)
 cpdef bytearray to_flags(bytearray ids, Py_ssize_t total)
+
+@cython.locals(total=Py_ssize_t, spare=bytearray, rows="uint64_t*", other="uint64_t*", counters=bytearray,
+               counts="uint32_t*", shift=int)
+cpdef bytearray sort_rows(bytearray found, Py_ssize_t first, Py_ssize_t stop)
 
 @cython.locals(digit=Py_ssize_t, i=Py_ssize_t, place=uint32_t, here=uint32_t)
 cdef void sort_digit(uint64_t* rows, uint64_t* other, Py_ssize_t total, Py_ssize_t first, int shift,

@@ -119,17 +119,7 @@ class RowFinder:
         if lost:
             return None
         if wanted > 1:
-            spare = bytearray(8 * total)
-            other = u64s(spare)
-            counters = bytearray(4 * _DIGITS)
-            counts = u32s(counters)
-            shift = 0
-            while stop - first >> shift:
-                with cython.nogil:
-                    sort_digit(rows, other, total, first, shift, counts)
-                rows, other = other, rows
-                found, spare = spare, found
-                shift += _DIGIT_BITS
+            return sort_rows(found, first, stop)
         return found
 
     def _check_ids(self, chosen: memoryview, wanted: int) -> int:
@@ -251,6 +241,24 @@ def to_flags(ids: bytearray, total: int) -> bytearray:
         if chosen[k] < total:
             flag[chosen[k]] = 1
     return flags
+
+
+def sort_rows(found: bytearray, first: int, stop: int) -> bytearray:
+    """What was found from row `first` to before `stop`, u64s of row << 32 | anything, by rising rows."""
+    total = len(found) // 8
+    spare = bytearray(8 * total)
+    rows = u64s(found)
+    other = u64s(spare)
+    counters = bytearray(4 * _DIGITS)
+    counts = u32s(counters)
+    shift = 0
+    while stop - first >> shift:
+        with cython.nogil:
+            sort_digit(rows, other, total, first, shift, counts)
+        rows, other = other, rows
+        found, spare = spare, found
+        shift += _DIGIT_BITS
+    return found
 
 
 def sort_digit(rows: memoryview, other: memoryview, total: int, first: int, shift: int, counts: memoryview) -> None:

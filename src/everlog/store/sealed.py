@@ -21,6 +21,7 @@ from everlog.topics import Filter, SectionCache, TopicIndex
 
 OPEN_SEGMENTS = 64  # a shard; each holds two mappings; beyond it the least recently used is let go
 UNMAPPED_BYTES = 4 << 20  # a segment on a disk that can't be mapped is read whole up to this size, else the plain way
+NO_END = 1 << 63  # of the segment that is being written
 LOOK_AGAIN_RECORDS = 4096  # commits after which newly sealed segments are looked for
 
 
@@ -54,7 +55,13 @@ class SealedSegment:
 
     def match(self, filters: Iterable[Filter]) -> BitMap:
         """The ids of the topics that any of the filters matches."""
-        return BitMap().union(*(self.index.match(flt) for flt in filters))
+        return BitMap().union(*(self._match(flt) for flt in filters))
+
+    def _match(self, flt: Filter) -> BitMap:
+        if not flt.is_exact:
+            return self.index.match(flt)
+        topic = self.table.lookup(flt.pattern.encode())
+        return BitMap((topic,)) if topic >= 0 else BitMap()
 
     def row_at(self, offset: int) -> int:
         """The number of the row that holds an offset of the segment."""
@@ -101,10 +108,12 @@ class SealedSegments:
         self._lock = threading.Lock()
         self._views: dict[int, SegmentView] = {}  # by base offset
         self._bases: list[int] = []
+        self._unsealed: list[tuple[int, int]] = []  # where the others begin and end
         self._looked_at = -1  # the committed offset when segments were last listed
         self._open: OrderedDict[int, SealedSegment] = OrderedDict()
         self._plain: set[int] = set()  # base offsets of segments without a usable index
         self.distrusted = 0
+        self.on_list: Callable[[set[int]], None] = lambda bases: None  # hears which segments have no index to trust
 
     def holding(self, offset: int) -> "SealedSegment | None":
         """The segment that holds an offset, None when it is not sealed or has no index to trust."""
@@ -128,6 +137,15 @@ class SealedSegments:
                 oldest.index.drop_cache()
         return segment
 
+    def without_index(self, offset: int) -> tuple[int, int] | None:
+        """Where the segment that holds an offset begins and ends, if it is not sealed or has no index to trust."""
+        with self._lock:
+            base = self._base_of(offset)
+            if base is not None:
+                return (base, self._views[base].end_offset) if base in self._plain else None
+            place = bisect_right(self._unsealed, (offset, NO_END)) - 1
+            return self._unsealed[place] if place >= 0 and offset < self._unsealed[place][1] else None
+
     def distrust(self, segment: SealedSegment) -> None:
         """Read this segment the plain way from now on."""
         with self._lock:
@@ -148,6 +166,8 @@ class SealedSegments:
                     removed.index.drop_cache()
             self._bases = sorted(self._views)
             self._plain = {base for base in self._plain if base >= start}
+            self._unsealed = [span for span in self._unsealed if span[0] >= start]
+            self.on_list(self._plain | {base for base, _ in self._unsealed})
 
     def close(self) -> None:
         """Let go of every open segment."""
@@ -161,11 +181,20 @@ class SealedSegments:
         committed = self._log.committed
         if found is None and (self._looked_at < 0 or committed - self._looked_at >= LOOK_AGAIN_RECORDS):
             self._looked_at = committed
-            views = [view for view in self._log.segments() if view.sealed and view.end_offset <= committed]
-            self._views = {view.base_offset: view for view in views}
-            self._bases = sorted(self._views)
+            self._list(committed)
             found = self._locate(offset)
         return found
+
+    def _list(self, committed: int) -> None:
+        views = self._log.segments()
+        ends = [view.base_offset for view in views[1:]] + [NO_END]
+        sealed = [view.sealed and view.end_offset <= committed for view in views]
+        self._views = {view.base_offset: view for view, is_sealed in zip(views, sealed, strict=True) if is_sealed}
+        self._bases = sorted(self._views)
+        self._unsealed = [
+            (view.base_offset, end) for view, end, is_sealed in zip(views, ends, sealed, strict=True) if not is_sealed
+        ]
+        self.on_list(self._plain | {base for base, _ in self._unsealed})
 
     def _locate(self, offset: int) -> int | None:
         place = bisect_right(self._bases, offset) - 1

@@ -1,14 +1,16 @@
-"""Reads one shard for one set of filters: by row lists where a segment has them, else batch by batch.
+"""Reads one shard for one set of filters: by row lists, of a side file or in memory, else batch by batch.
 
 What is wanted of the segment at hand is kept between steps. Owned by one reader; not for two threads at once.
 """
 
 from everlog.base import Records, StorageError, gather, select
 from everlog.commitlog import ShardLog
+from everlog.store.listed import ListedRows
 from everlog.store.port import Found, Lost, ReadResult
 from everlog.store.recent import RecentBatches
 from everlog.store.sealed import SealedSegment, SealedSegments
 from everlog.store.selection import Selection
+from everlog.store.unsealed import UnsealedSegment, UnsealedSegments
 from everlog.store.wanted import SharedPostings, Wanted, WantedTables
 from everlog.topics import Filter
 
@@ -31,13 +33,18 @@ class ShardReader:
         filters: tuple[Filter, ...] | None,
         shared: SharedPostings,
         recent: RecentBatches,
+        unsealed: UnsealedSegments,
     ) -> None:
         self._number = number
         self._log = log
         self._sealed = sealed
         self._filters = filters
+        self._shared = shared
         self._tables = WantedTables(filters or (), shared)
         self._selection: Selection | None = None
+        self._unsealed = unsealed
+        self._listed: ListedRows | None = None
+        self._scanning: UnsealedSegment | None = None  # where what is passed over counts
         self._recent = recent
         self._stopped_in = 0  # the base offset of the batch that the last step ended in or before
 
@@ -45,6 +52,7 @@ class ShardReader:
         """Let go of what was kept between steps."""
         self._tables.clear()
         self._selection = None
+        self._listed = None
 
     def read(self, offset: int, max_records: int, max_bytes: int) -> ReadResult:
         """Wanted records from an offset on, at most so many, and about so many bytes: one batch more at most."""
@@ -59,6 +67,8 @@ class ShardReader:
                 step.offset = selection.segment.end_offset
             elif selection is not None and selection.choice.ids is not None:
                 self._fetch(step, selection)
+            elif selection is None and self._take_listed(step, committed):
+                continue
             elif not self._scan(step, committed, selection):
                 break
         return ReadResult(step.batches, (step.offset,), step.offset >= committed, tuple(step.lost))
@@ -96,6 +106,40 @@ class ShardReader:
         step.offset = behind
         if records is not None:
             step.add(records, None, 0, records.count)
+
+    def _take_listed(self, step: "_Step", committed: int) -> bool:
+        """Rows by lists in memory, in steps of one batch; False where there are none, or too many rows are wanted."""
+        self._scanning = None
+        listed = self._listed_at(step.offset)
+        if listed is None or not listed.is_sparse():
+            return False
+        segment = listed.segment
+        if not segment.cover(self._log, step.offset, committed, self._unsealed.has_room):
+            self._scanning = segment if segment.is_usable else None
+            return False
+        if not listed.is_sparse():  # now that there are lists to tell it
+            return False
+        records, step.offset, touched = listed.take(step.offset, step.room, step.room_bytes)
+        step.scanned += touched
+        if records is not None:
+            step.add(records, None, 0, records.count)
+        return segment.is_usable
+
+    def _listed_at(self, offset: int) -> ListedRows | None:
+        """The segment without an index that holds an offset; None when everything is wanted of it."""
+        if self._filters is None:
+            return None
+        kept = self._listed
+        if kept is None or not kept.segment.is_kept or not kept.segment.holds(offset):
+            span = self._sealed.without_index(offset)
+            segment = None if span is None else self._unsealed.at(self._number, *span)
+            if segment is None or not segment.holds(offset):
+                self._listed = None
+                return None
+            kept = self._listed = ListedRows(
+                segment, self._filters, self._shared, self._log, self._recent, self._number
+            )
+        return kept
 
     def _scan(self, step: "_Step", committed: int, selection: Selection | None) -> bool:
         """Whole batches from the log, unwanted rows left out; False when the step should end."""
@@ -138,6 +182,8 @@ class ShardReader:
             return
         rows = select(records, wanted.topics, first)
         found = len(rows) // 4
+        if self._scanning is not None and self._scanning.holds(records.base_offset):
+            self._scanning.passed_over(records.base_offset + first, records.count - first - found)
         step.offset = records.end_offset
         if found > step.room:
             del rows[4 * step.room :]

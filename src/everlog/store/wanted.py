@@ -5,6 +5,7 @@ tables' postings are shared by all readers of a store; a reader keeps the bytes 
 """
 
 import threading
+from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
 
@@ -42,13 +43,29 @@ class SharedPostings:
             return BitMap().union(*(postings.select(flt) for flt in filters))
 
 
+def wanted_ids(table: TopicTable, filters: Sequence[Filter], known: int, now: int, shared: SharedPostings) -> bytearray:
+    """The ids (u32s, rising) from `known` to before `now` of a table's topics that any of the filters matches."""
+    if all(flt.is_exact for flt in filters):
+        found = {table.lookup(flt.pattern.encode()) for flt in filters}
+        ids = array("I", sorted(topic for topic in found if known <= topic < now))
+    elif now - known <= FEW:
+        names = [table.name(topic).decode() for topic in range(known, now)]
+        ids = array("I", [known + k for k, name in enumerate(names) if any(matches(flt, name) for flt in filters)])
+    else:
+        chosen = shared.select(table, filters)
+        chosen.remove_range(0, known)
+        chosen.remove_range(now, 1 << 32)
+        ids = chosen.to_array()
+    return bytearray(ids.tobytes())
+
+
 class Wanted:
     """A byte for each topic of one table: 1 when it is wanted. Owned by one reader."""
 
     def __init__(self, table: TopicTable, topics: bytearray) -> None:
         self.table = table
         self.topics = topics
-        self.count = sum(topics)
+        self.count = topics.count(1)
 
     @property
     def everything(self) -> bool:
@@ -58,17 +75,15 @@ class Wanted:
     def extend(self, filters: Sequence[Filter], shared: SharedPostings) -> None:
         """Take in the topics that the table got since."""
         known, now = len(self.topics), len(self.table)
-        if known == now:
-            return
-        if now - known <= FEW:
-            names = [name.decode() for name in self.table.all_names(known)]
-            more = bytearray(any(matches(flt, name) for flt in filters) for name in names)
-            self.topics += more
-            self.count += sum(more)
-        else:
-            ids = shared.select(self.table, filters)
-            self.topics = to_flags(bytearray(ids.to_array().tobytes()), now)
-            self.count = sum(self.topics)
+        if known < now:
+            ids = wanted_ids(self.table, filters, known, now, shared)
+            self.count += len(ids) // 4
+            if len(ids) > 4 * FEW:
+                self.topics += to_flags(ids, now)[known:]
+            else:
+                self.topics += bytes(now - known)
+                for topic in memoryview(ids).cast("I"):
+                    self.topics[topic] = 1
 
 
 class WantedTables:

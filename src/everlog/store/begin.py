@@ -1,0 +1,117 @@
+"""Where in history to begin: `earliest`, `latest`, a time, so long ago, or a position, as people and clients write it.
+
+Pure: the time and the state of the log are arguments.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone
+from enum import Enum, auto
+
+from everlog.base import UsageError
+from everlog.store.port import Positions
+from everlog.store.sharding import MAX_SHARDS
+
+HINT = "write earliest, latest, -24h, 2026-01-31T12:00:00Z or a position like 0:1234"
+MAX_OFFSET = (1 << 56) - 1  # a position is packed with its shard into 64 bits
+
+_UNITS_US = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000, "w": 604_800_000_000}
+_AGO = re.compile(r"-((?:\d{1,12}(?:\.\d{1,6})?[smhdw])+)", re.ASCII)
+_PART = re.compile(r"(\d+)(?:\.(\d+))?([smhdw])", re.ASCII)
+_TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:[Zz]|([+-])(\d\d):(\d\d))", re.ASCII)
+_POSITION = re.compile(r"\d{1,3}:\d{1,17}(?:,\d{1,3}:\d{1,17})*", re.ASCII)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class BeginKind(Enum):
+    """What a beginning is given by."""
+
+    EARLIEST = auto()
+    LATEST = auto()
+    TIME = auto()
+    POSITION = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """A place in history before it is looked up: `time_us` of a time, `offsets` by shard of a position."""
+
+    kind: BeginKind
+    time_us: int = 0
+    offsets: tuple[tuple[int, int], ...] = ()
+
+
+def parse_begin(text: str, now_us: int) -> Begin:
+    """The beginning that a text means; a UsageError says what is wrong with it."""
+    if text in ("earliest", "latest"):
+        return Begin(BeginKind[text.upper()])
+    if (ago := _AGO.fullmatch(text)) is not None:
+        return Begin(BeginKind.TIME, max(0, now_us - _duration_us(ago[1])))
+    if (time := _TIME.fullmatch(text)) is not None:
+        return Begin(BeginKind.TIME, max(0, _time_us(text, time)))
+    if _POSITION.fullmatch(text) is not None:
+        return Begin(BeginKind.POSITION, offsets=_offsets(text))
+    raise UsageError(f"{text!r} is no place in history", hint=HINT)
+
+
+def _duration_us(text: str) -> int:
+    return sum(
+        int(whole) * _UNITS_US[unit] + int(f"{fraction:0<6}") * _UNITS_US[unit] // 1_000_000
+        for whole, fraction, unit in _PART.findall(text)
+    )
+
+
+def _time_us(text: str, found: re.Match[str]) -> int:
+    """RFC 3339; a leap second is the first moment of the next minute, digits behind the microsecond are left out."""
+    year, month, day, hour, minute, second = map(int, found.groups()[:6])
+    fraction, sign, east_hours, east_minutes = found.groups()[6:]
+    try:
+        if second > 60 or int(east_minutes or 0) > 59:
+            raise ValueError
+        east = timedelta(hours=int(east_hours or 0), minutes=int(east_minutes or 0))
+        zone = timezone(-east if sign == "-" else east)
+        whole = datetime(year, month, day, hour, minute, min(second, 59), tzinfo=zone) - _EPOCH
+    except (ValueError, OverflowError):
+        raise UsageError(f"there is no time {text!r}", hint=HINT) from None
+    seconds = whole.days * 86_400 + whole.seconds
+    if second == 60:
+        return (seconds + 1) * 1_000_000
+    return seconds * 1_000_000 + int(f"{fraction or '':0<6}"[:6])
+
+
+def _offsets(text: str) -> tuple[tuple[int, int], ...]:
+    offsets: dict[int, int] = {}
+    for part in text.split(","):
+        shard, offset = map(int, part.split(":"))
+        if shard in offsets:
+            raise UsageError(f"{text!r} has shard {shard} twice", hint="name each shard once, as in 0:1234,1:99")
+        if shard >= MAX_SHARDS or offset > MAX_OFFSET:
+            raise UsageError(f"{part!r} is no position", hint="it is a shard and an offset in it, as in 0:1234")
+        offsets[shard] = offset
+    return tuple(sorted(offsets.items()))
+
+
+def locate(begin: Begin, starts: Sequence[int], ends: Sequence[int], at: Callable[[int], Positions]) -> Positions:
+    """The offset in each shard; `starts` and `ends` bound what there is, `at` finds the positions of a time.
+
+    What lies behind the end begins at the end. An offset of a position below the start stays: who asked for it by name
+    is told that it is gone.
+    """
+    if begin.kind is BeginKind.EARLIEST:
+        return tuple(starts)
+    if begin.kind is BeginKind.LATEST:
+        return tuple(ends)
+    if begin.kind is BeginKind.TIME:
+        found: Sequence[int] = at(begin.time_us)
+    else:
+        named = dict(begin.offsets)
+        if (highest := max(named)) >= len(starts):
+            raise UsageError(f"there is no shard {highest}", hint=f"the shards are 0 to {len(starts) - 1}")
+        found = [named.get(shard, start) for shard, start in enumerate(starts)]
+    return tuple(min(offset, end) for offset, end in zip(found, ends, strict=True))
+
+
+def show_positions(positions: Sequence[int]) -> str:
+    """Positions as `parse_begin` reads them."""
+    return ",".join(f"{shard}:{offset}" for shard, offset in enumerate(positions))

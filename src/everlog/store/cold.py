@@ -1,0 +1,39 @@
+"""The port of the cold tier: history that the log no longer has, or need not keep.
+
+Declared here and implemented by the lake table. Every call blocks on disk or network, so a broker makes it in a thread;
+a store may be called by several threads at once.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from everlog.store.port import ReadResult
+from everlog.topics import Filter
+
+
+class ColdStore(Protocol):
+    """Kept messages of a shard from `start` to before `end`, by topic filter and offset."""
+
+    def refresh(self) -> None:
+        """Take in what was added or dropped since; until then, reads are of one unchanging state."""
+
+    def start(self, shard: int) -> int:
+        """The first offset that the cold tier has; its end when it has none."""
+
+    def end(self, shard: int) -> int:
+        """The first offset that is not in the cold tier yet: the log must have it, and all behind it."""
+
+    def position_at(self, shard: int, time_us: int) -> int:
+        """The offset of the first record that is not older than a time, or the end."""
+
+    def read(
+        self, shard: int, offset: int, filters: Sequence[Filter] | None, max_records: int, max_bytes: int
+    ) -> ReadResult:
+        """Records from an offset on that match any of the filters (None: all), by rising offset.
+
+        The result has one position: where to read on. It is `caught_up` when that is `end`; what lies below `start`
+        is in `lost`. About `max_bytes` are returned, one record at least where there is one.
+        """
+
+    def close(self) -> None:
+        """Let go of files and memory; once is enough."""
