@@ -8,8 +8,11 @@ import pytest
 from everlog.mqtt import Properties, Will
 from everlog.sessions import (
     ALIVE,
+    GROUP_ORDERED,
+    GROUP_SERVED,
     Changes,
     Cursor,
+    GroupRow,
     MemoryTables,
     SessionRow,
     SessionTables,
@@ -58,6 +61,7 @@ def test_new_tables_are_empty(kept: Kept) -> None:
     assert (snapshot.routed, snapshot.alive_us) == ((), 0)
     assert list(snapshot.sessions) == []
     assert list(snapshot.retained) == []
+    assert list(snapshot.groups) == []
 
 
 def test_a_session_comes_back_as_it_was_written(kept: Kept) -> None:
@@ -148,6 +152,33 @@ def test_how_far_the_broker_was_is_kept_until_it_is_said_again(kept: Kept) -> No
     kept.tables.apply(Changes(rows=(BERT,)))
     snapshot = kept.reopened().load()
     assert (snapshot.routed, snapshot.alive_us) == ((5, 6), 1234)
+
+
+GROUP = GroupRow("g", "t/#", GROUP_ORDERED | GROUP_SERVED, pack_offsets((7, -1)), b"owed", pack_offsets((3, 0)))
+
+
+def test_a_group_comes_back_as_it_was_written(kept: Kept) -> None:
+    kept.tables.apply(Changes(groups=(GROUP, GroupRow("g", "other"))), durable=True)
+    assert list(kept.reopened().load().groups) == [GroupRow("g", "other"), GROUP]
+
+
+def test_a_groups_last_state_counts(kept: Kept) -> None:
+    kept.tables.apply(Changes(groups=(GROUP,)))
+    moved = GroupRow("g", "t/#", 0, pack_offsets((9, 9)))
+    kept.tables.apply(Changes(groups=(moved,)))
+    assert list(kept.reopened().load().groups) == [moved]
+
+
+def test_a_group_that_ends_leaves_nothing(kept: Kept) -> None:
+    kept.tables.apply(Changes(groups=(GROUP, GroupRow("h", "t/#"))))
+    kept.tables.apply(Changes(ended_groups=(("g", "t/#"), ("g", "nobody"))))
+    assert list(kept.reopened().load().groups) == [GroupRow("h", "t/#")]
+
+
+def test_a_group_may_end_and_begin_anew_in_one_batch(kept: Kept) -> None:
+    kept.tables.apply(Changes(groups=(GROUP,)))
+    kept.tables.apply(Changes(ended_groups=(("g", "t/#"),), groups=(GroupRow("g", "t/#"),)))
+    assert list(kept.reopened().load().groups) == [GroupRow("g", "t/#")]
 
 
 def test_closing_twice_is_once(kept: Kept) -> None:

@@ -2,6 +2,7 @@
 
 import struct
 from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -242,6 +243,33 @@ def test_twins_write_the_same_batch_and_the_same_packets(
         counts = (writer.written, writer.left_out, writer.ids_used, writer.next_id, writer.stopped_at)
         said.append((bytes(records.to_bytes()), written, counts))
     assert said[0] == said[1]
+
+
+@common
+@given(
+    st.lists(publishes(), min_size=1, max_size=5),
+    st.datetimes(datetime(1970, 1, 1), datetime(9999, 12, 31)),
+    st.integers(0, (1 << 56) - 10) | st.sampled_from([0, 9, 10, 99, 100]),
+    st.integers(0, 255),
+    st.lists(st.integers(0, 60_000_000), min_size=5, max_size=5),
+)
+def test_position_and_time_are_those_of_the_record(
+    messages: list[Publish], time: datetime, base_offset: int, shard: int, later_us: list[int]
+) -> None:
+    first = (time - datetime(1970, 1, 1)) // timedelta(microseconds=1)
+    messages = [replace(one, properties=replace(one.properties, message_expiry_interval=None)) for one in messages]
+    times = [first + more for more in sorted(later_us)[: len(messages)]]
+    for twin in TWINS:
+        records = batch_of(messages, twin, times_us=times, base_offset=base_offset)
+        writer = twin.PublishWriter(5, positions=True)
+        written = writer.write(records, None, 0, len(records), 2, 1, first, shard=shard)
+        packets, error = read_stream(written, 5, from_client=False)
+        assert error is None
+        for k, (packet, message, time_us) in enumerate(zip(packets, messages, times, strict=True)):
+            shown = (datetime(1970, 1, 1) + timedelta(microseconds=time_us)).isoformat(timespec="microseconds") + "Z"
+            place = () if shard == 255 else (("everlog-position", f"{shard}:{base_offset + k}"),)
+            own = message.properties.user_properties
+            assert packet.properties.user_properties == (*own, *place, ("everlog-time", shown))
 
 
 @needs_both

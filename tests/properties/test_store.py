@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.unit.store.feeding import EXPIRY, PLENTY, Message, Row, append, drain, open_store, settle
 
 from everlog.commitlog import SimulatedDisk
-from everlog.store import LogStore
+from everlog.store import LogStore, StoreReader
 from everlog.topics import Filter, matches, parse_filter
 
 LEVELS = ["a", "b", "c", ""]
@@ -53,6 +53,69 @@ class Model:
             for row in self.rows[shard][position : self.committed[shard]]
             if any(matches(flt, row[3].decode()) for flt in filters)
         ]
+
+
+@patch("everlog.store.sealed.LOOK_AGAIN_RECORDS", 1)
+@given(
+    st.sampled_from([1, 4]),
+    st.lists(
+        st.tuples(runs, st.sampled_from(["gather", "commit", "commit", "commit", "seal", "retain", "reopen"])),
+        min_size=1,
+        max_size=12,
+    ),
+    st.lists(reads, min_size=1, max_size=4),
+    st.sampled_from([0, 1.5]),  # lists are made at once, or by the second reader
+    st.sampled_from([1, 20, PLENTY]),  # with how many rows single ones are taken from the file
+    st.sampled_from([1_500, PLENTY]),  # bytes that all lists may take
+)
+@settings(max_examples=150)
+def test_lists_of_unsealed_segments_find_what_a_walk_finds(
+    shards: int,
+    work: list[tuple[list[Message], str]],
+    asked: list[tuple[list[Filter], float, int, int]],
+    worth: float,
+    mapped_rows: int,
+    limit_bytes: int,
+) -> None:
+    disk = SimulatedDisk(Random(1))
+    sizes = {"segment_bytes": 4_000, "batch_bytes": 300, "merge_below": 0, "retention_bytes": 6_000}
+    store = open_store(shards, disk, **sizes)
+    model = Model(shards)
+    readers: list[StoreReader] = []
+    for run, then in work:
+        model.append(store, run)
+        append(store, run, model.now_us)
+        if then == "reopen":
+            store.close()
+            store, readers = open_store(None, disk, **sizes), []
+        elif then != "gather":
+            settle(store, seal=then == "seal")
+            if then == "retain":
+                store.run_retention(model.now_us)
+        if then != "gather":
+            model.commit()
+        store._unsealed.limit_bytes = limit_bytes
+        starts = [log.start for log in store.shards]
+        readers = readers or [store.reader(filters) for filters, *_ in asked for _ in range(2)]
+        with (
+            patch("everlog.store.unsealed.WORTH", worth),
+            patch("everlog.store.unsealed.MAPPED_ROWS", mapped_rows),
+            patch("everlog.store.unsealed.EXTEND_BYTES", 1_000),
+            patch("everlog.store.listed.SPARSE", 1),
+            patch("everlog.store.listed.WINDOW_ROWS", 3),
+        ):
+            for reader, (filters, part, max_records, max_bytes) in zip(
+                readers, (one for one in asked for _ in range(2)), strict=True
+            ):
+                positions = tuple(int(part * end) for end in model.committed)
+                found = drain(reader, positions, max_records, max_bytes)
+                begin = tuple(map(max, positions, starts))
+                assert sorted(found) == sorted(model.read(filters, begin))
+                for shard in range(shards):
+                    offsets = [row[1] for row in found if row[0] == shard]
+                    assert offsets == sorted(offsets)
+    assert all(one.distrusted == one.damaged == 0 for one in store.statistics())
+    store.close()
 
 
 @patch("everlog.store.sealed.LOOK_AGAIN_RECORDS", 1)  # so that new indexes are used at once

@@ -12,6 +12,7 @@ from everlog.mqtt import Publish
 
 PUBACK, PUBREC, PUBCOMP = 4, 5, 7
 IDS = 65_535
+TAG = 0xFFFF_FFFF
 
 
 @cache
@@ -30,10 +31,12 @@ class Pair:
         self.window.restore([], next_id)
         self.limit = limit
         self.plain: dict[int, tuple[int, int]] = {}
+        self.tags: dict[int, int] = {}
+        self.finished: dict[int, list[int]] = {}
         self.last = (next_id - 2) % IDS + 1
 
-    def send(self, count: int, qos: int, shard: int) -> None:
-        """Messages at this QoS, as many as there is room for."""
+    def send(self, count: int, qos: int, shard: int, tag: int = 0) -> None:
+        """Messages at this QoS, as many as there is room for, perhaps of a shared group."""
         records = batch(self.twin)
         stop = min(count, records.count)
         start = 0
@@ -44,16 +47,20 @@ class Pair:
             assert (room > 0) == (free > 0), "there is always an id when the limit allows a message"
             first = self.window.next_id
             self.writer.write(records, None, start, stop, qos, first, 0, False, room)
-            self.window.sent(self.writer, records, None, start, shard)
+            self.window.sent(self.writer, records, None, start, shard, tag)
             packet_id = first
+            newest = []
             for row in range(start, self.writer.stopped_at):
                 level = min(records.row(row)[3] >> 1 & 3, qos)
                 if level:
                     assert 1 <= packet_id <= IDS
                     assert packet_id not in self.plain
                     self.plain[packet_id] = (level, shard << 56 | row)
+                    self.tags[packet_id] = tag
+                    newest.append(shard << 56 | row)
                     packet_id = packet_id % IDS + 1
             assert packet_id == self.writer.next_id or not self.writer.ids_used
+            assert self.window.newest(len(newest)) == newest
             if self.writer.stopped_at == start:
                 break
             start = self.writer.stopped_at
@@ -72,6 +79,8 @@ class Pair:
                     self.plain[one] = (3, position)
             elif (kind, state) in ((PUBACK, 1), (PUBCOMP, 3)) or (kind == PUBREC and reason >= 0x80 and state == 2):
                 del self.plain[one]
+                if self.tags.get(one):
+                    self.finished.setdefault(self.tags[one], []).append(position)
         assert released == b"".join(one.to_bytes(2, "little") for one in expected)
         self.check()
 
@@ -82,13 +91,26 @@ class Pair:
         packed = b"".join(
             one.to_bytes(2, "little") + bytes((state,)) + position.to_bytes(8, "little")
             for one, state, position in pending
+            if state != 1 or not self.tags.get(one)
         )
+        assert self.window.finished == self.finished
+        assert all(self.window.tag(one) == self.tags.get(one, 0) for one in self.plain)
+        for tag in (7, TAG):
+            assert self.window.tagged(tag) == [entry for entry in pending if self.tags.get(entry[0]) == tag]
         assert self.window.packed() == packed
         assert all(self.window.state(one) == state for one, state, _ in pending)
 
 
 steps = st.one_of(
-    st.tuples(st.just("send"), st.integers(1, 64), st.integers(1, 2), st.sampled_from([0, 3, 255])),
+    st.tuples(
+        st.just("send"),
+        st.integers(1, 64),
+        st.integers(1, 2),
+        st.sampled_from([0, 3, 255]),
+        st.sampled_from([0, 7, TAG]),
+    ),
+    st.tuples(st.just("untag"), st.integers(0, 100)),
+    st.tuples(st.just("take back"), st.integers(1, 40), st.sampled_from([0, 7, TAG])),
     st.tuples(
         st.just("ack"), st.sampled_from([PUBACK, PUBREC, PUBCOMP]), st.integers(1, 40), st.sampled_from([0, 0x10, 0x80])
     ),
@@ -127,7 +149,21 @@ def test_a_window_is_a_list_of_what_is_under_way(twin: Twin, limit, next_id, pla
             again = twin.Window(pair.limit)
             again.restore(pair.window.pending(), pair.window.next_id)
             pair.window = again
+            pair.tags, pair.finished = {}, {}
             pair.check()
+        elif name == "untag" and known:
+            one = known[arguments[0] % len(known)]
+            pair.window.untag(one)
+            pair.tags.pop(one, None)
+            pair.check()
+        elif name == "take back":
+            one, tag = arguments
+            if one not in pair.plain and len(pair.plain) < pair.limit:
+                pair.window.take_back(one, 1, 77, tag)
+                parked = dict(pair.window.parked)
+                pair.plain = {**parked, **{key: value for key, value in pair.plain.items() if key not in parked}}
+                pair.tags[one] = tag
+                pair.check()
         elif name == "forget" and known:
             one = known[arguments[0] % len(known)]
             pair.window.forget(one)

@@ -20,7 +20,8 @@ _MAX_AUDIENCES = 1 << 16  # beyond, all are forgotten and made anew as topics co
 _MAX_GONE = 4096  # so too when more subscriptions than this have gone: audiences hold on to the sessions they had
 
 Member = Delivery | Group
-Combined: TypeAlias = tuple[int, bytes, bool, bool, tuple[int, ...]]  # the fields of a Delivery, but for the session
+# The fields of a Delivery, but for the session.
+Combined: TypeAlias = tuple[int, bytes, bool, bool, tuple[int, ...], bool, tuple[int, ...], tuple[Subscribed, ...]]
 
 
 class Audiences:
@@ -57,6 +58,14 @@ class Audiences:
                 del self._groups[flt.group, flt.pattern]
         self._gone += 1
         return self._cache.remove(flt, session) is not None
+
+    def group(self, flt: Filter) -> Group | None:
+        """The connected members of a shared filter."""
+        return self._groups.get((flt.group or "", flt.pattern))
+
+    def groups(self) -> list[Group]:
+        """Every group that has a connected member."""
+        return list(self._groups.values())
 
     def resolve(self, topics: Iterable[int]) -> None:
         """Find the audiences of these topic ids."""
@@ -155,11 +164,16 @@ def _of_own(subscribed: list[Subscribed]) -> Combined | tuple[()]:
 def combine(subscribed: list[Subscribed]) -> Combined:
     """[MQTT-3.3.4-3] [MQTT-3.3.4-4] overlapping subscriptions as one: highest QoS, every identifier, first begin."""
     identifiers = sorted({one.identifier for one in subscribed if one.identifier})
-    all_since = all(one.since for one in subscribed)
+    begins = [one.since for one in subscribed if one.since]
+    since = tuple(map(min, zip(*begins, strict=True))) if len(begins) == len(subscribed) else ()
+    until = tuple(map(max, zip(*begins, strict=True)))
     return (
         max(one.qos for one in subscribed),
         encode_identifiers(identifiers),
         any(one.retain_as_published for one in subscribed),
         any(one.no_local for one in subscribed),
-        tuple(map(min, zip(*(one.since for one in subscribed), strict=True))) if all_since else (),
+        since,
+        any(one.position for one in subscribed),
+        until,
+        tuple(subscribed) if since != until else (),
     )

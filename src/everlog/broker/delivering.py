@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from everlog.base import Records, TopicTable
 from everlog.broker.audience import Audiences
+from everlog.broker.begins import begun
 from everlog.broker.groups import Group
 from everlog.broker.partition import Partitioner, merge_rows
 from everlog.broker.ports import Sink
@@ -18,6 +19,7 @@ from everlog.sessions import NOT_KEPT, Delivery, Piece, Session, is_within
 _NO_NAME = 0xFFFFFFFF
 
 Part: TypeAlias = tuple[int, bytearray | None, int, int]  # audience, rows (None: every row), start, stop
+Rows: TypeAlias = tuple[bytearray | None, int, int]
 Mine: TypeAlias = tuple[Delivery, bytearray | None, int, int]
 
 
@@ -104,12 +106,12 @@ class Delivering:
         sinks = self.sinks
         for member in self.audiences.members[number]:
             if isinstance(member, Group):
-                for delivery, begin, end in member.split(start, stop):
-                    self.push(Piece(records, rows, begin, end, delivery), shard, now)
+                self._share(member, [(rows, start, stop)], records, shard, now)
                 continue
             session = member.session
-            early = shard != NOT_KEPT and member.since and records.base_offset < member.since[shard]
-            alike = member.qos == 0 and not member.identifiers and not member.no_local and not early
+            early = shard != NOT_KEPT and member.until and records.base_offset < member.until[shard]
+            plain = not (member.identifiers or member.no_local or member.position)
+            alike = member.qos == 0 and plain and not early
             if alike and session.shares_runs(shard):
                 key = (session.version, member.retain_as_published)
                 data = shared.get(key)
@@ -122,12 +124,16 @@ class Delivering:
                 self.push(Piece(records, rows, start, stop, member), shard, now)
 
     def push(self, piece: Piece, shard: int, now: int) -> None:
+        """Hand rows to a session by those of its subscriptions that had begun when they were published."""
+        until = piece.delivery.until
+        if until and shard != NOT_KEPT and piece.records.base_offset < until[shard]:
+            for stretch in begun(piece, shard):
+                self._push(stretch, shard, now)
+        else:
+            self._push(piece, shard, now)
+
+    def _push(self, piece: Piece, shard: int, now: int) -> None:
         session = piece.delivery.session
-        since = piece.delivery.since
-        if since and shard != NOT_KEPT and piece.records.base_offset < since[shard]:
-            piece.skip_below(since[shard])  # what was published before the subscription
-            if piece.start == piece.stop:
-                return
         if self.moved is not None and session.kept:
             self.moved.add(session)
         if piece.delivery.no_local and (own := session.own(shard)):
@@ -147,7 +153,7 @@ class Delivering:
             delivery = theirs.own if is_own else replace(theirs, no_local=False)
             if delivery is not None:
                 chosen = bytearray(b"".join(row.to_bytes(4, "little") for row in stretch))
-                self.push(Piece(records, chosen, 0, len(chosen) // 4, delivery), shard, now)
+                self._push(Piece(records, chosen, 0, len(chosen) // 4, delivery), shard, now)
 
     def hand_on(self, pieces: list[Piece]) -> None:
         """What a lost member of a shared group did not get goes to the others."""
@@ -165,12 +171,12 @@ class Delivering:
     def _deliver_mixed(self, records: Records, parts: list[Part], shard: int, now: int) -> None:
         """Several audiences in one batch: whoever is in one part gets it, whoever is in several gets them in order."""
         mine: dict[Session, list[Mine]] = {}
+        shared: dict[Group, list[Rows]] = {}
         members = self.audiences.members
         for number, rows, start, stop in parts:
             for member in members[number]:
                 if isinstance(member, Group):
-                    for delivery, begin, end in member.split(start, stop):
-                        mine.setdefault(delivery.session, []).append((delivery, rows, begin, end))
+                    shared.setdefault(member, []).append((rows, start, stop))
                 else:
                     mine.setdefault(member.session, []).append((member, rows, start, stop))
         for pieces in mine.values():
@@ -179,18 +185,24 @@ class Delivering:
                 self.push(Piece(records, rows, start, stop, delivery), shard, now)
             else:
                 self.push_in_order(records, pieces, shard, now)
+        for group, places in shared.items():
+            self._share(group, places, records, shard, now)
+
+    def _share(self, group: Group, places: list[Rows], records: Records, shard: int, now: int) -> None:
+        """Rows of a batch to the members of a group: by its cursor if it has one and they are in the log."""
+        rows, start, stop = places[0]
+        if len(places) > 1:
+            rows = merge_rows([(rows, start, stop) for rows, start, stop in places if rows is not None], records.count)
+            start, stop = 0, len(rows) // 4
+        if group.durable is not None and shard != NOT_KEPT:
+            group.durable.take(records, rows, start, stop, shard, now)
+            return
+        for delivery, begin, end in group.split(start, stop):
+            self.push(Piece(records, rows, begin, end, delivery), shard, now)
 
     def push_in_order(self, records: Records, pieces: list[Mine], shard: int, now: int) -> None:
         """Rows of one session that came in several parts, merged; alike deliveries as one, others row by row."""
-        if (
-            len(
-                {
-                    (d.qos, d.identifiers, d.retain_as_published, d.since, d if d.no_local else None)
-                    for d, _, _, _ in pieces
-                }
-            )
-            == 1
-        ):
+        if len({_manner(delivery, records, shard) for delivery, _, _, _ in pieces}) == 1:
             merged = merge_rows(
                 [(rows, start, stop) for _, rows, start, stop in pieces if rows is not None], records.count
             )
@@ -221,3 +233,10 @@ class Delivering:
         if missing > 0:
             names.column.extend(b"\xff" * (4 * missing))
         return names
+
+
+def _manner(delivery: Delivery, records: Records, shard: int) -> tuple[object, ...]:
+    """What tells one way to deliver a batch from another."""
+    is_early = bool(delivery.until) and shard != NOT_KEPT and records.base_offset < delivery.until[shard]
+    alone = delivery if delivery.no_local or is_early else None
+    return (delivery.qos, delivery.identifiers, delivery.retain_as_published, delivery.position, alone)

@@ -1,9 +1,9 @@
-"""Write-behind of sessions and retained messages: changes are marked, and written together a little later.
+"""Write-behind of sessions, shared groups and retained messages: changes are marked, and written a little later.
 
 Marking is a set add; what is written is taken from the sessions when a batch is made, so many changes of one session
 cost one write. Batches are numbered. One is written at a time, in a thread; it is synced when somebody waits for it,
 and `saved` is the number of the last batch known to survive a power cut. Owned by the event loop's thread.
-Invariant: a batch is made in one go, so it is the state of one moment, all marked sessions and `routed` alike.
+Invariant: a batch is made in one go, so it is the state of one moment, all marked sessions, groups and `routed` alike.
 """
 
 import asyncio
@@ -38,9 +38,10 @@ class Marks:
     filters: dict[str, dict[str, None]] = field(default_factory=dict)  # client id -> filters that came, went, changed
     moved: set[Session] = field(default_factory=set)
     retained: dict[str, Records | None] = field(default_factory=dict)
+    groups: dict[tuple[str, str], None] = field(default_factory=dict)  # name and filter of groups, there or gone
 
     def __bool__(self) -> bool:
-        return bool(self.moved or self.rows or self.retained or self.ended or self.filters)
+        return bool(self.moved or self.rows or self.retained or self.ended or self.filters or self.groups)
 
 
 class Persistence:
@@ -89,6 +90,10 @@ class Persistence:
         """A topic has another retained message, or none; what the broker says of itself is not stored."""
         if not topic.startswith("$"):
             self.marks.retained[topic] = records
+
+    def mark_group(self, key: tuple[str, str]) -> None:
+        """A durable shared group has dealt, is done with something, was made or is gone."""
+        self.marks.groups[key] = None
 
     def is_marked(self, session: Session) -> bool:
         """Whether something of it is still to be written."""
@@ -173,6 +178,7 @@ class Persistence:
         broker = self._broker
         sessions = broker.clients.sessions
         committed = [shard.committed for shard in broker.log.shards]
+        groups = {key: broker.groups.row(key) for key in marks.groups}
         unsubscribed, subscribed = [], []
         for client_id, filters in marks.filters.items():
             session = sessions.get(client_id)
@@ -196,6 +202,8 @@ class Persistence:
                 (topic, None if records is None else bytes(records.to_bytes()))
                 for topic, records in marks.retained.items()
             ),
+            tuple(key for key, row in groups.items() if row is None),
+            tuple(row for row in groups.values() if row is not None),
             tuple(broker.router.routed),
             broker.now_us(),
         )
@@ -233,6 +241,7 @@ class Persistence:
             if client_id not in ended:
                 newer.filters.setdefault(client_id, {}).update(filters)
         self.moved.update(session for session in marks.moved if session.client_id not in ended)
+        newer.groups.update(marks.groups)
         for topic, records in marks.retained.items():
             newer.retained.setdefault(topic, records)
         ended.update(marks.ended)

@@ -1,4 +1,5 @@
-"""What a broker makes of its tables at start: sessions asleep, their filters kept, their time running on."""
+"""What a broker makes of its tables at start: sessions asleep, their filters kept, their time running on,
+shared groups where they were."""
 
 import gc
 from typing import TYPE_CHECKING
@@ -26,11 +27,14 @@ def _restore(broker: "Broker", tables: SessionTables) -> int:
     ends = [shard.committed for shard in broker.log.shards]
     clients, keep = broker.clients, broker.keep
     rows, cursors = [], []
+    subscribers: dict[str, list[str]] = {}  # client ids by shared filter
     for stored in snapshot.sessions:
         found = settle(stored, snapshot.routed, snapshot.alive_us, ends)
         row = found.row
         for one in found.subscriptions:
             keep.add(one.filter)
+            if one.filter.startswith("$share/"):
+                subscribers.setdefault(one.filter, []).append(row.client_id)
         will = unpack_will(row.will) if row.will is not None else None
         clients.schedule(row.client_id, row.away_us, row.expiry_s, will)
         clients.put_asleep(found)
@@ -39,8 +43,16 @@ def _restore(broker: "Broker", tables: SessionTables) -> int:
             cursors.append((row.client_id, found.cursor))
     for topic, message in snapshot.retained:
         broker.retained.put(topic, retained_records(topic, message))
+    groups, gone = broker.groups.restore(snapshot.groups, subscribers, snapshot.routed, ends)
     # No LIVE cursor may be left when `routed` moves on: it stands for the old value.
-    changes = Changes(rows=tuple(rows), cursors=tuple(cursors), routed=tuple(ends), alive_us=broker.now_us())
+    changes = Changes(
+        rows=tuple(rows),
+        cursors=tuple(cursors),
+        ended_groups=tuple(gone),
+        groups=tuple(groups),
+        routed=tuple(ends),
+        alive_us=broker.now_us(),
+    )
     tables.apply(changes, durable=True)
     return len(clients)
 

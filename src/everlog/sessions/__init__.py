@@ -1,16 +1,29 @@
 """sessions: what a client is owed, what is under way to it, what it has acknowledged, and where that is stored."""
 
+from everlog.sessions.groupcursor import GroupCursor, Owed, shares
 from everlog.sessions.memory_tables import MemoryTables
-from everlog.sessions.packing import pack_session, pack_subscription, unpack_session, unpack_will
-from everlog.sessions.pieces import is_within
-from everlog.sessions.saving import cursor_of, restored, row_of, settle, stored
+from everlog.sessions.packing import (
+    pack_session,
+    pack_subscription,
+    unpack_inflight,
+    unpack_offsets,
+    unpack_owed,
+    unpack_session,
+    unpack_subscription,
+    unpack_will,
+)
+from everlog.sessions.pieces import is_within, row_at
+from everlog.sessions.saving import cursor_of, group_row, restored, row_of, settle, settle_group, stored
 from everlog.sessions.session import Counters, Delivery, Piece, Session, Subscribed
 from everlog.sessions.sqlite_tables import SqliteTables
 from everlog.sessions.tables import (
     ALIVE,
+    GROUP_ORDERED,
+    GROUP_SERVED,
     LIVE,
     Changes,
     Cursor,
+    GroupRow,
     SessionRow,
     SessionTables,
     Snapshot,
@@ -21,6 +34,8 @@ from everlog.sessions.window import NOT_KEPT, RELEASED, Window
 
 __all__ = [
     "ALIVE",
+    "GROUP_ORDERED",
+    "GROUP_SERVED",
     "LIVE",
     "NOT_KEPT",
     "RELEASED",
@@ -28,7 +43,10 @@ __all__ = [
     "Counters",
     "Cursor",
     "Delivery",
+    "GroupCursor",
+    "GroupRow",
     "MemoryTables",
+    "Owed",
     "Piece",
     "Session",
     "SessionRow",
@@ -40,13 +58,21 @@ __all__ = [
     "SubscriptionRow",
     "Window",
     "cursor_of",
+    "group_row",
     "is_within",
     "pack_session",
     "pack_subscription",
     "restored",
+    "row_at",
     "row_of",
     "settle",
+    "settle_group",
+    "shares",
     "stored",
+    "unpack_inflight",
+    "unpack_offsets",
+    "unpack_owed",
     "unpack_session",
+    "unpack_subscription",
     "unpack_will",
 ]

@@ -1,6 +1,6 @@
 """Session tables in memory: for tests, and for a broker that is to forget everything."""
 
-from everlog.sessions.tables import Changes, Cursor, SessionRow, Snapshot, StoredSession, SubscriptionRow
+from everlog.sessions.tables import Changes, Cursor, GroupRow, SessionRow, Snapshot, StoredSession, SubscriptionRow
 
 
 class MemoryTables:
@@ -11,6 +11,7 @@ class MemoryTables:
         self._subscriptions: dict[str, dict[str, SubscriptionRow]] = {}
         self._cursors: dict[str, Cursor] = {}
         self._retained: dict[str, bytes] = {}
+        self._groups: dict[tuple[str, str], GroupRow] = {}
         self._routed: tuple[int, ...] = ()
         self._alive_us = 0
 
@@ -25,7 +26,8 @@ class MemoryTables:
             for client_id, row in sorted(self._rows.items(), key=lambda item: item[0].encode())
         ]
         retained = sorted(self._retained.items(), key=lambda item: item[0].encode())
-        return Snapshot(self._routed, self._alive_us, sessions, retained)
+        groups = [self._groups[key] for key in sorted(self._groups, key=lambda key: (key[0].encode(), key[1].encode()))]
+        return Snapshot(self._routed, self._alive_us, sessions, retained, groups)
 
     def apply(self, changes: Changes, durable: bool = False) -> None:
         """Write all of it."""
@@ -48,6 +50,10 @@ class MemoryTables:
                 self._retained.pop(topic, None)
             else:
                 self._retained[topic] = message
+        for key in changes.ended_groups:
+            self._groups.pop(key, None)
+        for group in changes.groups:
+            self._groups[group.name, group.filter] = group
         self._routed = self._routed if changes.routed is None else changes.routed
         self._alive_us = self._alive_us if changes.alive_us is None else changes.alive_us
 

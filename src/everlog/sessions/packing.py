@@ -6,11 +6,13 @@ that is away costs one byte string, not a tree of objects.
 
 import re
 import struct
+from collections.abc import Iterable
 
 import msgspec
 
 from everlog.base import PeerError, StorageError
 from everlog.mqtt import Connect, Will, decode, encode, read_fixed_header
+from everlog.sessions.groupcursor import Owed
 from everlog.sessions.session import Subscribed
 from everlog.sessions.tables import StoredSession, SubscriptionRow
 
@@ -18,6 +20,9 @@ ID_SET_BYTES = 8192  # one bit for each packet id
 _STRETCH = struct.Struct("<HH")
 _UNSURE = struct.Struct("<BQI")
 _INFLIGHT = struct.Struct("<HBQ")
+_OWED = struct.Struct("<QHHH")
+_SIZE = struct.Struct("<H")
+_MOST_DEALS = 0xFFFF
 _NOT_ZERO = re.compile(rb"[^\x00]+")
 
 
@@ -80,6 +85,39 @@ def pack_inflight(pending: list[tuple[int, int, int]]) -> bytes:
     return b"".join(_INFLIGHT.pack(*entry) for entry in pending)
 
 
+def pack_owed(entries: Iterable[tuple[int, Owed]]) -> bytes:
+    """Messages that a group is not done with, each with its last member: first those members' names, then 14 bytes."""
+    members: dict[str, int] = {}
+    packed = [
+        _OWED.pack(position, members.setdefault(one.member, len(members)), one.packet_id, min(one.deals, _MOST_DEALS))
+        for position, one in entries
+    ]
+    names = [name.encode() for name in members]
+    return b"".join((_SIZE.pack(len(names)), *(_SIZE.pack(len(name)) + name for name in names), *packed))
+
+
+def unpack_owed(packed: bytes) -> list[tuple[int, Owed]]:
+    """The entries."""
+    if not packed:
+        return []
+    try:
+        (count,) = _SIZE.unpack_from(packed)
+        at = _SIZE.size
+        members = []
+        for _ in range(count):
+            (size,) = _SIZE.unpack_from(packed, at)
+            at += _SIZE.size + size
+            if at > len(packed):
+                raise StorageError("what a group owes ends in the middle")
+            members.append(packed[at - size : at].decode())
+        return [
+            (position, Owed(members[which], packet_id, deals))
+            for position, which, packet_id, deals in _OWED.iter_unpack(packed[at:])
+        ]
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise StorageError(f"what a group owes can't be read: {error}") from error
+
+
 def pack_will(will: Will | None) -> bytes | None:
     """A will as an MQTT 5 CONNECT that carries nothing else, so that it keeps all its properties."""
     return None if will is None else encode(Connect(5, "", will=will), 5)
@@ -100,8 +138,9 @@ def unpack_will(packed: bytes | None) -> Will | None:
 
 
 def pack_subscription(one: Subscribed) -> SubscriptionRow:
-    """A subscription as it is stored; the options byte is that of the SUBSCRIBE packet (section 3.8.3.1)."""
-    options = one.qos | one.no_local << 2 | one.retain_as_published << 3 | one.retain_handling << 4
+    """A subscription as it is stored; the options byte is that of the SUBSCRIBE packet (section 3.8.3.1), and in one of
+    its reserved bits whether positions were asked for."""
+    options = one.qos | one.no_local << 2 | one.retain_as_published << 3 | one.retain_handling << 4 | one.position << 6
     return SubscriptionRow(one.filter, options, one.identifier, pack_offsets(one.since))
 
 
@@ -109,7 +148,14 @@ def unpack_subscription(row: SubscriptionRow) -> Subscribed:
     """The subscription."""
     bits = row.options
     return Subscribed(
-        row.filter, bits & 3, bool(bits & 4), bool(bits & 8), bits >> 4 & 3, row.identifier, unpack_offsets(row.since)
+        row.filter,
+        bits & 3,
+        bool(bits & 4),
+        bool(bits & 8),
+        bits >> 4 & 3,
+        row.identifier,
+        unpack_offsets(row.since),
+        bool(bits & 0x40),
     )
 
 

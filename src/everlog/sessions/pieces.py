@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from everlog.base import Records, gather
 
 if TYPE_CHECKING:
-    from everlog.sessions.session import Session
+    from everlog.sessions.session import Session, Subscribed
 
 _QOS_0_FLAGS = bytes(flags for flags in range(256) if not flags & 0x06)
 
@@ -19,7 +19,8 @@ class Delivery:
     """How messages of some topics go to one session: the sum of its subscriptions that match them.
 
     With `no_local` what the session published itself goes by `own`, or nowhere. `group` is the shared group that
-    chose the session, if one did. `since` is the offset in each shard that it begins at, if not from the start.
+    chose the session, if one did. `since` is the offset in each shard that it begins at, if not from the start; where
+    the subscriptions begin at different places they are `parts`, and below `until` only some of them count.
     """
 
     session: "Session"
@@ -28,6 +29,9 @@ class Delivery:
     retain_as_published: bool = False
     no_local: bool = False
     since: tuple[int, ...] = ()
+    position: bool = False  # messages carry their position and time
+    until: tuple[int, ...] = ()
+    parts: "tuple[Subscribed, ...]" = ()
     own: "Delivery | None" = None
     group: object | None = None
 
@@ -68,6 +72,13 @@ class Piece:
         if self.rows is None:
             return builtins.bytes(column[self.start : self.stop])
         return builtins.bytes(column[row] for row in self.row_numbers())
+
+
+def row_at(records: Records, offset: int) -> int:
+    """The row of an offset in the batch that has it."""
+    if not records.with_offsets:
+        return offset - records.base_offset
+    return bisect_left(range(records.count), offset, key=records.offset)
 
 
 def is_within(offset: int, stretches: list[tuple[int, int]]) -> bool:

@@ -1,27 +1,39 @@
-"""A session as it is stored, and a session made again from that.
+"""A session or a shared group as it is stored, and made again from that.
 
-`settle` is for what a broker finds at start: it ends the state of "connected", which nobody is then, and trusts nothing
-that the log does not have. Pure: the log's state is an argument.
+`settle` and `settle_group` are for what a broker finds at start: they end the state of "connected", which nobody is
+then, and trust nothing that the log does not have. Pure: the log's state is an argument.
 """
 
 from collections.abc import Sequence
 
+from everlog.sessions.groupcursor import GroupCursor, Owed
 from everlog.sessions.packing import (
     pack_ids,
     pack_inflight,
     pack_offsets,
+    pack_owed,
     pack_subscription,
     pack_unsure,
     pack_will,
     unpack_ids,
     unpack_inflight,
     unpack_offsets,
+    unpack_owed,
     unpack_subscription,
     unpack_unsure,
     unpack_will,
 )
 from everlog.sessions.session import Session
-from everlog.sessions.tables import ALIVE, LIVE, Cursor, SessionRow, StoredSession
+from everlog.sessions.tables import (
+    ALIVE,
+    GROUP_ORDERED,
+    GROUP_SERVED,
+    LIVE,
+    Cursor,
+    GroupRow,
+    SessionRow,
+    StoredSession,
+)
 from everlog.sessions.window import NOT_KEPT, RELEASED
 
 _OFFSET = 0xFF_FFFF_FFFF_FFFF
@@ -92,12 +104,7 @@ def settle(found: StoredSession, routed: Sequence[int], alive_us: int, ends: Seq
     fits = _fit(positions, ends)
     if fits and not was_connected and not cursor.unsure:
         return found
-    reached = []
-    for shard, end in enumerate(ends):
-        at = positions[shard] if shard < len(positions) else LIVE
-        if at == LIVE:
-            at = routed[shard] if shard < len(routed) else 0
-        reached.append(min(at, end))  # a log that lost its tail gives these offsets out again
+    reached = _reached(positions, routed, ends)
     inflight = cursor.inflight
     if not fits:
         inflight = pack_inflight([entry for entry in unpack_inflight(inflight) if _exists(entry[2], entry[1], ends)])
@@ -106,7 +113,7 @@ def settle(found: StoredSession, routed: Sequence[int], alive_us: int, ends: Seq
         SessionRow(row.client_id, row.user, row.version, row.expiry_s, row.away_us or max(alive_us, 1), row.will),
         found.subscriptions,
         Cursor(
-            pack_offsets(tuple(reached)),
+            pack_offsets(reached),
             cursor.next_id,
             inflight,
             _known(cursor, ends),
@@ -114,6 +121,41 @@ def settle(found: StoredSession, routed: Sequence[int], alive_us: int, ends: Seq
             pack_offsets(doubt),
         ),
     )
+
+
+def group_row(
+    name: str, pattern: str, cursor: GroupCursor, positions: Sequence[int], doubt: Sequence[int], served: bool
+) -> GroupRow:
+    """A shared group as of now; `positions` is where it reads on, LIVE where it is handed what is routed."""
+    return GroupRow(
+        name,
+        pattern,
+        GROUP_ORDERED * cursor.ordered | GROUP_SERVED * served,
+        pack_offsets(tuple(positions)),
+        pack_owed(cursor.unfinished()) if cursor.pending else b"",
+        pack_offsets(tuple(doubt)),
+    )
+
+
+def settle_group(
+    found: GroupRow, routed: Sequence[int], ends: Sequence[int]
+) -> tuple[GroupRow, list[tuple[int, Owed]]]:
+    """What a broker that starts makes of a stored group, and what the group owes; the arguments are as for `settle`."""
+    positions = _reached(unpack_offsets(found.positions), routed, ends)
+    owed = [entry for entry in unpack_owed(found.owed) if _exists(entry[0], 1, ends)]
+    doubt = pack_offsets(tuple(ends)) if found.options & GROUP_SERVED else found.doubt
+    options = found.options & ~GROUP_SERVED
+    return GroupRow(found.name, found.filter, options, pack_offsets(positions), pack_owed(owed), doubt), owed
+
+
+def _reached(positions: Sequence[int], routed: Sequence[int], ends: Sequence[int]) -> tuple[int, ...]:
+    reached = []
+    for shard, end in enumerate(ends):
+        at = positions[shard] if shard < len(positions) else LIVE
+        if at == LIVE:
+            at = routed[shard] if shard < len(routed) else 0
+        reached.append(min(at, end))  # a log that lost its tail gives these offsets out again
+    return tuple(reached)
 
 
 def _fit(positions: Sequence[int], ends: Sequence[int]) -> bool:

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import Any, TypeAlias
 
 from everlog.mqtt import MAX_PACKET_BYTES, PublishWriter, Will
 from everlog.sessions.pieces import Delivery, Piece, held
@@ -18,6 +19,9 @@ from everlog.sessions.window import NOT_KEPT, Window
 __all__ = ["Counters", "Delivery", "Piece", "Session", "Subscribed"]
 _FEED_BYTES = 64 << 10  # retained messages written at a time
 _MAX_OWN = 10_000  # stretches of the session's own messages that it must not get; of more, the oldest are forgotten
+
+
+Sent: TypeAlias = tuple[int, list[int]]  # the first of packet ids one after the other, and the positions they are for
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,7 @@ class Subscribed:
     retain_handling: int = 0
     identifier: int = 0
     since: tuple[int, ...] = ()
+    position: bool = False  # its messages carry their position and time
 
 
 @dataclass(slots=True)
@@ -69,13 +74,14 @@ class Session:
     _received: bytearray | None = None
     _queue: deque[Piece] | None = None
     queued_bytes: int = 0
-    _writers: dict[tuple[bytes, bool], PublishWriter] = field(default_factory=dict)
+    _writers: dict[tuple[bytes, bool, bool], PublishWriter] = field(default_factory=dict)
     away_us: int = 0  # when its client left, 0 while it is there
     kept: bool = False  # it was durable when it began: its filters are kept, and the tables know it
     will: Will | None = None  # what is published when the client stays away too long
     ahead: bool = False  # packet ids of QoS 2 messages were given that no table knows of yet
     unsure: list[tuple[int, int, bytes]] = field(default_factory=list)  # shard, end, QoS 2 ids not known committed
     doubt: dict[int, int] = field(default_factory=dict)  # shard -> below it, messages may have been sent before
+    memberships: list[Any] | None = None  # in shared groups with a cursor, while it is connected
 
     @property
     def durable(self) -> bool:
@@ -147,12 +153,17 @@ class Session:
 
     def writer(self, delivery: Delivery) -> PublishWriter:
         """The writer for a delivery; aliases belong to the connection, so only the plain one uses them."""
-        key = (delivery.identifiers, delivery.retain_as_published)
+        key = (delivery.identifiers, delivery.retain_as_published, delivery.position)
         writer = self._writers.get(key)
         if writer is None:
-            aliases = 0 if delivery.identifiers or delivery.retain_as_published else self.max_aliases
+            aliases = self.max_aliases if key == (b"", False, False) else 0
             writer = PublishWriter(
-                self.version, self.max_packet_bytes, aliases, delivery.retain_as_published, delivery.identifiers
+                self.version,
+                self.max_packet_bytes,
+                aliases,
+                delivery.retain_as_published,
+                delivery.identifiers,
+                delivery.position,
             )
             self._writers[key] = writer
         return writer
@@ -191,6 +202,28 @@ class Session:
         data = self._write(piece, shard, now_us)
         if piece.start < piece.stop:
             self._hold(piece, shard)
+        return data
+
+    def deal(self, piece: Piece, shard: int, now_us: int, tag: int, again: bool) -> tuple[bytes, list[Sent]]:
+        """The bytes of a piece that a shared group gives to the session, and what is under way by that.
+
+        The caller knows that the window has room for all of it.
+        """
+        sent: list[Sent] = []
+        data = self._write(piece, shard, now_us, tag, again, sent)
+        return data, sent
+
+    def deal_again(self, piece: Piece, packet_id: int, position: int, now_us: int, tag: int) -> bytes:
+        """The bytes of the one message of a piece, with the packet id that it had and DUP; none if it has expired."""
+        writer = self.writer(piece.delivery)
+        shard = position >> 56
+        data = writer.write(
+            piece.records, piece.rows, piece.start, piece.stop, 1, packet_id, now_us, True, 65_535, shard
+        )
+        self.counters.sent += writer.written
+        self.counters.expired += writer.left_out
+        if data:
+            self.window.take_back(packet_id, 1, position, tag)
         return data
 
     def drain(self, now_us: int) -> bytes:
@@ -233,33 +266,47 @@ class Session:
             size += len(data)
         return b"".join(out)
 
-    def _write(self, piece: Piece, shard: int, now_us: int) -> bytes:
-        """Write what the window has room for; `piece.start` is where that ended."""
+    def _write(
+        self,
+        piece: Piece,
+        shard: int,
+        now_us: int,
+        tag: int = 0,
+        again: bool = False,
+        sent: list[Sent] | None = None,
+    ) -> bytes:
+        """Write what the window has room for; `piece.start` is where that ended. `sent` is told what has an id."""
         writer = self.writer(piece.delivery)
         qos = piece.delivery.qos
         counters = self.counters
         if qos == 0:
-            data = writer.write(piece.records, piece.rows, piece.start, piece.stop, 0, 1, now_us)
+            data = writer.write(piece.records, piece.rows, piece.start, piece.stop, 0, 1, now_us, False, 0, shard)
             piece.start = piece.stop
             counters.sent += writer.written
             counters.expired += writer.left_out
             return data
         window = self.window
-        again = bool(self.doubt) and self._in_doubt(piece, shard)
+        if tag == 0:
+            again = bool(self.doubt) and self._in_doubt(piece, shard)
         out = []
         while piece.start < piece.stop:
             room = window.room()
             start = piece.start
-            data = writer.write(piece.records, piece.rows, start, piece.stop, qos, window.next_id, now_us, again, room)
+            data = writer.write(
+                piece.records, piece.rows, start, piece.stop, qos, window.next_id, now_us, again, room, shard
+            )
             first_id = window.next_id
-            window.sent(writer, piece.records, piece.rows, start, shard)
-            if writer.ids_used and (piece.delivery.group is not None or (shard == NOT_KEPT and self.expiry_s)):
+            window.sent(writer, piece.records, piece.rows, start, shard, tag)
+            if sent is not None:
+                if writer.ids_used:
+                    sent.append((first_id, window.newest(writer.ids_used)))
+            elif writer.ids_used and (piece.delivery.group is not None or (shard == NOT_KEPT and self.expiry_s)):
                 self._remember(piece, writer, first_id, start, shard)
             piece.start = writer.stopped_at
             counters.sent += writer.written
             counters.expired += writer.left_out
             out.append(data)
-            if qos == 2 and data and self.expiry_s:
+            if qos == 2 and data and (self.expiry_s or tag):
                 self.ahead = True
             if piece.start == start:
                 break

@@ -14,10 +14,10 @@ from msgspec.structs import astuple
 
 from everlog.base import StorageError
 from everlog.sessions import packing
-from everlog.sessions.tables import Changes, Cursor, SessionRow, Snapshot, StoredSession, SubscriptionRow
+from everlog.sessions.tables import Changes, Cursor, GroupRow, SessionRow, Snapshot, StoredSession, SubscriptionRow
 
 APPLICATION_ID = 0x4556_4C53  # "EVLS"
-VERSION = 1
+VERSION = 2
 _FETCH_ROWS = 1000
 _DAMAGED = "keep the file, restore it from a backup or move it away: the broker then starts without sessions"
 
@@ -37,12 +37,21 @@ CREATE TABLE cursors (
 );
 CREATE TABLE retained (topic TEXT PRIMARY KEY, message BLOB NOT NULL);
 """
+_GROUPS = """
+CREATE TABLE shared_groups (
+    name TEXT NOT NULL, filter TEXT NOT NULL, options INTEGER NOT NULL, positions BLOB NOT NULL, owed BLOB NOT NULL,
+    doubt BLOB NOT NULL, PRIMARY KEY (name, filter)
+);
+"""
+_UPGRADES = {1: _GROUPS}  # what a file of an older version lacks of the next
 _PUT_SESSION = "INSERT OR REPLACE INTO sessions VALUES (?, ?, ?, ?, ?, ?)"
 _PUT_SUBSCRIPTION = "INSERT OR REPLACE INTO subscriptions VALUES (?, ?, ?, ?, ?)"
 _PUT_CURSOR = """INSERT INTO cursors VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (client_id) DO UPDATE SET
     positions = excluded.positions, next_id = excluded.next_id, inflight = excluded.inflight,
     received = excluded.received, unsure = excluded.unsure, doubt = excluded.doubt"""
 _PUT_RETAINED = "INSERT INTO retained VALUES (?, ?) ON CONFLICT (topic) DO UPDATE SET message = excluded.message"
+_PUT_GROUP = """INSERT INTO shared_groups VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (name, filter) DO UPDATE SET
+    options = excluded.options, positions = excluded.positions, owed = excluded.owed, doubt = excluded.doubt"""
 _PUT_BROKER = "UPDATE broker SET routed = coalesce(?, routed), alive_us = coalesce(?, alive_us)"
 _SESSIONS = """SELECT s.client_id, user, version, expiry_s, away_us, will, positions, next_id, inflight, received,
     unsure, doubt FROM sessions s LEFT JOIN cursors USING (client_id) ORDER BY s.client_id"""
@@ -90,7 +99,7 @@ class SqliteTables:
         if not (empty and application == version == 0):
             if application != APPLICATION_ID:
                 raise StorageError(f"{self.path} holds no sessions of Everlog", hint="give another data directory")
-            if version != VERSION:
+            if version not in (VERSION, *_UPGRADES):
                 raise StorageError(
                     f"{self.path} has format version {version}, this Everlog knows {VERSION}",
                     hint="use the version of Everlog that wrote it, or a newer one",
@@ -98,9 +107,12 @@ class SqliteTables:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA temp_store = MEMORY")
+        while not empty and version < VERSION:
+            connection.executescript(f"BEGIN; {_UPGRADES[version]} PRAGMA user_version = {version + 1}; COMMIT;")
+            version += 1
         if empty:
             connection.executescript(
-                f"BEGIN; {_SCHEMA} INSERT INTO broker VALUES (1, x'', 0);"
+                f"BEGIN; {_SCHEMA} {_GROUPS} INSERT INTO broker VALUES (1, x'', 0);"
                 f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}; COMMIT;"
             )
 
@@ -114,7 +126,7 @@ class SqliteTables:
         if found is None:
             raise StorageError(f"{self.path} is damaged: it does not say how far the broker was", hint=_DAMAGED)
         retained: Iterator[Any] = self._rows("SELECT topic, message FROM retained ORDER BY topic")
-        return Snapshot(packing.unpack_offsets(found[0]), found[1], self._sessions(), retained)
+        return Snapshot(packing.unpack_offsets(found[0]), found[1], self._sessions(), retained, self._groups())
 
     def _rows(self, query: str) -> Iterator[tuple[Any, ...]]:
         cursor = self._guard(lambda: self._connection.execute(query))
@@ -132,6 +144,10 @@ class SqliteTables:
                 following = next(subscriptions, None)
             row = SessionRow(client_id, user, version, expiry_s, away_us, will)
             yield StoredSession(row, tuple(filters), Cursor(*state) if state[0] is not None else _NO_CURSOR)
+
+    def _groups(self) -> Iterator[GroupRow]:
+        for row in self._rows("SELECT * FROM shared_groups ORDER BY name, filter"):
+            yield GroupRow(*row)
 
     def apply(self, changes: Changes, durable: bool = False) -> None:
         """Write all of it in one transaction, synced if durable."""
@@ -169,6 +185,10 @@ class SqliteTables:
             gone = [(topic,) for topic, message in changes.retained if message is None]
             many("DELETE FROM retained WHERE topic = ?", gone)
             many(_PUT_RETAINED, [one for one in changes.retained if one[1] is not None])
+        if changes.ended_groups:
+            many("DELETE FROM shared_groups WHERE name = ? AND filter = ?", changes.ended_groups)
+        if changes.groups:
+            many(_PUT_GROUP, map(astuple, changes.groups))
         if changes.routed is not None or changes.alive_us is not None:
             routed = None if changes.routed is None else packing.pack_offsets(changes.routed)
             self._connection.execute(_PUT_BROKER, (routed, changes.alive_us))

@@ -1,4 +1,4 @@
-"""The port behind which sessions and retained messages outlive the broker, and the values that cross it.
+"""The port behind which sessions, shared groups and retained messages outlive the broker, and the values that cross it.
 
 `load` gives everything once, at start; `apply` writes a batch of changes, all of them or none. What a connected
 session has been handed is either a position or LIVE, which stands for the broker's own (`Changes.routed`, written with
@@ -59,6 +59,21 @@ class StoredSession(msgspec.Struct, frozen=True, array_like=True, gc=False):
     cursor: Cursor = Cursor()
 
 
+class GroupRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A durable shared group: how far it is, and what of that is not done."""
+
+    name: str
+    filter: str
+    options: int = 0  # GROUP_ORDERED, GROUP_SERVED
+    positions: bytes = b""  # for each shard the first offset not dealt, or LIVE
+    owed: bytes = b""  # position, last member, packet id and number of deals of each message not done
+    doubt: bytes = b""  # for each shard, below which offset a message may have been dealt before
+
+
+GROUP_ORDERED = 1  # the messages of one topic go to one member at a time
+GROUP_SERVED = 2  # members were connected
+
+
 @dataclass(frozen=True, slots=True)
 class Changes:
     """What is to be written, in this order: sessions end, others begin or change, then what belongs to them."""
@@ -69,22 +84,25 @@ class Changes:
     subscribed: tuple[tuple[str, SubscriptionRow], ...] = ()
     cursors: tuple[tuple[str, Cursor], ...] = ()
     retained: tuple[tuple[str, bytes | None], ...] = ()  # topic, a batch of one record; None removes it
+    ended_groups: tuple[tuple[str, str], ...] = ()  # name, filter
+    groups: tuple[GroupRow, ...] = ()
     routed: tuple[int, ...] | None = None
     alive_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What was stored. The sessions and the retained messages can be gone through once, before the next `apply`."""
+    """What was stored. Sessions, retained messages and groups can be gone through once, before the next `apply`."""
 
     routed: tuple[int, ...]  # how far the broker had handed each shard to those who were LIVE
     alive_us: int  # when the broker last wrote
     sessions: Iterable[StoredSession]  # by client id
     retained: Iterable[tuple[str, bytes]]  # by topic
+    groups: Iterable[GroupRow] = ()  # by name and filter
 
 
 class SessionTables(Protocol):
-    """Keeps sessions and retained messages; used by one thread at a time."""
+    """Keeps sessions, groups and retained messages; used by one thread at a time."""
 
     def load(self) -> Snapshot:
         """Everything, read bit by bit as it is gone through."""

@@ -3,6 +3,8 @@
 Ids are given one after the other, so an id tells its place in the ring. Acks may come in any order. One that stays out
 does not hold the ring back: it is parked in a table of its own, and its id is passed over until it is free.
 Invariants: the ring holds the ids from `head_id` on, `span` of them; `inflight` counts those not done, parked ones too.
+A message that a shared group dealt has a tag, the number of the membership it came by. The column of tags is made with
+the first of them. `finished` gathers the positions of tagged messages as they are done, by tag, for the group to take.
 """
 
 import cython
@@ -40,6 +42,9 @@ class Window:
         self.states = bytearray(_SMALLEST_RING)
         self.positions = bytearray(8 * _SMALLEST_RING)
         self.parked: dict[int, tuple[int, int]] = {}
+        self.tags = bytearray()
+        self.parked_tags: dict[int, int] = {}
+        self.finished: dict[int, list[int]] = {}
 
     @property
     def next_id(self) -> int:
@@ -60,8 +65,12 @@ class Window:
             return self._clear_of_parked(free)
         return free if self.span + free < IDS else IDS - 1 - self.span
 
-    def sent(self, writer: PublishWriter, records: Records, rows: bytearray | None, start: int, shard: int) -> None:
+    def sent(
+        self, writer: PublishWriter, records: Records, rows: bytearray | None, start: int, shard: int, tag: int = 0
+    ) -> None:
         """Take in what `writer` has just written of these records, from row `start` on."""
+        if tag and len(self.tags) == 0:
+            self.tags = bytearray(4 * (self.mask + 1))
         count = writer.stopped_at - start
         used = writer.ids_used
         self._grow(self.span + used)
@@ -72,6 +81,8 @@ class Window:
         base = records.start + records.layout.flags
         states = pointer(self.states)
         positions = u64s(self.positions)
+        tags = u32s(self.tags)
+        tagged = len(self.tags) > 0
         place = self.head + self.span
         kept = shard << OFFSET_BITS
         for k in range(count):
@@ -83,6 +94,8 @@ class Window:
                 qos = writer.max_qos
             states[place & self.mask] = qos
             positions[place & self.mask] = kept | records.offset(i)
+            if tagged:
+                tags[place & self.mask] = tag
             place += 1
         self.span += used
         self.inflight += used
@@ -92,6 +105,9 @@ class Window:
         ids = u16s(run.ids)
         reasons = pointer(run.reasons)
         states = pointer(self.states)
+        positions = u64s(self.positions)
+        tags = u32s(self.tags)
+        tagged = len(self.tags) > 0
         kind = run.packet_type
         released = bytearray()
         for k in range(len(run)):
@@ -117,6 +133,8 @@ class Window:
             ):
                 states[slot] = _DONE
                 self.inflight -= 1
+                if tagged and tags[slot]:
+                    self._finish(tags[slot], positions[slot])
         while self.span > 0 and states[self.head & self.mask] == _DONE:
             self.head += 1
             self.span -= 1
@@ -133,8 +151,57 @@ class Window:
                 waiting.append(((self.head_id - 1 + k) % IDS + 1, self.states[slot], positions[slot]))
         return waiting
 
+    def newest(self, count: int) -> list[int]:
+        """The positions of the last messages taken in, oldest first."""
+        if not 0 <= count <= self.span:
+            raise UsageError(f"the newest {count} of {self.span}")
+        positions = u64s(self.positions)
+        found = []
+        for k in range(self.span - count, self.span):
+            found.append(positions[(self.head + k) & self.mask])
+        return found
+
+    def tagged(self, tag: int) -> list[tuple[int, int, int]]:
+        """What is under way with a tag, as `pending` gives it."""
+        return [entry for entry in self.pending() if self.tag(entry[0]) == tag]
+
+    def tag(self, packet_id: int) -> int:
+        """The tag of an id that is under way, 0 for none."""
+        delta = packet_id - self.head_id
+        if delta < 0:
+            delta += IDS
+        if delta < self.span:
+            slot = (self.head + delta) & self.mask
+            if self.states[slot] != _DONE:
+                return u32s(self.tags)[slot] if len(self.tags) else 0
+        return self.parked_tags.get(packet_id, 0)
+
+    def untag(self, packet_id: int) -> None:
+        """A message under way is the client's own from now on."""
+        delta = packet_id - self.head_id
+        if delta < 0:
+            delta += IDS
+        if delta < self.span and len(self.tags):
+            slot = (self.head + delta) & self.mask
+            if self.states[slot] != _DONE:
+                u32s(self.tags)[slot] = 0
+                return
+        self.parked_tags.pop(packet_id, None)
+
+    def take_back(self, packet_id: int, state: int, position: int, tag: int = 0) -> None:
+        """A message is under way again with the id that it had; the id must be free."""
+        if self.state(packet_id) != _DONE:
+            raise UsageError(f"packet id {packet_id} is in use")
+        self.parked[packet_id] = (state, position)
+        if tag:
+            self.parked_tags[packet_id] = tag
+        self.inflight += 1
+
     def packed(self) -> bytes:
-        """What is under way, as `pending` gives it, 11 bytes each: id, state, position, lowest byte first."""
+        """What is under way, as `pending` gives it, 11 bytes each: id, state, position, lowest byte first.
+
+        Without what a shared group would give to another member: the group knows of that by itself.
+        """
         parked = [(packet_id, state, position) for packet_id, (state, position) in self.parked.items()]
         block = bytearray(_PACKED_BYTES * self.inflight)
         out = pointer(block)
@@ -142,19 +209,23 @@ class Window:
         if len(parked) > self.inflight:
             raise UsageError("more messages are parked than are under way")
         for packet_id, state, position in parked:
-            at = put_entry(out, at, packet_id, state, position)
+            if state != _SENT_1 or packet_id not in self.parked_tags:
+                at = put_entry(out, at, packet_id, state, position)
         positions = u64s(self.positions)
         states = pointer(self.states)
+        tags = u32s(self.tags)
+        tagged = len(self.tags) > 0
         for k in range(self.span):
             slot = (self.head + k) & self.mask
-            if states[slot] != _DONE and at < len(block):
+            if states[slot] != _DONE and at < len(block) and not (tagged and tags[slot] and states[slot] == _SENT_1):
                 at = put_entry(out, at, (self.head_id - 1 + k) % IDS + 1, states[slot], positions[slot])
-        return bytes(block)
+        return bytes(block) if at == len(block) else bytes(block[:at])
 
     def restore(self, pending: list[tuple[int, int, int]], next_id: int) -> None:
         """Begin with what was under way before, all of it parked, and go on from `next_id`."""
         self.parked = {packet_id: (state, position) for packet_id, state, position in pending}
         self.inflight = len(self.parked)
+        self.parked_tags = {}
         self.states = bytearray(len(self.states))
         self.head = 0
         self.span = 0
@@ -176,6 +247,7 @@ class Window:
         """A message can't be sent again: as if it had been acknowledged."""
         if self.parked.pop(packet_id, None) is not None:
             self.inflight -= 1
+            self.parked_tags.pop(packet_id, None)
         elif self.state(packet_id) != _DONE:
             delta = packet_id - self.head_id
             if delta < 0:
@@ -195,6 +267,12 @@ class Window:
             old = (self.head + k) & self.mask
             states[k] = self.states[old]
             positions[8 * k : 8 * k + 8] = self.positions[8 * old : 8 * old + 8]
+        if len(self.tags):
+            tags = bytearray(4 * size)
+            for k in range(self.span):
+                old = (self.head + k) & self.mask
+                tags[4 * k : 4 * k + 4] = self.tags[4 * old : 4 * old + 4]
+            self.tags = tags
         self.head = 0
         self.mask = size - 1
         self.states = states
@@ -208,6 +286,8 @@ class Window:
             slot = self.head & self.mask
             if self.states[slot] != _DONE:
                 self.parked[self.head_id] = (self.states[slot], positions[slot])
+                if len(self.tags) and u32s(self.tags)[slot]:
+                    self.parked_tags[self.head_id] = u32s(self.tags)[slot]
                 self.states[slot] = _DONE
             self.head += 1
             self.span -= 1
@@ -254,6 +334,17 @@ class Window:
         elif (kind == 4 and state == _SENT_1) or (kind == 7 and state == _RELEASED) or (kind == 5 and state == _SENT_2):
             del self.parked[packet_id]
             self.inflight -= 1
+            if packet_id in self.parked_tags:
+                self._finish(self.parked_tags.pop(packet_id), entry[1])
+        return 0
+
+    def _finish(self, tag: int, position: int) -> int:
+        """A tagged message is done: its group is to know."""
+        done = self.finished.get(tag)
+        if done is None:
+            self.finished[tag] = [position]
+        else:
+            done.append(position)
         return 0
 
 

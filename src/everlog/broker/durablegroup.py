@@ -1,0 +1,356 @@
+"""One durable shared group: it deals what the log has to its connected members and knows what is not done.
+
+Like a session it is handed every committed batch while it is live; when no member has credit it notes the offset
+(`lag`) and reads the log itself as credit comes back. Both happen on the loop's thread, so nothing is missed or dealt
+twice at a time. What a lost member had, or one that does not acknowledge, goes to others first, in the log's order.
+"""
+
+from bisect import bisect_left
+from collections import deque
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from everlog.base import Records, gather
+from everlog.broker.groups import Group, Member
+from everlog.broker.partition import merge_rows
+from everlog.broker.topicorder import deal_in_order, name_owed
+from everlog.sessions import LIVE, Delivery, GroupCursor, GroupRow, Owed, Piece, group_row, row_at
+from everlog.topics import parse_filter
+
+if TYPE_CHECKING:
+    from everlog.broker.sharedgroups import SharedGroups
+
+OFFSET_BITS = 56
+_OFFSET = (1 << OFFSET_BITS) - 1
+_PULL_BYTES = 256 << 10  # read at a time for a group that is behind, and held until it is dealt
+_PULL_RECORDS = 8192
+_TURN_BYTES = 1 << 20  # read in one turn of the event loop; then others are heard
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """A group in numbers. `lag` counts what is not done, and offsets not looked at whether or not they match."""
+
+    name: str
+    filter: str
+    durable: bool
+    ordered: bool = False
+    members: int = 0  # connected
+    subscribers: int = 0  # sessions, connected or not
+    lag: int = 0
+    inflight: int = 0
+    owed: int = 0
+    positions: tuple[int, ...] = ()  # for each shard the offset below which all is done
+
+
+class DurableGroup:
+    """Owned by `SharedGroups`; `group` is there while members are connected."""
+
+    def __init__(self, hub: "SharedGroups", name: str, pattern: str, cursor: GroupCursor) -> None:
+        self.name = name
+        self.pattern = pattern
+        self.cursor = cursor
+        self.group: Group | None = None
+        self.subscribers: dict[str, None] = {}  # client ids, connected or not
+        self.lag: dict[int, int] = {}  # shard -> first offset not dealt; without one it is dealt what is routed
+        self.since: dict[int, int] = {}  # shard -> where the group begins, as long as that was not reached
+        self.doubt: dict[int, int] = {}  # shard -> below it, messages may have been dealt before a crash
+        self._hub = hub
+        self._filter = parse_filter(pattern)
+        self._reader = hub.log.reader([self._filter])
+        self._ahead: dict[int, deque[Piece]] = {}  # shard -> what was read and not dealt
+        self._read_to: dict[int, int] = {}  # shard -> where that ends
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether anything is left to deal when there is credit again."""
+        return bool(self.lag) or bool(self.cursor.owed)
+
+    # Dealing
+
+    def take(self, records: Records, rows: bytearray | None, start: int, stop: int, shard: int, now_us: int) -> None:
+        """Rows of a batch that is being routed: deal them, or leave them in the log."""
+        if shard in self.lag:
+            return
+        piece = Piece(records, rows, start, stop, self._any_delivery())
+        if self.since and shard in self.since:
+            if records.base_offset < self.since[shard]:
+                piece.skip_below(self.since[shard])
+            else:
+                del self.since[shard]
+        if self.cursor.owed:
+            self._deal_owed(now_us)
+        if not self._deal(piece, shard, now_us):
+            self.lag[shard] = records.offset(piece.row())
+        self._hub.mark(self)
+
+    def pump(self) -> None:
+        """There may be credit: deal what waits, first what was dealt before."""
+        if self.group is None or not self.is_waiting:
+            return
+        now_us = self._hub.delivering.now_us()
+        if self.cursor.owed:
+            self._deal_owed(now_us)
+        for shard in tuple(self.lag):
+            self._catch_up(shard, now_us)
+        self._hub.mark(self)
+
+    def _deal(self, piece: Piece, shard: int, now_us: int) -> bool:
+        """Deal rows as far as members have credit; whether that was all. `piece.start` is where it ended."""
+        group = self.group
+        if group is None:
+            return piece.start == piece.stop
+        members = list(group.members.values())
+        credits = [member.credit(self._hub.options.member_messages) for member in members]
+        if self.cursor.ordered:
+            return deal_in_order(self, piece, shard, now_us, members, credits)
+        count = min(piece.stop - piece.start, self.cursor.room)
+        for member, size in group.deal_out(count, members, credits):
+            stretch = Piece(piece.records, piece.rows, piece.start, piece.start + size, member.delivery)
+            self.push(member, stretch, shard, now_us)
+            piece.start += size
+        return piece.start == piece.stop
+
+    def push(
+        self, member: Member, piece: Piece, shard: int, now_us: int, topics: dict[int, bytes] | None = None
+    ) -> None:
+        """Rows to a member that has credit for them. What goes out without a packet id is done with that."""
+        session = member.session
+        data, sent = session.deal(piece, shard, now_us, member.tag, bool(self.doubt) and self._in_doubt(piece, shard))
+        for first_id, positions in sent:
+            member.held += len(positions)
+            self._note(member, first_id, positions, topics)
+        self._hub.hand(session, data)
+
+    def _note(self, member: Member, first_id: int, positions: list[int], topics: dict[int, bytes] | None) -> None:
+        """Positions are under way to a member; those at QoS 2 stay with it."""
+        client_id, now = member.session.client_id, self._hub.time()
+        if member.delivery.qos < 2:
+            names = None if topics is None else [topics[position] for position in positions]
+            self.cursor.dealt(client_id, positions, first_id, now, False, names)
+            return
+        window = member.session.window
+        ids = [(first_id - 1 + k) % 65_535 + 1 for k in range(len(positions))]
+        for state, run in groupby(zip(ids, positions, strict=True), lambda one: window.state(one[0])):
+            pairs = list(run)
+            some = [position for _, position in pairs]
+            names = None if topics is None else [topics[position] for position in some]
+            self.cursor.dealt(client_id, some, pairs[0][0], now, state != 1, names)
+
+    def _in_doubt(self, piece: Piece, shard: int) -> bool:
+        """[MQTT-3.3.1-1] whether a broker that crashed may have sent these; batches end where the log ended then."""
+        below = self.doubt.get(shard, 0)
+        if piece.records.offset(piece.row()) < below:
+            return True
+        self.doubt.pop(shard, None)
+        return False
+
+    # What was dealt before
+
+    def _deal_owed(self, now_us: int) -> None:
+        """Give what nobody has to members with credit, in the log's order."""
+        if self.group is None:
+            return
+        cursor, most = self.cursor, self._hub.options.member_messages
+        credits = {member: credit for member in self.group.members.values() if (credit := member.credit(most)) > 0}
+        if cursor.ordered:
+            name_owed(self)
+        blocked: set[bytes | None] = set()
+        batch: tuple[int, Records] | None = None
+        for position in sorted(cursor.owed):
+            if not credits:
+                break
+            owed = cursor.owed[position]
+            if owed.topic is not None and owed.topic in blocked:
+                continue
+            member = self._choose(position, owed, credits)
+            if member is None:
+                blocked.add(owed.topic)
+                continue
+            batch = self.batch_of(position, batch)
+            if batch is None:
+                self.drop(position)
+                continue
+            credits[member] -= 1
+            if credits[member] == 0:
+                del credits[member]
+            self._give(member, batch[1], position, owed, now_us)
+
+    def _choose(self, position: int, owed: Owed, credits: dict[Member, int]) -> Member | None:
+        """Who gets an owed message: whoever must, else who had it last, else the next in turn; not who has it still."""
+        able = [member for member in credits if position not in member.taken]
+        keeper = None if owed.topic is None else self.cursor.keeper(owed.topic)
+        if keeper is not None:
+            return next((member for member in able if member.session.client_id == keeper), None)
+        for member in able:
+            if member.session.client_id == owed.member:
+                return member
+        if not able or self.group is None:
+            return None
+        self.group.turn += 1
+        return able[self.group.turn % len(able)]
+
+    def _give(self, member: Member, records: Records, position: int, owed: Owed, now_us: int) -> None:
+        row = row_at(records, position & _OFFSET)
+        piece = Piece(records, bytearray(row.to_bytes(4, "little")), 0, 1, member.delivery)
+        self._hub.redelivered += owed.deals > 0
+        session, shard = member.session, position >> OFFSET_BITS
+        topics = None if owed.topic is None else {position: owed.topic}
+        is_same = owed.member == session.client_id and owed.packet_id > 0 and member.delivery.qos > 0
+        if is_same and session.window.state(owed.packet_id) == 0:
+            data = session.deal_again(piece, owed.packet_id, position, now_us, member.tag)  # [MQTT-4.4.0-1]
+            if data:
+                member.held += 1
+                names = None if owed.topic is None else [owed.topic]
+                self.cursor.dealt(session.client_id, [position], owed.packet_id, self._hub.time(), False, names)
+            self._hub.hand(session, data)
+        else:
+            self.push(member, piece, shard, now_us, topics)
+        if position in self.cursor.owed:  # it has expired, or needs no acknowledgement
+            self.cursor.drop(position)
+
+    def drop(self, position: int) -> None:
+        """The log does not have a message any more."""
+        self._hub.lost += 1
+        self.cursor.drop(position)
+
+    def batch_of(self, position: int, last: tuple[int, Records] | None = None) -> tuple[int, Records] | None:
+        """The shard and the batch that has a message, which may be the last one looked at; None if it is gone."""
+        shard, offset = position >> OFFSET_BITS, position & _OFFSET
+        if last is not None and last[0] == shard and last[1].base_offset <= offset < last[1].end_offset:
+            return last
+        for records in self._hub.log.shards[shard].read(offset, 1):
+            return (shard, records) if records.base_offset <= offset < records.end_offset else None
+        return None
+
+    # Reading the log
+
+    def _catch_up(self, shard: int, now_us: int) -> None:
+        """Read on and deal; the group is live again when it has reached what is routed."""
+        routed = self._hub.routed
+        spent = 0
+        while shard in self.lag:
+            ahead = self._ahead.setdefault(shard, deque())
+            while ahead:
+                if not self._deal(ahead[0], shard, now_us):
+                    self.lag[shard] = ahead[0].records.offset(ahead[0].row())
+                    return
+                ahead.popleft()
+                self.lag[shard] = self._read_to[shard] if not ahead else ahead[0].records.offset(ahead[0].row())
+            at = self.lag[shard]
+            if at >= routed[shard]:
+                del self.lag[shard]  # nothing was routed between this line and the last read: no gap, no repeat
+                return
+            if not self._has_credit():
+                return
+            if spent > _TURN_BYTES:
+                self._hub.wake(self)
+                return
+            result = self._reader.read_shard(shard, at, _PULL_RECORDS, _PULL_BYTES)
+            self._hub.lost += sum(lost.to_offset - lost.from_offset for lost in result.lost)
+            spent += 1 + sum(found.records.size for found in result.batches)
+            for found in result.batches:
+                ahead.extend(self._mine(found.records, found.rows, found.start, found.stop, shard))
+            self._read_to[shard] = self.lag[shard] = min(result.positions[0], routed[shard])
+            if self.lag[shard] == at and not ahead:
+                return
+
+    def _has_credit(self) -> bool:
+        if self.group is None or self.cursor.room == 0:
+            return False
+        most = self._hub.options.member_messages
+        return any(member.credit(most) for member in self.group.members.values())
+
+    def _mine(self, records: Records, rows: bytearray | None, start: int, stop: int, shard: int) -> list[Piece]:
+        """The rows of a batch of the log that are the group's, below what is routed."""
+        if rows is not None:
+            records = gather([(records, rows[4 * start : 4 * stop])], True)
+            start, stop = 0, records.count
+        routed = self._hub.routed[shard]  # a batch may go on behind it, where the group is handed it later
+        if records.end_offset > routed:
+            stop = bisect_left(range(stop), routed, start, key=records.offset)
+        delivering = self._hub.delivering
+        members = delivering.audiences.members
+        parts = [part[1:] for part in delivering.split(records, start, stop) if self.group in members[part[0]]]
+        if len(parts) > 1:
+            merged = merge_rows([(rows, at, end) for rows, at, end in parts if rows is not None], records.count)
+            parts = [(merged, 0, len(merged) // 4)]
+        return [Piece(records, rows, start, stop, self._any_delivery()) for rows, start, stop in parts]
+
+    def _any_delivery(self) -> Delivery:
+        assert self.group is not None
+        return next(iter(self.group.members.values())).delivery
+
+    # Members
+
+    def attach(self, group: Group) -> None:
+        """Members are connected."""
+        self.group = group
+        group.durable = self
+
+    def lose(self, member: Member) -> None:
+        """A member's connection is gone: its QoS 1 messages go to others, those at QoS 2 stay with its session."""
+        window = member.session.window
+        for packet_id, state, _ in window.tagged(member.tag):
+            if state == 1:
+                window.forget(packet_id)
+            else:
+                window.untag(packet_id)
+        self.cursor.left(member.session.client_id)
+        if self.group is not None and not self.group.members:
+            self.detach()
+        self._hub.mark(self)
+
+    def detach(self) -> None:
+        """No member is connected: the group stays where it is in the log."""
+        self.group = None
+        self._ahead.clear()
+        self._reader.release()
+        for shard, at in enumerate(self._hub.routed):
+            self.lag.setdefault(shard, max(at, self.since.pop(shard, 0)))
+
+    def take_overdue(self, now: float) -> list[tuple[str, list[int]]]:
+        """What members have had for too long, taken from those that are not alone; by client id."""
+        timeout = self._hub.options.ack_timeout_s
+        if not timeout or self.group is None or not self.cursor.inflight:
+            return []
+        connected = {session.client_id for session in self.group.members}
+        late = [one for one in self.cursor.members() if len(connected - {one}) > 0]
+        taken = self.cursor.overdue(now - timeout, late)
+        if taken:
+            self._hub.mark(self)
+        return list(taken.items())
+
+    # What others see
+
+    def reads_on(self) -> list[int]:
+        """For each shard the first offset not looked at."""
+        return [self.lag.get(shard, max(at, self.since.get(shard, 0))) for shard, at in enumerate(self._hub.routed)]
+
+    def row(self) -> GroupRow:
+        """As it is stored."""
+        positions = [
+            self.lag.get(shard, self.since[shard] if self.since.get(shard, 0) > at else LIVE)
+            for shard, at in enumerate(self._hub.routed)
+        ]
+        doubt = [self.doubt.get(shard, 0) for shard in range(len(positions))] if self.doubt else ()
+        return group_row(self.name, self.pattern, self.cursor, positions, doubt, self.group is not None)
+
+    def state(self) -> GroupState:
+        """In numbers, as of now."""
+        at = self.reads_on()
+        committed = [shard.committed for shard in self._hub.log.shards]
+        unread = sum(max(0, end - start) for end, start in zip(committed, at, strict=True))
+        return GroupState(
+            self.name,
+            self.pattern,
+            True,
+            self.cursor.ordered,
+            0 if self.group is None else len(self.group),
+            len(self.subscribers),
+            unread + self.cursor.pending,
+            self.cursor.inflight,
+            len(self.cursor.owed),
+            self.cursor.floors(at),
+        )

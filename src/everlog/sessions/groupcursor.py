@@ -1,0 +1,266 @@
+"""What a shared group has dealt to its members and not had acknowledged, and what it owes besides.
+
+A message is its position (shard in the upper 8 bits, offset below). Below the place where the group reads on, every
+message is done but those `inflight` (a member has it) and those `owed` (nobody has it any more, or yet). So one that
+stays out holds back nothing but its own place. Pure: time is an argument, members are client ids.
+Invariants: no position is both in flight and owed; together they are at most `limit`. In an ordered group all messages
+of a topic that are in flight are with one member, and none is dealt while an older one of its topic is owed.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+OFFSET_BITS = 56
+_IDS = 65_535
+_PLACES = 1 << 16  # more than a deal has messages
+
+
+@dataclass(slots=True)
+class Deal:
+    """Messages that went to a member together, with packet ids one after the other."""
+
+    member: str
+    first_id: int
+    since: float
+    left: int
+    stays: bool  # [MQTT-4.8.2-5] sent at QoS 2: no other member gets them
+
+
+@dataclass(frozen=True, slots=True)
+class Owed:
+    """A message that waits to be dealt: who had it last, with which packet id, and how often it was dealt so far."""
+
+    member: str = ""
+    packet_id: int = 0
+    deals: int = 0
+    topic: bytes | None = None
+
+
+class GroupCursor:
+    """The state of one group below the place where it reads on; at most `limit` messages."""
+
+    def __init__(self, limit: int, ordered: bool = False) -> None:
+        self.limit = limit
+        self.ordered = ordered
+        self.owed: dict[int, Owed] = {}
+        self._inflight: dict[int, int] = {}  # position -> number of the deal * _PLACES + place in it
+        self._deals: dict[int, Deal] = {}
+        self._number = 0
+        self._again: dict[int, int] = {}  # position -> how often it was dealt before, of those in flight anew
+        self._topics: dict[int, bytes] = {}  # in an ordered group: the topic of each position in flight
+        self._pins: dict[bytes, tuple[str, int]] = {}  # topic -> the member that has it, how many of it are in flight
+        self._waiting: dict[bytes, int] = {}  # topic -> how many of it are owed
+
+    @property
+    def inflight(self) -> int:
+        """How many messages members have."""
+        return len(self._inflight)
+
+    @property
+    def pending(self) -> int:
+        """How many messages are not done."""
+        return len(self._inflight) + len(self.owed)
+
+    @property
+    def room(self) -> int:
+        """How many more may be dealt or owed."""
+        return max(0, self.limit - len(self._inflight) - len(self.owed))
+
+    def __contains__(self, position: int) -> bool:
+        return position in self._inflight or position in self.owed
+
+    def holder(self, position: int) -> str | None:
+        """The member that has a message."""
+        value = self._inflight.get(position)
+        return None if value is None else self._deals[value // _PLACES].member
+
+    def members(self) -> set[str]:
+        """Who has messages."""
+        return {deal.member for deal in self._deals.values()}
+
+    def keeper(self, topic: bytes) -> str | None:
+        """The member that the next message of a topic must go to, if there are some of it in flight."""
+        pin = self._pins.get(topic)
+        return None if pin is None else pin[0]
+
+    def is_waiting(self, topic: bytes) -> bool:
+        """Whether an older message of a topic is owed."""
+        return topic in self._waiting
+
+    def dealt(
+        self,
+        member: str,
+        positions: Sequence[int],
+        first_id: int,
+        now: float,
+        stays: bool = False,
+        topics: Sequence[bytes] | None = None,
+    ) -> None:
+        """Messages went to a member, the first with packet id `first_id`, new ones or owed ones."""
+        self._number = number = self._number + 1
+        self._deals[number] = Deal(member, first_id, now, len(positions), stays)
+        if self.owed:
+            for position in positions:
+                before = self._no_more_owed(position)
+                if before is not None and before.deals:
+                    self._again[position] = before.deals
+        self._inflight.update(zip(positions, range(number * _PLACES, number * _PLACES + len(positions)), strict=True))
+        if topics is not None:
+            for position, topic in zip(positions, topics, strict=True):
+                self._topics[position] = topic
+                self._pins[topic] = (member, self._pins.get(topic, ("", 0))[1] + 1)
+
+    def acked(self, positions: Iterable[int]) -> int:
+        """Messages are done, whoever says so of those that had them; how many of them were not yet."""
+        inflight, deals = self._inflight, self._deals
+        count = 0
+        for position in positions:
+            value = inflight.pop(position, -1)
+            if value >= 0:
+                count += 1
+                number = value // _PLACES
+                deal = deals[number]
+                deal.left -= 1
+                if deal.left == 0:
+                    del deals[number]
+                if self._again or self._topics:
+                    self._forget(position)
+            elif self.owed and self._no_more_owed(position) is not None:
+                count += 1
+        return count
+
+    def drop(self, position: int) -> None:
+        """A message can't be had any more."""
+        self.acked((position,))
+
+    def skip(self, position: int, topic: bytes) -> None:
+        """A new message has to wait for its turn within its topic."""
+        self._owe(position, Owed(topic=topic))
+
+    def left(self, member: str) -> int:
+        """A member is gone: what it had is owed, but for what stays with its session; how many are owed by that."""
+        numbers = {number for number, deal in self._deals.items() if deal.member == member}
+        mine = [position for position, value in self._inflight.items() if value // _PLACES in numbers]
+        stay = [position for position in mine if self._deal_of(position).stays]
+        self.acked(stay)
+        return len(self._return(position for position in mine if position in self._inflight))
+
+    def overdue(self, before: float, members: Iterable[str]) -> dict[str, list[int]]:
+        """Take what these members have had since `before` or longer from them; in an ordered group all of a topic."""
+        late = {
+            number
+            for number, deal in self._deals.items()
+            if deal.since <= before and not deal.stays and deal.member in members
+        }
+        if not late:
+            return {}
+        found = [position for position, value in self._inflight.items() if value // _PLACES in late]
+        if self._topics:
+            topics = {self._topics[position] for position in found if position in self._topics}
+            found += [
+                position
+                for position, topic in self._topics.items()
+                if topic in topics and self._inflight[position] // _PLACES not in late
+            ]
+            found = [position for position in found if not self._deal_of(position).stays]
+        taken: dict[str, list[int]] = {}
+        for position in found:
+            taken.setdefault(self._deal_of(position).member, []).append(position)
+        self._return(found)
+        return taken
+
+    def name(self, position: int, topic: bytes) -> None:
+        """The topic of an owed message, where the group began to need it later."""
+        owed = self.owed[position]
+        if owed.topic is None:
+            self.owed[position] = Owed(owed.member, owed.packet_id, owed.deals, topic)
+            self._waiting[topic] = self._waiting.get(topic, 0) + 1
+
+    def unnamed(self) -> list[int]:
+        """Owed messages whose topic is not known."""
+        return [position for position, owed in self.owed.items() if owed.topic is None]
+
+    def floors(self, ends: Sequence[int]) -> tuple[int, ...]:
+        """For each shard the offset below which all is done; `ends` is where the group reads on."""
+        lowest = list(ends)
+        for position in (*self._inflight, *self.owed):
+            shard, offset = position >> OFFSET_BITS, position & (1 << OFFSET_BITS) - 1
+            if shard < len(lowest) and offset < lowest[shard]:
+                lowest[shard] = offset
+        return tuple(lowest)
+
+    def unfinished(self) -> Iterator[tuple[int, Owed]]:
+        """What a broker that starts again owes, by position: all but what stays with a member's session."""
+        for position, value in self._inflight.items():
+            deal = self._deals[value // _PLACES]
+            if not deal.stays:
+                yield position, self._owed(position, deal, value)
+        yield from self.owed.items()
+
+    def restore(self, owed: Iterable[tuple[int, Owed]]) -> None:
+        """Begin with what was not finished."""
+        for position, one in owed:
+            self._owe(position, one)
+
+    def _deal_of(self, position: int) -> Deal:
+        return self._deals[self._inflight[position] // _PLACES]
+
+    def _owed(self, position: int, deal: Deal, value: int) -> Owed:
+        packet_id = (deal.first_id - 1 + value % _PLACES) % _IDS + 1
+        return Owed(deal.member, packet_id, self._again.get(position, 0) + 1, self._topics.get(position))
+
+    def _return(self, positions: Iterable[int]) -> list[int]:
+        """Messages in flight become owed."""
+        entries = [(one, self._owed(one, self._deal_of(one), self._inflight[one])) for one in positions]
+        self.acked(position for position, _ in entries)
+        self.restore(entries)
+        return [position for position, _ in entries]
+
+    def _owe(self, position: int, owed: Owed) -> None:
+        self.owed[position] = owed
+        if owed.topic is not None:
+            self._waiting[owed.topic] = self._waiting.get(owed.topic, 0) + 1
+
+    def _no_more_owed(self, position: int) -> Owed | None:
+        owed = self.owed.pop(position, None)
+        if owed is not None and owed.topic is not None:
+            count = self._waiting[owed.topic] - 1
+            if count:
+                self._waiting[owed.topic] = count
+            else:
+                del self._waiting[owed.topic]
+        return owed
+
+    def _forget(self, position: int) -> None:
+        """What is known of a message beside where it is."""
+        self._again.pop(position, None)
+        topic = self._topics.pop(position, None)
+        if topic is not None:
+            member, count = self._pins[topic]
+            if count > 1:
+                self._pins[topic] = (member, count - 1)
+            else:
+                del self._pins[topic]
+
+
+def shares(count: int, credits: Sequence[int], turn: int) -> list[tuple[int, int]]:
+    """Split so many messages: (member, how many), evenly as far as each has credit, odd ones from `turn` on."""
+    size = len(credits)
+    able = [k % size for k in range(turn, turn + size) if credits[k % size] > 0] if size else []
+    got: dict[int, int] = {}
+    by_credit = sorted(able, key=credits.__getitem__)
+    for place, which in enumerate(by_credit):
+        level = count // (len(by_credit) - place)
+        if credits[which] > level:  # so have all that follow
+            got.update(dict.fromkeys(by_credit[place:], level))
+            count -= level * (len(by_credit) - place)
+            break
+        got[which] = credits[which]
+        count -= credits[which]
+    dealt = []
+    for which in able:
+        odd = count > 0 and got[which] < credits[which]
+        count -= odd
+        if got[which] + odd:
+            dealt.append((which, got[which] + odd))
+    return dealt
