@@ -5,14 +5,16 @@ sending, and [MQTT-3.3.4-9] never more PUBLISHes than the client's new Receive M
 """
 
 from collections import deque
+from typing import Protocol
 
 from everlog.base import Records
+from everlog.broker.begins import begun_at
 from everlog.broker.delivering import Delivering
 from everlog.broker.ports import Log, Sink
 from everlog.mqtt import write_acks
 from everlog.sessions import NOT_KEPT, RELEASED, Delivery, Piece, Session
 
-_OFFSET = 0xFF_FFFF_FFFF_FFFF
+OFFSET = 0xFF_FFFF_FFFF_FFFF  # of a position; the shard is above it
 
 
 def begin(session: Session) -> None:
@@ -20,7 +22,15 @@ def begin(session: Session) -> None:
     session.again = deque(session.pending()) or None
 
 
-def send_again(log: Log, delivering: Delivering, session: Session, sink: Sink) -> bool:
+class Elsewhere(Protocol):
+    """Where to find a message that the log has no more."""
+
+    def again(self, session: Session, shard: int, offset: int) -> Records | None: ...
+
+
+def send_again(
+    log: Log, delivering: Delivering, session: Session, sink: Sink, elsewhere: Elsewhere | None = None
+) -> bool:
     """Send as many of them as the client may be sent now; whether that was all."""
     window = session.window
     # acknowledgements may have come for some that were not reached yet
@@ -36,7 +46,7 @@ def send_again(log: Log, delivering: Delivering, session: Session, sink: Sink) -
             sink.write(write_acks(0x62, packet_id.to_bytes(2, "little"), 0, 1))
             continue
         unsent -= 1
-        data = _message(log, delivering, session, packet_id, state, position)
+        data = _message(log, delivering, session, packet_id, state, position, elsewhere)
         if data:
             sink.write(data)
         else:
@@ -48,32 +58,48 @@ def send_again(log: Log, delivering: Delivering, session: Session, sink: Sink) -
     return True
 
 
-def _message(log: Log, delivering: Delivering, session: Session, packet_id: int, state: int, position: int) -> bytes:
+def _message(
+    log: Log,
+    delivering: Delivering,
+    session: Session,
+    packet_id: int,
+    state: int,
+    position: int,
+    elsewhere: Elsewhere | None,
+) -> bytes:
     """The PUBLISH as it was sent, with DUP."""
-    shard, offset = position >> 56, position & _OFFSET
+    shard, offset = position >> 56, position & OFFSET
     if session.unlogged is not None:
         piece = session.unlogged.find(packet_id, position)
         if piece is not None:
-            return _again(session, piece, state, packet_id, delivering.now_us())
+            return _again(session, piece, state, packet_id, delivering.now_us(), shard)
     if shard == NOT_KEPT:
         return b""
+    records = _find(log, shard, offset) or (elsewhere.again(session, shard, offset) if elsewhere is not None else None)
+    if records is None:
+        return b""
+    row = _row(records, offset)
+    topic = delivering.topic_of(records, row)
+    delivery = delivering.audiences.delivery_of(topic, session) if topic >= 0 else None
+    if delivery is not None:  # sent before another subscription went back, it may be below where its own begins now
+        delivery = begun_at(delivery, shard, offset) or delivery
+    piece = Piece(records, None, row, row + 1, delivery or Delivery(session, state))
+    return _again(session, piece, state, packet_id, delivering.now_us(), shard)
+
+
+def _find(log: Log, shard: int, offset: int) -> Records | None:
+    """The batch of the log that has an offset."""
     for records in log.shards[shard].read(offset, 1):
-        if records.base_offset <= offset < records.end_offset:
-            row = _row(records, offset)
-            topic = delivering.topic_of(records, row)
-            delivery = delivering.audiences.delivery_of(topic, session) if topic >= 0 else None
-            delivery = delivery or Delivery(session, state)
-            return _again(session, Piece(records, None, row, row + 1, delivery), state, packet_id, delivering.now_us())
-        break
-    return b""
+        return records if records.base_offset <= offset < records.end_offset else None
+    return None
 
 
-def _again(session: Session, piece: Piece, state: int, packet_id: int, now_us: int) -> bytes:
+def _again(session: Session, piece: Piece, state: int, packet_id: int, now_us: int, shard: int) -> bytes:
     writer = session.writer(piece.delivery)
     records, rows, start = piece.records, piece.rows, piece.start
-    data = writer.write(records, rows, start, start + 1, state, packet_id, now_us, True)
+    data = writer.write(records, rows, start, start + 1, state, packet_id, now_us, True, 1, shard)
     if not data and state == 2:  # [MQTT-4.3.3-7] what was sent at QoS 2 does not expire
-        data = writer.write(records, rows, start, start + 1, state, packet_id, 0, True)
+        data = writer.write(records, rows, start, start + 1, state, packet_id, 0, True, 1, shard)
     return data
 
 

@@ -6,7 +6,10 @@ from logging import WARNING
 from typing import TYPE_CHECKING
 
 from everlog.base import PeerError
+from everlog.broker.coldreading import Places
 from everlog.broker.events import event
+from everlog.broker.replay import Wishes, filter_of, split_filter, wishes_of
+from everlog.broker.replaying import Answer, Replaying
 from everlog.mqtt import Reason, Suback, Subscribe, Subscription, Unsuback, Unsubscribe, encode_identifiers
 from everlog.sessions import Delivery, Piece, Session, Subscribed
 from everlog.topics import Filter, parse_filter
@@ -23,18 +26,28 @@ class Subscriber:
 
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
+        self._replaying = Replaying(broker)
 
     def subscribe(self, connection: "Connection", packet: Subscribe) -> None:
-        """Every filter on its own: granted or refused; then the retained messages of those granted."""
+        """SUBSCRIBE; where a replay begins may take a while to find out, then the rest happens by then."""
+        wishes, session = wishes_of(packet.properties), connection.session
+
+        def then(places: Places) -> None:
+            if connection.session is session and connection.is_open:
+                self._subscribe(connection, packet, wishes, places)
+
+        if not self._replaying.find_places(packet, wishes, then):
+            self._subscribe(connection, packet, wishes, {})
+
+    def _subscribe(self, connection: "Connection", packet: Subscribe, wishes: Wishes, places: Places) -> None:
+        """Every filter on its own: granted or refused; then what is sent to those granted."""
         session = connection.session
         assert session is not None
-        identifiers = packet.properties.subscription_identifiers
-        identifier = identifiers[0] if identifiers else 0
-        reasons: list[Reason] = []
-        retained: list[tuple[Filter, Subscribed]] = []
+        pulling = self._broker.router.pulling
+        answer = Answer(wishes, places)
         for asked in packet.subscriptions:
             try:
-                flt, subscribed, is_new = self._one(connection, session, asked, identifier)
+                self._one(connection, session, asked, packet, answer)
             except PeerError as error:
                 self._broker.metrics.subscribes_refused += 1
                 event(
@@ -46,55 +59,78 @@ class Subscriber:
                     filter=asked.filter,
                     reason=error,
                 )
-                reasons.append(Reason(error.reason))
-                continue
-            self._broker.metrics.subscribes += 1
-            reasons.append(Reason(asked.qos))
-            if flt.group is None and (asked.retain_handling == 0 or (asked.retain_handling == 1 and is_new)):
-                retained.append((flt, subscribed))  # [MQTT-3.3.1-9] to [MQTT-3.3.1-11]
+                answer.reasons.append(Reason(error.reason))
+                answer.why[error.message] = None
+        pulling.changed(session)
         if session.kept:
             connection.hold()
-        connection.send(Suback(packet.packet_id, tuple(reasons)))
-        for flt, subscribed in retained:
+        connection.send(Suback(packet.packet_id, tuple(answer.reasons), answer.properties(connection)))
+        for flt, subscribed in answer.retained:
             session.feed(self._retained(session, flt, subscribed))
-        if retained:
-            self._broker.router.pulling.pump(session)
+        if answer.retained or answer.begins:
+            pulling.pump(session)
 
     def _one(
-        self, connection: "Connection", session: Session, asked: Subscription, identifier: int
-    ) -> tuple[Filter, Subscribed, bool]:
+        self, connection: "Connection", session: Session, asked: Subscription, packet: Subscribe, answer: Answer
+    ) -> None:
         broker = self._broker
-        limits = broker.limits
-        flt = parse_filter(asked.filter, max_levels=limits.topic_levels, max_bytes=limits.topic_bytes)
-        if broker.acl is not None and not broker.acl.may_subscribe(connection.user, session.client_id, flt.pattern):
-            raise PeerError(Reason.NOT_AUTHORIZED, "the filter is not allowed")
-        if session.durable and flt.pattern == "#" and not limits.durable_wildcard:
-            raise PeerError(Reason.NOT_AUTHORIZED, "a durable session may not subscribe to everything")
-        old = session.subscriptions.get(asked.filter)
-        if old is None and len(session.subscriptions) >= limits.subscriptions_per_client:
-            raise PeerError(Reason.QUOTA_EXCEEDED, "too many subscriptions")
+        begin, text = split_filter(asked.filter)
+        begin = begin or answer.wishes.begin
+        flt, old = self._check(connection, session, text)
+        if begin is not None:
+            since, changed = self._replaying.go_back(connection, session, flt, begin, answer)
+            for other, one in changed.items():
+                self._put(session, parse_filter(other), one)
+        else:
+            since = broker.router.ends() if old is None else old.since
+        identifiers = packet.properties.subscription_identifiers
         subscribed = Subscribed(
-            asked.filter,
+            text,
             asked.qos,
             asked.no_local,
             asked.retain_as_published,
             asked.retain_handling,
-            identifier,
-            broker.router.ends() if old is None else old.since,
+            identifiers[0] if identifiers else 0,
+            since,
+            answer.wishes.position,
         )
-        session.subscriptions[asked.filter] = subscribed
         session.no_local += asked.no_local - (old.no_local if old is not None else False)
         if session.kept and old is None:
-            broker.keep.add(asked.filter)
-        if session.kept and broker.persistence is not None:
-            broker.persistence.mark_filter(session, asked.filter)
-        broker.audiences.subscribe(session, flt, subscribed)
-        return flt, subscribed, old is None
+            broker.keep.add(text)
+        self._put(session, flt, subscribed)
+        if flt.group is not None:
+            in_order = ("everlog-order", "topic") in packet.properties.user_properties
+            broker.groups.subscribed(session, flt, ordered=in_order)
+        broker.metrics.subscribes += 1
+        answer.reasons.append(Reason(asked.qos))
+        wants_retained = asked.retain_handling == 0 or (asked.retain_handling == 1 and old is None)
+        if flt.group is None and wants_retained and begin is None:  # history has what was retained in it
+            answer.retained.append((flt, subscribed))  # [MQTT-3.3.1-9] to [MQTT-3.3.1-11]
+
+    def _check(self, connection: "Connection", session: Session, text: str) -> tuple[Filter, Subscribed | None]:
+        """The filter, if the client may subscribe to it, and the subscription to it that there is."""
+        broker, limits = self._broker, self._broker.limits
+        flt = parse_filter(text, max_levels=limits.topic_levels, max_bytes=limits.topic_bytes)
+        if broker.acl is not None and not broker.acl.may_subscribe(connection.user, session.client_id, flt.pattern):
+            raise PeerError(Reason.NOT_AUTHORIZED, "the filter is not allowed")
+        if session.durable and flt.pattern == "#" and not limits.durable_wildcard:
+            raise PeerError(Reason.NOT_AUTHORIZED, "a durable session may not subscribe to everything")
+        old = session.subscriptions.get(text)
+        if old is None and len(session.subscriptions) >= limits.subscriptions_per_client:
+            raise PeerError(Reason.QUOTA_EXCEEDED, "too many subscriptions")
+        return flt, old
+
+    def _put(self, session: Session, flt: Filter, subscribed: Subscribed) -> None:
+        """A subscription, new or changed, in all places that know it."""
+        session.subscriptions[subscribed.filter] = subscribed
+        if session.kept and self._broker.persistence is not None:
+            self._broker.persistence.mark_filter(session, subscribed.filter)
+        self._broker.audiences.subscribe(session, flt, subscribed)
 
     def _retained(self, session: Session, flt: Filter, subscribed: Subscribed) -> Iterator[Piece]:
         """[MQTT-3.3.1-8] of 3.1.1: retained messages go out with RETAIN set, at most at the subscription's QoS."""
         identifiers = encode_identifiers([subscribed.identifier] if subscribed.identifier else [])
-        delivery = Delivery(session, subscribed.qos, identifiers, True)
+        delivery = Delivery(session, subscribed.qos, identifiers, True, position=subscribed.position)
         for message in self._broker.retained.matching(flt):
             yield Piece(message.records, None, 0, 1, delivery)
 
@@ -104,7 +140,7 @@ class Subscriber:
         assert session is not None
         reasons = []
         for text in packet.filters:
-            gone = self._give_up(session, text)
+            gone = self._give_up(session, filter_of(text))
             reasons.append(Reason.SUCCESS if gone else Reason.NO_SUBSCRIPTION_EXISTED)
         if session.kept:
             connection.hold()
@@ -116,7 +152,10 @@ class Subscriber:
         if old is None:
             return False
         session.no_local -= old.no_local
-        self._broker.audiences.unsubscribe(session, parse_filter(text))
+        flt = parse_filter(text)
+        self._broker.audiences.unsubscribe(session, flt)
+        if flt.group is not None:
+            self._broker.groups.unsubscribed(session, flt)
         if session.kept:
             self._broker.keep.remove(text)
             if self._broker.persistence is not None:
@@ -139,6 +178,7 @@ class Subscriber:
         """A session is back: its filters are live again, and it goes on where it was."""
         for text, subscribed in session.subscriptions.items():
             self._broker.audiences.subscribe(session, parse_filter(text), subscribed)
+        self._broker.groups.resumed(session)
         self._broker.router.pulling.resume(session)
 
     def leave(self, session: Session) -> None:

@@ -1,7 +1,7 @@
 """mqtt: bytes in, packets out, and back again, without I/O."""
 
 from everlog.mqtt.codec import decode, encode
-from everlog.mqtt.inbound import Decoder
+from everlog.mqtt.inbound import Carried, Decoder
 from everlog.mqtt.machine import NEXT, Event, State, Step, next_state, step_of
 from everlog.mqtt.outbound import MAX_PACKET_BYTES, PublishWriter, write_acks, write_answers
 from everlog.mqtt.packet_type import PacketType
@@ -25,6 +25,7 @@ from everlog.mqtt.packets import (
     Unsuback,
     Unsubscribe,
     Will,
+    without_reason_string,
 )
 from everlog.mqtt.properties import (
     NO_PROPERTIES,
@@ -45,6 +46,7 @@ __all__ = [
     "PROPERTIES",
     "Ack",
     "Auth",
+    "Carried",
     "Connack",
     "Connect",
     "Decoder",
@@ -79,6 +81,7 @@ __all__ = [
     "read_fixed_header",
     "return_code",
     "step_of",
+    "without_reason_string",
     "write_acks",
     "write_answers",
 ]

@@ -20,10 +20,19 @@ cdef enum:
     _TOPIC = 8
 
 
+cdef class Carried:
+    cdef public Py_ssize_t limit, bytes
+    cdef public object on_over
+
+    cdef int add(self, Py_ssize_t size) except -1
+
+
 cdef class Decoder:
     cdef readonly MessageColumns columns
     cdef readonly TopicTable table
-    cdef public Py_ssize_t max_packet_bytes, max_aliases
+    cdef public Py_ssize_t max_packet_bytes, max_aliases, max_topic_bytes, max_topic_levels, max_topics
+    cdef readonly Py_ssize_t topics_made
+    cdef readonly Carried carried
     cdef public int version
     cdef readonly bint from_client, failed
     cdef bytes kinds
@@ -50,7 +59,10 @@ cdef class Decoder:
     cdef int _publish(self, const unsigned char* source, unsigned int first, Py_ssize_t at, Py_ssize_t end,
                       Py_ssize_t row) except -2
 
-    @cython.locals(alias=int, topic=Py_ssize_t, i=Py_ssize_t)
+    @cython.locals(i=Py_ssize_t, levels=Py_ssize_t)
+    cdef bint _may_be_new(self, const unsigned char* source, Py_ssize_t at, Py_ssize_t size) except -1
+
+    @cython.locals(alias=int, topic=Py_ssize_t)
     cdef Py_ssize_t _topic(self, const unsigned char* source, Py_ssize_t at, Py_ssize_t size) except -2
 
     @cython.locals(topic=Py_ssize_t)

@@ -12,6 +12,7 @@ import cython
 from everlog.base import PeerError, UsageError
 from everlog.mqtt.codec import decode
 from everlog.mqtt.packet_type import PacketType
+from everlog.mqtt.packets import Pingreq
 from everlog.mqtt.properties import PROPERTIES, PropertyType
 from everlog.mqtt.reasons import Reason
 
@@ -25,6 +26,7 @@ if not cython.compiled:
     _BYTE, _EXPIRY, _ALIAS, _VARINT, _TEXT, _BINARY, _PAIR, _TOPIC = range(1, 9)
 
 MAX_PACKET_BYTES = 268_435_455 + 5
+NO_LIMIT = 1 << 62
 
 _KIND_OF = {
     PropertyType.BYTE: _BYTE,
@@ -49,15 +51,37 @@ def _kinds(from_client: bool) -> bytes:
     return bytes(kinds)
 
 
+_PINGREQ = Pingreq()
 _FROM_CLIENT = _kinds(True)
 _FROM_SERVER = _kinds(False)
+
+
+class Carried:
+    """Bytes of packets that are not whole yet, over all decoders that share it; `on_over` is called beyond `limit`."""
+
+    def __init__(self, limit: int = NO_LIMIT, on_over: Any = None) -> None:
+        self.limit = limit
+        self.on_over = on_over
+        self.bytes = 0
+
+    def add(self, size: int) -> int:
+        """So much more, or less; whoever is told sees to it later, not within this call."""
+        self.bytes += size
+        if size > 0 and self.bytes > self.limit and self.on_over is not None:
+            self.on_over()
+        return 0
+
+
+_ALONE = Carried()
 
 
 class Decoder:
     """Decodes one direction of one connection; `version` is 0 until a CONNECT has said it.
 
-    A packet larger than `max_packet_bytes` is refused when its fixed header is seen. The last event may be a
-    `PeerError`: what came before it in the chunk counts, nothing after it is read.
+    A packet larger than `max_packet_bytes` is refused when its fixed header is seen, a topic name beyond
+    `max_topic_bytes`, `max_topic_levels` or the `max_topics` that this decoder may be the first to use before the
+    table takes it in. The last event may be a `PeerError`: what came before it in the chunk counts, nothing after it
+    is read.
     """
 
     def __init__(
@@ -68,6 +92,10 @@ class Decoder:
         max_aliases: int = 0,
         version: int = 0,
         from_client: bool = True,
+        max_topic_bytes: int = 65_535,
+        max_topic_levels: int = 65_536,
+        max_topics: int = NO_LIMIT,
+        carried: Carried | None = None,
     ) -> None:
         self.columns = columns
         self.table = table
@@ -75,6 +103,11 @@ class Decoder:
         self.max_aliases = max_aliases
         self.version = version
         self.from_client = from_client
+        self.max_topic_bytes = max_topic_bytes
+        self.max_topic_levels = max_topic_levels
+        self.max_topics = max_topics
+        self.topics_made = 0
+        self.carried = _ALONE if carried is None else carried
         self.failed = False
         self.kinds = _FROM_CLIENT if from_client else _FROM_SERVER
         self.carry: Any = None
@@ -96,10 +129,19 @@ class Decoder:
             return self._parse(chunk, size)
         self.carry += chunk if size == len(chunk) else memoryview(chunk)[:size]
         if len(self.carry) < self.need:
+            self.carried.add(size)
             return []
         data = self.carry
+        self.carried.add(size - len(data))
         self.carry = None
         return self._parse(data, len(data))
+
+    def drop(self) -> None:
+        """The connection has ended: what is held of a packet will never be whole."""
+        self.failed = True
+        if self.carry is not None:
+            self.carried.add(-len(self.carry))
+            self.carry = None
 
     @property
     def buffered_bytes(self) -> int:
@@ -182,6 +224,10 @@ class Decoder:
             acks = 0
             any_flags = 0
             run = row
+            if first == 0xC0 and end == at and self.from_client:  # quick, because a peer may send nothing else
+                events.append(_PINGREQ)
+                position = end
+                continue
             if not self._other(events, first, bytes(data[at:end]), kind):
                 return events
             position = end
@@ -189,6 +235,7 @@ class Decoder:
         if position < size:
             self.carry = bytearray(memoryview(data)[position:size])
             self.need = need
+            self.carried.add(size - position)
         return events
 
     def _flush(self, events: list[Any], run: int, row: int, any_flags: int, ack_kind: int, acks: int) -> int:
@@ -211,7 +258,7 @@ class Decoder:
         try:
             packet: Any = decode(first, body, self.version, from_client=self.from_client)
             if kind == 3:
-                self._refuse_alias(packet)
+                self._refuse_topic(packet)
         except PeerError as error:
             self.failed = True
             events.append(error)
@@ -228,13 +275,21 @@ class Decoder:
             events.append(packet)
         return True
 
-    def _refuse_alias(self, packet: object) -> None:
+    def _refuse_topic(self, packet: object) -> None:
         """Why a PUBLISH that is right by itself can't be taken on this connection."""
         alias = packet.properties.topic_alias  # type: ignore[attr-defined]
         if alias is not None and alias > self.max_aliases:
             raise PeerError(Reason.TOPIC_ALIAS_INVALID, f"topic alias {alias} is over the limit", clause="MQTT-3.3.2-9")
-        if not packet.topic and not self._knows(alias):  # type: ignore[attr-defined]
+        topic = packet.topic  # type: ignore[attr-defined]
+        if not topic and not self._knows(alias):
             raise PeerError(Reason.PROTOCOL_ERROR, f"topic alias {alias} has no topic yet", clause="MQTT-3.3.2.3.4")
+        size, levels = len(topic.encode()), topic.count("/") + 1
+        if size > self.max_topic_bytes or levels > self.max_topic_levels:
+            raise PeerError(
+                Reason.TOPIC_NAME_INVALID, f"a topic name of {size} bytes and {levels} levels is over the limits"
+            )
+        if self.topics_made >= self.max_topics:
+            raise PeerError(Reason.QUOTA_EXCEEDED, f"more than {self.max_topics} new topics")
         raise PeerError(
             Reason.QUOTA_EXCEEDED, "too many distinct topics", hint="raise the limit of topics, or use fewer"
         )
@@ -306,15 +361,24 @@ class Decoder:
             return self._aliased(alias) if alias else _BAD
         topic = self.table.find(source, at, size)
         if topic < 0:
-            if not text_ok(source, at, size):  # a known name was checked when it was new
+            if not self._may_be_new(source, at, size):
                 return _BAD
-            for i in range(at, at + size):
-                if source[i] == 0x23 or source[i] == 0x2B:
-                    return _BAD
             topic = self.table.find_or_add(source, at, size)
+            self.topics_made += 1
         if alias and topic >= 0:
             self._set_alias(alias, topic)
         return topic
+
+    def _may_be_new(self, source: Buffer, at: int, size: int) -> bool:
+        """Whether a name may be taken in; a known one was checked when it was new."""
+        if size > self.max_topic_bytes or self.topics_made >= self.max_topics or not text_ok(source, at, size):
+            return False
+        levels = 1
+        for i in range(at, at + size):
+            if source[i] == 0x23 or source[i] == 0x2B:
+                return False
+            levels += source[i] == 0x2F
+        return levels <= self.max_topic_levels
 
     def _aliased(self, alias: int) -> int:
         if not self._knows(alias):

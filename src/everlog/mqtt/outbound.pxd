@@ -1,5 +1,5 @@
 cimport cython
-from libc.stdint cimport uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 
 from everlog.base.columns cimport PublishRun
 from everlog.base.interning cimport TopicTable
@@ -9,6 +9,10 @@ from everlog.base.records cimport Layout, Records, property_size
 cdef enum:
     HAS_EXPIRY = 0x10
 
+cdef bytes _TIME_PROPERTY, _POSITION_PROPERTY
+cdef Py_ssize_t _TIME_BYTES, _TIME_AT, _POSITION_BYTES
+cdef int NO_SHARD
+
 
 cdef Py_ssize_t varint_bytes(Py_ssize_t value) noexcept nogil
 cdef Py_ssize_t put_varint(unsigned char* target, Py_ssize_t at, Py_ssize_t value) noexcept nogil
@@ -17,27 +21,40 @@ cdef Py_ssize_t put_varint(unsigned char* target, Py_ssize_t at, Py_ssize_t valu
 cdef uint32_t big_endian32(const unsigned char* source, Py_ssize_t at) noexcept nogil
 
 
+@cython.locals(count=Py_ssize_t)
+cdef Py_ssize_t digits(uint64_t value) noexcept nogil
+
+@cython.locals(_=Py_ssize_t)
+cdef Py_ssize_t put_digits(unsigned char* target, Py_ssize_t end, Py_ssize_t count, uint64_t value) noexcept nogil
+
+@cython.locals(days=uint64_t, era=uint64_t, day_of_era=uint64_t, year_of_era=uint64_t, day_of_year=uint64_t,
+               month=uint64_t, day=uint64_t, year=uint64_t)
+cdef int put_date(unsigned char* target, Py_ssize_t at, uint64_t seconds) noexcept nogil
+
+
 cdef class PublishWriter:
     cdef readonly int version, max_qos
     cdef readonly Py_ssize_t max_packet_bytes, max_aliases, written, left_out, ids_used, stopped_at
-    cdef readonly bint retain_as_published
+    cdef readonly bint retain_as_published, positions
     cdef readonly bytes identifiers
     cdef readonly unsigned int next_id
     cdef bytearray alias_topics
     cdef readonly bytearray scratch
     cdef TopicTable alias_table
+    cdef object stamp
+    cdef int64_t stamp_second
 
     @cython.locals(limit=Py_ssize_t, total=Py_ssize_t)
     cpdef bytes write(self, Records records, rows, Py_ssize_t start, Py_ssize_t stop, int max_qos, int first_id,
-                      uint64_t now_us, bint dup=*, Py_ssize_t max_ids=*)
+                      uint64_t now_us, bint dup=*, Py_ssize_t max_ids=*, int shard=*)
 
     @cython.locals(count=Py_ssize_t, lengths="uint32_t*", raw="unsigned char*", plan=Layout, base=Py_ssize_t,
                    name_ends="uint32_t*", known=Py_ssize_t, chosen="uint32_t*", every=bint, v5=bint, aliases=bint,
-                   own=Py_ssize_t, written=Py_ssize_t, used=Py_ssize_t, total=Py_ssize_t, k=Py_ssize_t,
+                   own=Py_ssize_t, placed=bint, written=Py_ssize_t, used=Py_ssize_t, total=Py_ssize_t, k=Py_ssize_t,
                    i=Py_ssize_t, flags="unsigned int", topic=Py_ssize_t, ends=Py_ssize_t, size=Py_ssize_t, name=Py_ssize_t,
                    qos="unsigned int", alias=uint32_t, section=Py_ssize_t, whole=Py_ssize_t)
     cdef Py_ssize_t _measure(self, Records records, rows, Py_ssize_t start, Py_ssize_t stop, int max_qos,
-                             uint64_t now_us, Py_ssize_t max_ids) except -1
+                             uint64_t now_us, Py_ssize_t max_ids, int shard) except -1
 
     @cython.locals(lengths="uint32_t*", raw="unsigned char*", plan=Layout, base=Py_ssize_t, names="unsigned char*",
                    name_ends="uint32_t*", chosen="uint32_t*", every=bint, v5=bint, own=Py_ssize_t,
@@ -45,7 +62,14 @@ cdef class PublishWriter:
                    size=Py_ssize_t, i=Py_ssize_t, flags="unsigned int", qos="unsigned int", first="unsigned int",
                    topic=Py_ssize_t, alias=uint32_t, name=Py_ssize_t, section=Py_ssize_t, begin=Py_ssize_t)
     cdef int _fill(self, Records records, rows, Py_ssize_t start, Py_ssize_t stop, unsigned int max_qos, int first_id,
-                   uint64_t now_us, bint dup, unsigned char* out) except -1
+                   uint64_t now_us, bint dup, int shard, unsigned char* out) except -1
+
+    cdef Py_ssize_t _place_bytes(self, Records records, Py_ssize_t i, int shard) except -1
+
+    @cython.locals(offset=uint64_t, before=Py_ssize_t, behind=Py_ssize_t, arrived=uint64_t, second=int64_t,
+                   stamp="unsigned char*")
+    cdef Py_ssize_t _put_place(self, Records records, Py_ssize_t i, int shard, unsigned char* out,
+                               Py_ssize_t at) except -1
 
     cdef Py_ssize_t _expiry(self, const unsigned char* source, Py_ssize_t at, Py_ssize_t end) noexcept
 

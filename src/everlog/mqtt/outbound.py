@@ -2,6 +2,7 @@
 
 A `PublishWriter` holds what is the subscriber's own: version, identifiers, aliases, limits. Records that have expired
 or exceed the subscriber's packet size are left out and counted; everything else of the run is written in order.
+A subscriber that asked for it is told each message's position and time, as user properties.
 """
 
 from typing import Any
@@ -16,6 +17,13 @@ if not cython.compiled:
     from everlog.base.records import property_size
 
 MAX_PACKET_BYTES = 268_435_455 + 5
+NO_SHARD = 255  # of messages that are in no log: they have a time and no position
+
+_TIME_PROPERTY = b"\x26\x00\x0ceverlog-time\x00\x1b0000-00-00T00:00:00.000000Z"
+_POSITION_PROPERTY = b"\x26\x00\x10everlog-position\x00"  # the length's low byte and the value follow
+_TIME_BYTES = len(_TIME_PROPERTY)
+_TIME_AT = _TIME_BYTES - 27
+_POSITION_BYTES = len(_POSITION_PROPERTY) + 1
 
 
 def varint_bytes(value: int) -> int:
@@ -41,6 +49,43 @@ def big_endian32(source: Buffer, at: int) -> int:
     return value << 8 | source[at + 3]
 
 
+def digits(value: int) -> int:
+    """How many digits a number has."""
+    count = 1
+    while value > 9:
+        value //= 10
+        count += 1
+    return count
+
+
+def put_digits(target: bytearray, end: int, count: int, value: int) -> int:
+    """Write the last `count` digits of a number before `end`, with zeros in front; where they begin."""
+    for _ in range(count):
+        end -= 1
+        target[end] = 48 + value % 10
+        value //= 10
+    return end
+
+
+def put_date(target: bytearray, at: int, seconds: int) -> int:
+    """Write a time as `2026-01-31T12:00:00`: the civil date of a day counted from 1970, by eras of 400 years."""
+    days = seconds // 86_400 + 719_468  # from the first of March of the year 0
+    era = days // 146_097
+    day_of_era = days - era * 146_097
+    year_of_era = (day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
+    day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
+    month = (5 * day_of_year + 2) // 153  # from March on
+    day = day_of_year - (153 * month + 2) // 5 + 1
+    year = year_of_era + era * 400 + (1 if month > 9 else 0)
+    put_digits(target, at + 4, 4, year)
+    put_digits(target, at + 7, 2, month + 3 if month < 10 else month - 9)
+    put_digits(target, at + 10, 2, day)
+    put_digits(target, at + 13, 2, seconds // 3600 % 24)
+    put_digits(target, at + 16, 2, seconds // 60 % 60)
+    put_digits(target, at + 19, 2, seconds % 60)
+    return 0
+
+
 class PublishWriter:
     """Writes PUBLISH packets for one subscriber (or, at QoS 0 and without aliases, for all of one version).
 
@@ -56,12 +101,14 @@ class PublishWriter:
         max_aliases: int = 0,
         retain_as_published: bool = False,
         identifiers: bytes = b"",
+        positions: bool = False,
     ) -> None:
         self.version = version
         self.max_packet_bytes = max_packet_bytes
         self.max_aliases = max_aliases if version == 5 else 0
         self.retain_as_published = retain_as_published
         self.identifiers = identifiers if version == 5 else b""
+        self.positions = positions and version == 5
         self.next_id = 1
         self.written = 0
         self.left_out = 0
@@ -71,6 +118,8 @@ class PublishWriter:
         self.alias_topics: Any = None
         self.alias_table: Any = None
         self.scratch = bytearray()
+        self.stamp = bytearray(_TIME_PROPERTY) if self.positions else b""
+        self.stamp_second = -1
 
     def write(
         self,
@@ -83,23 +132,32 @@ class PublishWriter:
         now_us: int,
         dup: bool = False,
         max_ids: int = 65_535,
+        shard: int = NO_SHARD,
     ) -> bytes:
         """The packets of rows `start` to `stop` (of the batch, or of the row numbers in `rows`).
 
         The caller knows that `max_ids` packet ids from `first_id` on are free; they go up by one and from 65,535 to 1.
-        Where they are used up the run ends early, at `stopped_at`.
+        Where they are used up the run ends early, at `stopped_at`. `shard` is the one that the records are from.
         """
         limit = records.count if rows is None else len(rows) // 4
         if not 0 <= start <= stop <= limit or not 0 <= max_qos <= 2 or not 1 <= first_id <= 65_535:
             raise UsageError(f"rows {start} to {stop} of {limit} at QoS {max_qos} from packet id {first_id}")
         self.max_qos = max_qos
-        total = self._measure(records, rows, start, stop, max_qos, now_us, max_ids)
+        total = self._measure(records, rows, start, stop, max_qos, now_us, max_ids, shard)
         block = blank(total)
-        self._fill(records, rows, start, self.stopped_at, max_qos, first_id, now_us, dup, pointer(block))
+        self._fill(records, rows, start, self.stopped_at, max_qos, first_id, now_us, dup, shard, pointer(block))
         return filled(block)
 
     def _measure(
-        self, records: Records, rows: Buffer | None, start: int, stop: int, max_qos: int, now_us: int, max_ids: int
+        self,
+        records: Records,
+        rows: Buffer | None,
+        start: int,
+        stop: int,
+        max_qos: int,
+        now_us: int,
+        max_ids: int,
+        shard: int,
     ) -> int:
         """The size of the whole; each row's remaining length goes to the scratch column, 0 for one left out."""
         count = stop - start
@@ -118,6 +176,11 @@ class PublishWriter:
         if aliases:
             self._bind_aliases(records)
         own = len(self.identifiers)
+        placed = self.positions and shard != NO_SHARD
+        if self.positions:
+            own += _TIME_BYTES
+        if placed:
+            own += _POSITION_BYTES + digits(shard) + 1
         written = 0
         used = 0
         total = 0
@@ -147,6 +210,8 @@ class PublishWriter:
             alias = 0
             if v5:
                 section = own
+                if placed:
+                    section += digits(records.offset(i))
                 if records.with_properties:
                     ends = base + plan.property_ends + 4 * i
                     section += get32(raw, ends + 4) - get32(raw, ends)
@@ -183,6 +248,7 @@ class PublishWriter:
         first_id: int,
         now_us: int,
         dup: bool,
+        shard: int,
         out: bytearray,
     ) -> int:
         lengths = u32s(self.scratch)
@@ -232,7 +298,7 @@ class PublishWriter:
                 if records.with_properties:
                     begin = get32(raw, base + plan.property_ends + 4 * i)
                     section = get32(raw, base + plan.property_ends + 4 * i + 4) - begin
-                at = put_varint(out, at, section + own + (3 if alias else 0))
+                at = put_varint(out, at, section + own + self._place_bytes(records, i, shard) + (3 if alias else 0))
                 if alias:
                     out[at] = 0x23
                     out[at + 1] = alias >> 8 & 0xFF
@@ -244,12 +310,46 @@ class PublishWriter:
                 at += section
                 copy(out, at, identifiers, 0, own)
                 at += own
+                if self.positions:
+                    at = self._put_place(records, i, shard, out, at)
             begin = get32(raw, base + plan.payload_ends + 4 * i)
             size = get32(raw, base + plan.payload_ends + 4 * i + 4) - begin
             copy(out, at, raw, base + plan.payloads + begin, size)
             at += size
         self.next_id = packet_id
         return 0
+
+    def _place_bytes(self, records: Records, i: int, shard: int) -> int:
+        """How many bytes a record's position and time take."""
+        if not self.positions:
+            return 0
+        if shard == NO_SHARD:
+            return _TIME_BYTES
+        return _TIME_BYTES + _POSITION_BYTES + digits(shard) + 1 + digits(records.offset(i))
+
+    def _put_place(self, records: Records, i: int, shard: int, out: bytearray, at: int) -> int:
+        """Write a record's position, if it has one, and its time; where they end."""
+        if shard != NO_SHARD:
+            offset = records.offset(i)
+            before = digits(shard)
+            behind = digits(offset)
+            copy(out, at, pointer(_POSITION_PROPERTY), 0, _POSITION_BYTES - 1)
+            at += _POSITION_BYTES
+            out[at - 1] = before + 1 + behind
+            put_digits(out, at + before, before, shard)
+            at += before
+            out[at] = 58
+            at += 1 + behind
+            put_digits(out, at, behind, offset)
+        arrived = records.first_time + get32(pointer(records.data), records.start + records.layout.times + 4 * i)
+        second = arrived // 1_000_000
+        stamp = pointer(self.stamp)
+        if second != self.stamp_second:  # most share it with the record before
+            self.stamp_second = second
+            put_date(stamp, _TIME_AT, second)
+        put_digits(stamp, _TIME_BYTES - 1, 6, arrived % 1_000_000)
+        copy(out, at, stamp, 0, _TIME_BYTES)
+        return at + _TIME_BYTES
 
     def _expiry(self, source: Buffer, at: int, end: int) -> int:
         """Where the value of the Message Expiry Interval stands in a property section, or -1."""

@@ -4,7 +4,7 @@ What a version lacks has its neutral value: a 3.1.1 packet has no properties, it
 return codes appear as the MQTT 5 reasons that they mean. `type` is the packet's kind, for tables keyed by it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, TypeAlias
 
 from everlog.mqtt.packet_type import PacketType
@@ -200,3 +200,11 @@ Packet: TypeAlias = (
     | Disconnect
     | Auth
 )
+
+
+def without_reason_string(packet: Packet) -> Packet:
+    """The packet as it is where its reason string would make it too large."""
+    properties = getattr(packet, "properties", NO_PROPERTIES)
+    if properties.reason_string is None:
+        return packet
+    return replace(packet, properties=replace(properties, reason_string=None))  # type: ignore[arg-type]

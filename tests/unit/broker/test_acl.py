@@ -164,7 +164,7 @@ def test_an_anonymous_client_has_no_value_for_u():
         ("\neveryone raed a", "2:10", "no action"),
         ("alice read a", "1:1", "no subject"),
         ("user", "1:5", "user name is missing"),
-        ("user bob", "1:9", "read, write, readwrite or deny is missing"),
+        ("user bob", "1:9", "read, write, readwrite, replay or deny is missing"),
         ("user bob read", "1:14", "topic filter is missing"),
         ("everyone read a b", "1:17", "more behind"),
         ("everyone read a/#/b", "1:15", "no topic filter"),

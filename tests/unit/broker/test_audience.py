@@ -79,7 +79,15 @@ def test_overlapping_subscriptions_are_one_delivery():
             Subscribed("#", 1, identifier=1, no_local=True),
         ]
     )
-    assert found == (2, b"\x0b\x01\x0b\xac\x02", True, True, ())
+    assert found == (2, b"\x0b\x01\x0b\xac\x02", True, True, (), False, (), ())
+
+
+def test_subscriptions_that_begin_at_different_places_are_kept_apart_below_the_last():
+    early, late = Subscribed("a", 0, since=(5, 20)), Subscribed("#", 2, since=(10, 10), position=True)
+    assert combine([early, late]) == (2, b"", False, False, (5, 10), True, (10, 20), (early, late))
+    assert combine([late, late])[4:] == ((10, 10), True, (10, 10), ())
+    always = Subscribed("+", 1)
+    assert combine([always, late])[4:] == ((), True, (10, 10), (always, late))
 
 
 def test_own_messages_go_by_the_subscriptions_without_no_local():

@@ -7,7 +7,7 @@ import pytest
 from everlog.base import StorageError, UsageError
 from everlog.broker import Security, certificate_user, delete_user, set_password
 from everlog.broker import passwords as module
-from everlog.broker.passwords import Authenticator, parse_passwords, read_passwords
+from everlog.broker.passwords import Passwords, parse_passwords, read_passwords
 from everlog.broker.security import Admission
 
 
@@ -20,7 +20,7 @@ def users(tmp_path_factory):
 
 
 def test_the_right_password_passes_and_others_do_not(users):
-    authenticator = Authenticator(read_passwords(users))
+    authenticator = Passwords(read_passwords(users).hashes)
     assert authenticator.check("alice", b"wonder")
     assert authenticator.check("bob", b"\xff\x00binary")
     assert not authenticator.check("alice", b"wander")
@@ -30,7 +30,7 @@ def test_the_right_password_passes_and_others_do_not(users):
 
 
 def test_only_a_right_password_is_recalled(users):
-    authenticator = Authenticator(read_passwords(users))
+    authenticator = Passwords(read_passwords(users).hashes)
     assert not authenticator.recall("alice", b"wonder")
     authenticator.check("alice", b"wonder")
     authenticator.check("alice", b"wrong")
@@ -42,7 +42,7 @@ def test_only_a_right_password_is_recalled(users):
 
 
 def test_a_recalled_password_is_not_hashed_again(users, monkeypatch):
-    authenticator = Authenticator(read_passwords(users))
+    authenticator = Passwords(read_passwords(users).hashes)
     assert authenticator.check("alice", b"wonder")
     monkeypatch.setattr(module, "HASHER", None)
     assert authenticator.check("alice", b"wonder")
@@ -50,7 +50,7 @@ def test_a_recalled_password_is_not_hashed_again(users, monkeypatch):
 
 def test_the_cache_is_bounded(users, monkeypatch):
     monkeypatch.setattr(module, "CACHE_ENTRIES", 1)
-    authenticator = Authenticator(read_passwords(users))
+    authenticator = Passwords(read_passwords(users).hashes)
     authenticator.check("alice", b"wonder")
     authenticator.check("bob", b"\xff\x00binary")
     assert not authenticator.recall("alice", b"wonder")
@@ -58,7 +58,7 @@ def test_the_cache_is_bounded(users, monkeypatch):
 
 
 def test_an_unknown_user_costs_a_hash_too(users, monkeypatch):
-    authenticator = Authenticator(read_passwords(users))
+    authenticator = Passwords(read_passwords(users).hashes)
     verified = []
 
     class Spy:
@@ -73,7 +73,7 @@ def test_an_unknown_user_costs_a_hash_too(users, monkeypatch):
 
 
 def test_many_threads_may_check_at_once(users):
-    authenticator = Authenticator(read_passwords(users))
+    authenticator = Passwords(read_passwords(users).hashes)
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda n: authenticator.check("alice", b"wonder" if n % 2 else b"no"), range(12)))
     assert answers == [bool(n % 2) for n in range(12)]
@@ -84,15 +84,15 @@ def test_the_file_is_private_and_keeps_comments_and_order(tmp_path):
     assert set_password(path, "a", b"1")
     path.write_text("# people\n" + path.read_text())
     assert set_password(path, "b", b"2")
-    before = read_passwords(path)
+    before = read_passwords(path).hashes
     assert not set_password(path, "a", b"3")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert path.read_text().startswith("# people\na:$argon2id$")
-    assert list(read_passwords(path)) == ["a", "b"]
-    assert read_passwords(path)["b"] == before["b"]
-    assert read_passwords(path)["a"] != before["a"]
+    assert list(read_passwords(path).hashes) == ["a", "b"]
+    assert read_passwords(path).hashes["b"] == before["b"]
+    assert read_passwords(path).hashes["a"] != before["a"]
     delete_user(path, "a")
-    assert list(read_passwords(path)) == ["b"]
+    assert list(read_passwords(path).hashes) == ["b"]
     assert os.listdir(tmp_path) == ["passwords"]
 
 
@@ -117,7 +117,7 @@ def test_a_link_stays_a_link(tmp_path):
     link.symlink_to(target)
     set_password(link, "a", b"1")
     assert link.is_symlink()
-    assert list(read_passwords(target)) == ["a"]
+    assert list(read_passwords(target).hashes) == ["a"]
 
 
 @pytest.mark.parametrize("user", ["", "a:b", "#a", " a", "a\n", "x" * 257])

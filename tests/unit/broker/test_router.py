@@ -53,7 +53,8 @@ class Stage:
         client = Client(session)
         self.router.delivering.sinks[session] = client
         for text in filters:
-            self.audiences.subscribe(session, parse_filter(text), Subscribed(text, qos))
+            session.subscriptions[text] = Subscribed(text, qos)
+            self.audiences.subscribe(session, parse_filter(text), session.subscriptions[text])
         return client
 
     def publish(self, *payloads, topic="t", qos=1, sink=None, turn=True):

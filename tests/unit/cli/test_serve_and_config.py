@@ -6,7 +6,7 @@ import types
 import pytest
 
 from everlog.app import Settings, load
-from everlog.broker.passwords import Authenticator, read_passwords
+from everlog.broker.passwords import Passwords, read_passwords
 from everlog.cli import main
 
 
@@ -120,12 +120,12 @@ def say(monkeypatch, text: bytes) -> None:
 def test_passwd_adds_changes_and_deletes(monkeypatch, capsys):
     say(monkeypatch, b"one\nignored\n")
     assert main(["passwd", "users", "ann", "--password-stdin"]) == 0
-    assert Authenticator(read_passwords("users")).check("ann", b"one")
+    assert Passwords(read_passwords("users").hashes).check("ann", b"one")
     say(monkeypatch, b"two")
     assert main(["passwd", "users", "ann", "--password-stdin"]) == 0
-    assert Authenticator(read_passwords("users")).check("ann", b"two")
+    assert Passwords(read_passwords("users").hashes).check("ann", b"two")
     assert main(["passwd", "users", "-D", "ann"]) == 0
-    assert read_passwords("users") == {}
+    assert read_passwords("users").hashes == {}
     assert capsys.readouterr().out == "users: ann added\nusers: ann changed\nusers: ann deleted\n"
 
 

@@ -1,0 +1,188 @@
+"""Sessions that are behind: what they read, and that neither a long history nor many of them hold up the others."""
+
+from itertools import pairwise
+
+import pytest
+from tests.unit.broker.test_router import Stage, numbers
+
+from everlog.base import StorageError
+from everlog.broker import pulling
+from everlog.broker.course import NO_BOUND, Courses
+from everlog.sessions import Session, Subscribed
+from everlog.store import ReadResult
+from everlog.topics import parse_filter
+
+LARGE = 60_000  # bytes of a message
+
+
+@pytest.fixture
+def stage():
+    """A log whose reader gives one batch a step, as the store's gives no more than it is asked for."""
+    made = Stage()
+    made.keep.add("#")
+    whole = made.log.reader
+
+    class Reader:
+        def __init__(self, filters):
+            self.inner = whole(filters)
+
+        def read_shard(self, shard, offset, max_records, max_bytes):
+            made.steps += 1
+            if made.failing:
+                raise StorageError("the disk is gone")
+            result = self.inner.read_shard(shard, offset, max_records, max_bytes)
+            first = result.batches[:1]
+            end = first[0].records.end_offset if first else result.positions[0]
+            return ReadResult(first, (end,), False, result.lost)
+
+    made.steps, made.failing = 0, False
+    made.log.reader = Reader
+    return made
+
+
+def behind(stage, count, **options):
+    clients = [stage.client("t", qos=0, **options) for _ in range(count)]
+    for client in clients:
+        client.session.lag[0] = 0
+    return clients
+
+
+def test_a_turn_of_the_event_loop_is_not_all_for_those_who_are_behind(stage):
+    for number in range(64):
+        stage.publish(f"{number}" + "x" * LARGE)
+    clients = behind(stage, 4)
+    for client in clients:
+        stage.router.pulling.pump(client.session)
+    seen = [[len(client.payloads) for client in clients]]
+    while stage.soon:
+        stage.soon.pop(0)()
+        seen.append([len(client.payloads) for client in clients])
+    assert seen[-1] == [64] * 4
+    slice_of = pulling._SLICE_BYTES // LARGE + 1
+    most = pulling._TURN_BYTES // LARGE + slice_of
+    for before, after in pairwise(seen):
+        assert sum(after) - sum(before) <= most
+        assert max(after) - min(after) <= 2 * slice_of  # nobody is far ahead
+    assert all(client.session.lag == {} for client in clients)
+
+
+def test_a_slow_disk_leaves_room_for_others_too(stage):
+    stage.router.pulling._clock = iter(range(10**9)).__next__  # every look at the clock is a second later
+    for number in range(20):
+        stage.publish(f"{number}" + "x" * LARGE)
+    clients = behind(stage, 3)
+    for client in clients:
+        stage.router.pulling.pump(client.session)
+    while stage.soon:
+        before = stage.steps
+        stage.soon.pop(0)()
+        assert stage.steps - before <= pulling._SLICE_BYTES // LARGE + 1  # one slice of one session
+    assert [len(client.payloads) for client in clients] == [20] * 3
+
+
+def test_nothing_is_missed_or_repeated_by_who_stands_in_line_while_messages_come(stage):
+    for number in range(30):
+        stage.publish(f"{number} " + "x" * LARGE)
+    clients = behind(stage, 5)
+    for client in clients:
+        stage.router.pulling.pump(client.session)
+    for number in range(30, 60):
+        stage.publish(f"{number} " + "x" * LARGE, turn=False)
+        stage.soon.pop(0)()
+    stage.turn()
+    for client in clients:
+        assert [payload.split()[0] for payload in client.payloads] == numbers(60)
+
+
+def test_who_leaves_stands_in_line_no_more(stage):
+    for number in range(30):
+        stage.publish(f"{number}" + "x" * LARGE)
+    gone, stays = behind(stage, 2)
+    for client in (gone, stays):
+        stage.router.pulling.pump(client.session)
+    del stage.router.delivering.sinks[gone.session]
+    stage.router.pulling.forget(gone.session)
+    seen = len(gone.payloads)
+    stage.turn()
+    assert (len(gone.payloads), len(stays.payloads)) == (seen, 30)
+
+
+def test_a_read_that_fails_in_line_is_tried_again_and_stops_nobody(stage):
+    for number in range(30):
+        stage.publish(f"{number}" + "x" * LARGE)
+    (client,) = behind(stage, 1)
+    stage.router.pulling.pump(client.session)
+    stage.failing = True
+    stage.turn()
+    assert len(client.payloads) < 30
+    stage.failing = False
+    stage.router.pulling.pump(client.session)
+    stage.turn()
+    assert len(client.payloads) == 30
+
+
+def test_an_idle_turn_asks_for_no_other(stage):
+    stage.publish("0")
+    (client,) = behind(stage, 1)
+    stage.router.pulling.pump(client.session)
+    stage.turn()
+    assert client.payloads == ["0"]
+    assert stage.soon == []
+
+
+# How a session reads
+
+
+class Readers:
+    """A log that remembers which filters it was asked for."""
+
+    def __init__(self):
+        self.asked = []
+
+    def reader(self, filters):
+        self.asked.append([flt.text for flt in filters])
+        return object()
+
+
+def subscribed(**begins):
+    session = Session("c")
+    session.subscriptions = {text: Subscribed(text, 1, since=since) for text, since in begins.items()}
+    return session
+
+
+def test_a_filter_that_begins_later_is_not_read_before():
+    log = Readers()
+    courses = Courses(log)
+    session = subscribed(a=(0, 5), b=(100, 0), c=())
+    session.subscriptions["$share/g/x"] = Subscribed("$share/g/x", 1, since=(0, 0))
+    first = courses.course(session, 0, 0)
+    assert (log.asked, first.bound) == ([["a", "c"]], 100)
+    assert first.filters == (parse_filter("a"), parse_filter("c"))
+    assert courses.course(session, 0, 99) is first
+    assert courses.course(session, 0, 100).bound == NO_BOUND
+    other = courses.course(session, 1, 3)
+    assert (log.asked[2:], other.bound) == ([["b", "c"]], 5)
+    assert courses.course(session, 1, 5).reader is courses.course(session, 0, 100).reader
+
+
+def test_where_nothing_has_begun_nothing_is_read():
+    log = Readers()
+    course = Courses(log).course(subscribed(a=(50,), b=(40,)), 0, 0)
+    assert (course.reader, course.bound, log.asked) == (None, 40, [])
+
+
+def test_very_many_beginnings_are_read_as_one():
+    log = Readers()
+    course = Courses(log).course(subscribed(**{f"f{number}": (number,) for number in range(100)}), 0, 0)
+    assert (len(log.asked[0]), course.bound) == (100, NO_BOUND)
+
+
+def test_the_shard_that_is_furthest_back_in_time_comes_first():
+    courses = Courses(Readers())
+    session = subscribed(a=(0, 0))
+    session.lag = {0: 0, 1: 0}
+    for shard in (0, 1):
+        courses.course(session, shard, 0).time_us = 100 - shard
+    assert courses.furthest_back(session) == 1
+    courses.course(session, 1, 0).time_us = 101
+    assert courses.furthest_back(session) == 0
