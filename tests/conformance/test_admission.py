@@ -93,7 +93,7 @@ def test_a_client_that_goes_while_its_password_is_checked_leaves_nothing(guarded
         client = guarded.client()
         client.send(Connect(5, "c", user_name="ann", password=b"right", will=Will("w", b"x")))
         client.reset()
-    guarded.until(lambda: not guarded.broker._tasks and not guarded.broker.pending)
+    guarded.until(lambda: not guarded.broker.gate.is_verifying and not guarded.broker.pending)
     guarded.until(lambda: not guarded.broker.clients.connections and not guarded.broker.clients.sessions)
 
 

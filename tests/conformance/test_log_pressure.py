@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 
+from tests.conformance.clause import clauses
 from tests.conformance.conftest import Stage
 from tests.memorylog import MemoryLog
 
@@ -39,10 +40,11 @@ def test_a_log_that_fails_ends_those_who_wait_for_an_answer(stages: Callable[...
     stage.call(log.commit_now)
 
 
-def test_a_log_that_refuses_an_append_ends_the_publisher_alone(stages: Callable[..., Stage]) -> None:
+@clauses(v4="MQTT-4.8.0-2")
+def test_a_log_that_refuses_an_append_ends_the_publisher_alone(stages: Callable[..., Stage], version: int) -> None:
     log = MemoryLog()
     stage = stages(log, keep=[("kept", 0)])
-    client, other = stage.connected("unlucky"), stage.connected("lucky")
+    client, other = stage.connected("unlucky", version), stage.connected("lucky", version)
 
     def refuse(*_: object) -> int:
         raise StorageError("read-only")

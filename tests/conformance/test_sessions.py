@@ -495,3 +495,15 @@ def test_an_old_connections_disconnect_does_not_hurt_the_new_one(stage):
     second.subscribe(Subscription("a", 1))
     stage.connected("publisher").publish("a", "x", 1)
     assert second.payloads(1) == ["x"]
+
+
+@clauses(v4="MQTT-4.1.0-2")
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_session_lasts_as_long_as_its_connection(stages, version, clean):
+    stage = stages(limits=Limits(session_expiry_s=1))
+    client, other = stage.client(version), stage.connected("o", version)
+    client.connect("c", clean, expiry=0 if clean else 1)
+    client.subscribe("a", qos=1)
+    stage.later(1000)  # longer than any session may outlive its connection
+    other.publish("a", "x", 1)
+    assert client.payloads(1) == ["x"]

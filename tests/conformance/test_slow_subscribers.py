@@ -118,7 +118,7 @@ def test_on_another_topic_qos_1_ends_with_quota_exceeded(stages, version):
 
 
 def test_one_that_never_reads_again_is_cut_off(stages, monkeypatch):
-    monkeypatch.setattr("everlog.broker.connection._FLUSH_S", 0.05)
+    monkeypatch.setattr("everlog.broker.outgoing._FLUSH_S", 0.05)
     stage = stages(limits=LIMITS)
     client = never_reading(stage, 5, 1)
     flood(stage, 1)

@@ -11,6 +11,7 @@ from everlog.mqtt import (
     Disconnect,
     Pingreq,
     Pingresp,
+    Properties,
     Puback,
     Publish,
     Pubrec,
@@ -165,10 +166,12 @@ def test_no_disconnect_before_a_connack(stage):
 
 
 @clauses("MQTT-3.14.2-2 MQTT-3.14.2-3 MQTT-3.14.2-4")
-def test_a_servers_disconnect_has_a_reason_and_nothing_else(stage):
+def test_a_servers_disconnect_has_a_reason_in_words_and_nothing_else(stage):
     client = stage.connected("c")
     client.send_bytes(b"\x00\x00")
-    assert client.expect(Disconnect) == Disconnect(Reason.MALFORMED_PACKET)
+    end = client.expect(Disconnect)
+    assert end.reason is Reason.MALFORMED_PACKET
+    assert end.properties == Properties(reason_string="packet type 0 [MQTT-2.1.2]")
     client.expect_closed()
 
 

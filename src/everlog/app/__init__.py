@@ -2,7 +2,9 @@
 
 from everlog.app.keys import Key, all_keys, section_meaning
 from everlog.app.loading import BadSettings, Loaded, load
+from everlog.app.plugins import load_methods
 from everlog.app.settings import DEFAULT_HTTP_PORT, Settings, is_loopback, limits_of, log_arguments
+from everlog.app.units import parse_seconds
 
 __all__ = [
     "DEFAULT_HTTP_PORT",
@@ -14,6 +16,8 @@ __all__ = [
     "is_loopback",
     "limits_of",
     "load",
+    "load_methods",
     "log_arguments",
+    "parse_seconds",
     "section_meaning",
 ]

@@ -82,7 +82,9 @@ def _filters(settings: Settings, source_of: SourceOf) -> Iterator[UsageError]:
 def _open_to_the_world(settings: Settings, source_of: SourceOf) -> Iterator[UsageError]:
     """A listener that other machines reach must ask who they are, unless somebody said in words that it need not."""
     listener, security = settings.listener, settings.security
-    if settings.on_loopback or security.allow_anonymous is not None or security.password_file is not None:
+    if settings.on_loopback or security.allow_anonymous is not None:
+        return
+    if security.password_file is not None or security.authentication_methods:
         return
     plain = listener.port is not None or listener.websocket_port is not None
     if plain or not listener.require_client_cert:

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import tokenize
+import tomllib
 import typing
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ _WORDS: dict[Any, str] = {
     str: "a text",
     type(None): '"none"',
     tuple[str, ...]: "a list of texts",
+    dict[str, str]: "a table of texts",
 }
 
 # The lowest and highest of a limit where it is not 1 and unbounded; the highest are the protocol's.
@@ -85,6 +87,11 @@ class Key:
         return any(typing.get_origin(member) is tuple for member in _members(self.type))
 
     @property
+    def is_table(self) -> bool:
+        """Whether it has many values, each with a name."""
+        return any(typing.get_origin(member) is dict for member in _members(self.type))
+
+    @property
     def choices(self) -> tuple[str, ...]:
         """The words that it may be, if it is one of a few."""
         return tuple(
@@ -118,6 +125,8 @@ class Key:
             return _PARSE[self.unit](text)
         if self.is_list:
             return _list_from_text(text)
+        if self.is_table:
+            return _table_from_text(text)
         return text
 
     def _problem(self, given: Any, message: str) -> str:
@@ -140,6 +149,9 @@ class Key:
             return str(value).lower()
         if self.is_list:
             return json.dumps(list(value), ensure_ascii=False)
+        if self.is_table:  # an inline table of TOML
+            pairs = (f"{json.dumps(name)} = {json.dumps(one, ensure_ascii=False)}" for name, one in value.items())
+            return f"{{ {', '.join(pairs)} }}" if value else "{}"
         text = _FORMAT[self.unit](value) if self.unit in _FORMAT else str(value)
         if not toml or (isinstance(value, int | float) and self.unit not in _FORMAT):
             return str(text)
@@ -174,7 +186,8 @@ def _section_keys(section: str, kind: type[Section]) -> Iterator[Key]:
         metas = list(_metas(hints[one.name]))
         unit = next((str(meta.extra["unit"]) for meta in metas if meta.extra), "")
         description = next((meta.description for meta in metas if meta.description), "")
-        yield Key(section, one.name, hints[one.name], unit, one.default, description)
+        default = one.default if one.default_factory is msgspec.NODEFAULT else one.default_factory()
+        yield Key(section, one.name, hints[one.name], unit, default, description)
 
 
 def _limit_keys(section: str) -> Iterator[Key]:
@@ -222,6 +235,19 @@ def _members(kind: Any) -> tuple[Any, ...]:
     if typing.get_origin(kind) in (typing.Union, type(int | str)):
         return tuple(inner for member in typing.get_args(kind) for inner in _members(member))
     return (kind,)
+
+
+def _table_from_text(text: str) -> Any:
+    """`NAME=VALUE,NAME=VALUE`, or as TOML writes it."""
+    if text.lstrip().startswith("{"):
+        try:
+            return tomllib.loads(f"table = {text}")["table"]
+        except tomllib.TOMLDecodeError as error:
+            raise UsageError(f"{text!r} is no table: {error}", hint='write it like { "NAME" = "VALUE" }') from None
+    pairs = [part.partition("=") for part in _list_from_text(text)]
+    if not all(equals for _, equals, _ in pairs):
+        raise UsageError(f"{text!r} is no table", hint="write it like NAME=VALUE,NAME=VALUE")
+    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def _list_from_text(text: str) -> list[str]:

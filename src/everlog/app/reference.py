@@ -37,8 +37,8 @@ def _unit(key: Key) -> str:
         return " \\| ".join(f"`{choice}`" for choice in key.choices)
     if key.unit:
         return _UNITS[key.unit]
-    if key.is_list:
-        return "list"
+    if key.is_list or key.is_table:
+        return "list" if key.is_list else "table"
     if isinstance(key.default, bool) or key.name == "allow_anonymous":
         return "true, false"
     return "text" if isinstance(key.default, str) else "number"

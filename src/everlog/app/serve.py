@@ -10,7 +10,8 @@ from contextlib import AsyncExitStack, ExitStack
 
 from everlog import __version__, _kernels
 from everlog.app.logs import set_up_logging
-from everlog.app.settings import DEFAULT_HTTP_PORT, Settings, limits_of, log_arguments
+from everlog.app.plugins import load_methods
+from everlog.app.settings import DEFAULT_HTTP_PORT, Settings, groups_of, limits_of, log_arguments
 from everlog.base import EverlogError
 from everlog.broker import Broker, Kind, Listener, Listening, Security, SysTopics, listen
 from everlog.commitlog import LogSettings
@@ -50,6 +51,7 @@ async def _serve(settings: Settings, store: LogStore, tables: SqliteTables) -> N
         allow_anonymous=settings.allows_anonymous,
         password_file=settings.security.password_file,
         acl_file=settings.security.acl_file,
+        methods=load_methods(settings.security.authentication_methods),
     )
     broker = Broker(
         store,
@@ -58,6 +60,7 @@ async def _serve(settings: Settings, store: LogStore, tables: SqliteTables) -> N
         keep=[(text, settings.keep.min_qos) for text in settings.keep.filters],
         seed=secrets.randbits(64),
         tables=tables,
+        groups=groups_of(settings),
     )
     stopping = asyncio.Event()
     async with AsyncExitStack() as parts:  # ended in the opposite order

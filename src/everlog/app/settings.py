@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct, field
 
-from everlog.broker import Limits
+from everlog.broker import GroupOptions, Limits
 
 BYTES: dict[str, Any] = {"unit": "bytes"}
 DURATION: dict[str, Any] = {"unit": "duration"}
@@ -86,11 +86,21 @@ class Security(Section, frozen=True, kw_only=True):
 
     allow_anonymous: Annotated[
         bool | None,
-        Meta(description="clients without a proven user name; by default only on loopback, with no `password_file`"),
+        Meta(
+            description="clients without a proven user name; by default only on loopback, with no `password_file` "
+            "and no `authentication_methods`"
+        ),
     ] = None
     password_file: Annotated[
         FilePath | None, Meta(description="users and their argon2id hashes (`everlog passwd`)")
     ] = None
+    authentication_methods: Annotated[
+        dict[str, str],
+        Meta(
+            description="methods of enhanced authentication (MQTT 5), each with the import path of its factory; "
+            "`SCRAM-SHA-256` is built in, for users with an entry (`everlog passwd --scram`)"
+        ),
+    ] = field(default_factory=dict)
     acl_file: Annotated[FilePath | None, Meta(description="who may publish and subscribe to what; see acl.md")] = None
 
 
@@ -124,6 +134,25 @@ class Sys(Section, frozen=True, kw_only=True):
     ] = 10.0
 
 
+class Groups(Section, frozen=True, kw_only=True):
+    """Durable shared groups (`$share/NAME/FILTER` that a durable session has joined)."""
+
+    inflight_messages: Annotated[
+        int, Meta(ge=1, description="dealt by a group and not acknowledged, or passed over; at it, no more are dealt")
+    ] = 10_000
+    member_messages: Annotated[
+        int, Meta(ge=1, le=65_535, description="dealt to one member and not acknowledged; at it, others get the next")
+    ] = 256
+    ack_timeout: Annotated[
+        Annotated[float, Meta(ge=0, extra=DURATION)],
+        Meta(description="a QoS 1 message not acknowledged for so long goes to another member; `0` never"),
+    ] = 60.0
+    ordered: Annotated[
+        tuple[str, ...],
+        Meta(description="names of groups whose messages of one topic go to one member at a time, in order"),
+    ] = ()
+
+
 class Settings(Struct, frozen=True, kw_only=True):
     """Everything that can be set; the defaults are a broker for one machine."""
 
@@ -131,6 +160,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     log: Log = field(default_factory=Log)
     keep: Keep = field(default_factory=Keep)
     limits: Limits = field(default_factory=Limits)
+    groups: Groups = field(default_factory=Groups)
     security: Security = field(default_factory=Security)
     http: Http = field(default_factory=Http)
     logging: Logging = field(default_factory=Logging)
@@ -146,7 +176,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         """Whether a client needs no proven user name."""
         if self.security.allow_anonymous is not None:
             return self.security.allow_anonymous
-        return self.on_loopback and self.security.password_file is None
+        return self.on_loopback and self.security.password_file is None and not self.security.authentication_methods
 
 
 def is_loopback(host: str) -> bool:
@@ -162,6 +192,12 @@ def is_loopback(host: str) -> bool:
 def limits_of(settings: Settings) -> Limits:
     """What the broker takes."""
     return settings.limits
+
+
+def groups_of(settings: Settings) -> GroupOptions:
+    """What the broker takes."""
+    groups = settings.groups
+    return GroupOptions(groups.inflight_messages, groups.member_messages, groups.ack_timeout, groups.ordered)
 
 
 def log_arguments(settings: Settings) -> dict[str, Any]:

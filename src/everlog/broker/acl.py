@@ -1,4 +1,4 @@
-"""Who may publish and subscribe to what: rules with deny first, and nothing that no rule allows.
+"""Who may publish, subscribe to and replay what: rules with deny first, and nothing that no rule allows.
 
 `Acl.access(user, client_id)` settles everything that depends on the client once, so that a connection asks its own
 short list of filters. A subscription that overlaps a denied filter is refused whole: nothing is filtered on delivery,
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from everlog.base import PeerError
-from everlog.broker.aclrules import READ, WRITE, Rule
+from everlog.broker.aclrules import READ, REPLAY, WRITE, Rule
 from everlog.topics import Filter, matches, parse_filter
 
 ACCESS_CACHE = 4096  # clients whose rules are kept resolved; the least recently used goes first
@@ -24,6 +24,8 @@ class Access:
     write: tuple[Filter, ...]
     deny_read: tuple[Filter, ...] = ()
     deny_write: tuple[Filter, ...] = ()
+    replay: tuple[Filter, ...] | None = None  # None: whatever it may read
+    deny_replay: tuple[Filter, ...] = ()
     unlimited: bool = False
 
     def may_publish(self, topic: str) -> bool:
@@ -46,6 +48,15 @@ class Access:
             return False
         return any(covers(flt, asked) for flt in self.read)
 
+    def may_replay(self, filter_text: str) -> bool:
+        """Whether the history of this filter, which the client may subscribe to, is allowed."""
+        if self.unlimited:
+            return True
+        asked = parse_filter(filter_text)
+        if any(overlap(flt, asked) for flt in self.deny_replay):
+            return False
+        return self.replay is None or any(covers(flt, asked) for flt in self.replay)
+
     def may_receive(self, topic: str) -> bool:
         """Whether a message to this topic may be handed to the client, for subscriptions older than the rules."""
         if self.unlimited:
@@ -61,6 +72,7 @@ class Acl:
 
     def __init__(self, rules: Iterable[Rule] | None) -> None:
         self.rules = None if rules is None else tuple(rules)
+        self._names_replay = any(rule.action & REPLAY and not rule.is_deny for rule in self.rules or ())
         self.access = lru_cache(ACCESS_CACHE)(self._access)  # (user, client_id) -> Access
 
     def may_publish(self, user: str | None, client_id: str, topic: str) -> bool:
@@ -71,11 +83,15 @@ class Acl:
         """Whether this client may subscribe to the filter."""
         return self.access(user, client_id).may_subscribe(filter_text)
 
+    def may_replay(self, user: str | None, client_id: str, filter_text: str) -> bool:
+        """Whether this client, which may subscribe to the filter, may have its history."""
+        return self.access(user, client_id).may_replay(filter_text)
+
     def _access(self, user: str | None, client_id: str) -> Access:
         if self.rules is None:
             return EVERYTHING
-        allowed: dict[int, list[Filter]] = {READ: [], WRITE: []}
-        denied: dict[int, list[Filter]] = {READ: [], WRITE: []}
+        allowed: dict[int, list[Filter]] = {READ: [], WRITE: [], REPLAY: []}
+        denied: dict[int, list[Filter]] = {READ: [], WRITE: [], REPLAY: []}
         closed = 0
         for rule in self.rules:
             if not rule.is_for(user, client_id):
@@ -84,7 +100,7 @@ class Acl:
             if flt is None:
                 closed |= rule.action if rule.is_deny else 0  # what it would deny can't be told: all of it
                 continue
-            for action in (READ, WRITE):
+            for action in (READ, WRITE, REPLAY):
                 if rule.action & action:
                     (denied if rule.is_deny else allowed)[action].append(flt)
         return Access(
@@ -92,6 +108,8 @@ class Acl:
             write=() if closed & WRITE else tuple(allowed[WRITE]),
             deny_read=tuple(denied[READ]),
             deny_write=tuple(denied[WRITE]),
+            replay=() if closed & REPLAY else tuple(allowed[REPLAY]) if self._names_replay else None,
+            deny_replay=tuple(denied[REPLAY]),
         )
 
 

@@ -13,8 +13,8 @@ from typing import Never
 from everlog.base import PeerError, UsageError
 from everlog.topics import Filter, parse_filter
 
-READ, WRITE, DENY = 1, 2, 4
-ACTIONS = {"read": READ, "write": WRITE, "readwrite": READ | WRITE}
+READ, WRITE, DENY, REPLAY = 1, 2, 4, 8
+ACTIONS = {"read": READ, "write": WRITE, "readwrite": READ | WRITE, "replay": REPLAY}
 SUBJECTS = ("everyone", "anonymous", "user", "client")
 EXAMPLE = "user alice readwrite home/#"
 
@@ -121,15 +121,15 @@ class _Line:
         return Rule(user, client, "anonymous" in subjects, action, pattern.text, self.number)
 
     def _action(self) -> int:
-        word = self._next("read, write, readwrite or deny")
+        word = self._next("read, write, readwrite, replay or deny")
         if word.text in ACTIONS:
             return ACTIONS[word.text]
         if word.text != "deny":
-            self._fail(word, f"{word.text!r} is no action", "use one of read, write, readwrite, deny")
+            self._fail(word, f"{word.text!r} is no action", "use one of read, write, readwrite, replay, deny")
         rest = len(self.words) - self.at
         if rest > 1 and self.words[self.at].text in ACTIONS:  # `deny read a/b`; `deny read` alone is the topic "read"
             return DENY | ACTIONS[self._next("").text]
-        return DENY | READ | WRITE
+        return DENY | READ | WRITE | REPLAY
 
     def _check_pattern(self, word: _Word) -> None:
         for found in _PLACE.finditer(word.text):

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from logging import DEBUG, ERROR, WARNING
 
@@ -13,26 +13,40 @@ from everlog.base import MessageColumns, PeerError, PublishRun, StorageError, To
 from everlog.broker.acl import Acl
 from everlog.broker.audience import Audiences
 from everlog.broker.clients import Clients
+from everlog.broker.coldreading import ColdReading
 from everlog.broker.connection import Connection
 from everlog.broker.events import event as report
+from everlog.broker.gate import Gate
+from everlog.broker.history import History
 from everlog.broker.keep import Keep
 from everlog.broker.limits import Limits
 from everlog.broker.metrics import Metrics
 from everlog.broker.partition import distinct_topics, forget_ids
 from everlog.broker.persistence import Persistence
 from everlog.broker.ports import Log
-from everlog.broker.rates import TokenBucket
 from everlog.broker.restoring import restore
 from everlog.broker.retained import RetainedMessages
 from everlog.broker.router import Router
-from everlog.broker.security import Admission, Security
+from everlog.broker.security import Security
+from everlog.broker.sharedgroups import GroupOptions, SharedGroups
 from everlog.broker.subscribing import Subscriber
-from everlog.mqtt import Auth, Connect, Decoder, Publish, Reason, Subscribe, Unsubscribe, encode
+from everlog.mqtt import (
+    NO_PROPERTIES,
+    Carried,
+    Connect,
+    Decoder,
+    Properties,
+    Publish,
+    Reason,
+    Subscribe,
+    Unsubscribe,
+    encode,
+)
 from everlog.sessions import Session, SessionTables
+from everlog.store import ColdStore
 from everlog.topics import check_topic_name
 
 BUFFER_BYTES = 256 << 10
-_VERIFIERS = 4  # passwords checked at a time, each with 19 MiB of memory; the others wait
 _CACHED_TOPICS = 1_000_000  # at least: more than one batch can name, since all of its topics are looked up together
 _log = logging.getLogger("everlog.broker")
 
@@ -49,14 +63,17 @@ class Broker:
         keep: list[tuple[str, int]] | None = None,
         seed: int = 0,
         tables: SessionTables | None = None,
+        cold: ColdStore | None = None,
+        groups: GroupOptions | None = None,
         now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
         limits = limits or Limits()
         self.log = log
         self.limits = limits
         self.metrics = Metrics()
-        self.table = TopicTable(seed, 2 * limits.topics, 1 << 31)
+        self.table = TopicTable(seed, 2 * limits.topics, 2 * limits.topics_bytes + BUFFER_BYTES)
         self.columns = MessageColumns(1024)
+        self.carried = Carried(limits.unfinished_bytes, self._unfinished)
         self.buffer = bytearray(BUFFER_BYTES)
         self.reserved = bytearray()
         cached = max(limits.topics, _CACHED_TOPICS)
@@ -66,7 +83,9 @@ class Broker:
             self.keep.add(text, min_qos)
         self.router = Router(log, self.table, self.audiences, self.keep, self._soon, now_us)
         self.router.max_unwritten_bytes = limits.unwritten_bytes
+        self.history = History(log, self.router.ends, cold)
         self.router.delivering.on_over_quota = self.over_quota
+        self.groups = SharedGroups(self.router, groups or GroupOptions(), lambda: self.time(), self._soon)
         self.retained = RetainedMessages(limits.retained_messages, limits.retained_bytes)
         self.clients = Clients(self)
         self.persistence = Persistence(tables, self) if tables is not None else None
@@ -75,13 +94,11 @@ class Broker:
         self.subscriber = Subscriber(self)
         self.security = security or Security()
         self.now_us = now_us
-        self._bucket = TokenBucket(limits.connects_per_second)
+        self.gate = Gate(self)
         self._own = Decoder(MessageColumns(16), self.table, version=5)
-        self._pending: dict[Connection, float] = {}  # connected and not open yet, since when, oldest first
         self._too_slow: dict[Connection, None] = {}
+        self._shedding = False
         self._held_back: list[Connection] = []
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._verifiers = ThreadPoolExecutor(_VERIFIERS, "everlog-verify")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self.closing = False
@@ -90,7 +107,7 @@ class Broker:
     @property
     def pending(self) -> int:
         """How many have connected and are not open yet."""
-        return len(self._pending)
+        return len(self.gate.pending)
 
     @property
     def acl(self) -> Acl | None:
@@ -103,9 +120,12 @@ class Broker:
         self.time = loop.time
         self.log.on_commit(lambda shard: None if self.router.committing else self._wake(loop, self._committed))
         self.log.on_failure(lambda shard, error: self._wake(loop, partial(self._log_failed, error)))
+        if self.history.cold is not None:
+            self.router.pulling.read_cold(ColdReading(self.history.cold, self.history, partial(self._wake, loop)))
         if self.persistence is not None:
             restore(self, self.persistence.tables)
             self.router.attach(self.persistence)
+            self.groups.persistence = self.persistence
             self.persistence.start(loop)
             self.clients.sweep(self.time())  # what became due while the broker was down
         self._sweeper = loop.create_task(self._sweep())
@@ -120,16 +140,18 @@ class Broker:
         await self._until(lambda: not self.router.held_bytes, deadline)
         if self.persistence is not None:
             await self.persistence.flush(deadline - self.time())  # so that no answer is held any more
-        for connection in [*self.clients.connections.values(), *self._pending]:
+        for connection in [*self.clients.connections.values(), *self.gate.pending]:
             connection.close(reason, "server is shutting down")
-        await self._until(lambda: not (self.clients.connections or self._pending), deadline)
+        await self._until(lambda: not (self.clients.connections or self.gate.pending), deadline)
         if self._sweeper is not None:
             self._sweeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._sweeper
         if self.persistence is not None:
             await self.persistence.stop()
-        self._verifiers.shutdown(wait=False)
+        self.gate.close()
+        if self.router.pulling.cold is not None:
+            await asyncio.to_thread(self.router.pulling.cold.close)
 
     async def _until(self, condition: Callable[[], bool], deadline: float) -> None:
         while not condition() and self.time() < deadline:  # noqa: ASYNC110 - only at the end, where it may poll
@@ -164,65 +186,17 @@ class Broker:
             await asyncio.sleep(1)
             now = self.time()
             self.clients.sweep(now)
-            for connection, since in list(self._pending.items()):
-                if now - since < self.limits.connect_timeout_s:
-                    break
-                self.metrics.connect_timeouts += 1
-                connection.close(Reason.SERVER_UNAVAILABLE, "no CONNECT in time")
-                self._pending.pop(connection, None)
+            self.groups.sweep(now)
+            self.gate.sweep(now)
+            if self.router.pulling.cold is not None:
+                self.router.pulling.cold.retry()
+            if self.table.name_bytes > self.limits.topics_bytes:  # the log's names count too, and come by themselves
+                self.forget_topics()
 
     # What connections call
 
-    def admit(self, connection: Connection) -> int | None:
-        """Whether a new connection may stay: a reason if not."""
-        if self.closing:
-            return Reason.SERVER_SHUTTING_DOWN
-        if len(self.clients.connections) + len(self._pending) >= self.limits.connections:
-            self.metrics.connects_limited += 1
-            report(_log, "limit", WARNING, limit="connections", peer=connection.peer)
-            return Reason.SERVER_BUSY
-        if not self._bucket.take(self.time()):
-            self.metrics.connects_limited += 1
-            report(_log, "limit", WARNING, limit="connects_per_second", peer=connection.peer)
-            return Reason.CONNECTION_RATE_EXCEEDED
-        self._pending[connection] = self.time()
-        return None
-
-    def connecting(self, connection: Connection, packet: Connect) -> None:
-        """CONNECT: check who it is, at once or in a thread, then open the session."""
-        if packet.properties.authentication_method is not None:
-            raise PeerError(Reason.BAD_AUTHENTICATION_METHOD, "no such authentication method")
-        admission = self.security.decide(packet.user_name, packet.password, connection.user)
-        if admission is not None:
-            self._admitted(connection, packet, admission)
-            return
-        task = asyncio.get_running_loop().create_task(self._verify(connection, packet))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _verify(self, connection: Connection, packet: Connect) -> None:
-        """A password takes a while to check, on purpose, so a thread does it."""
-        user, password = packet.user_name or "", packet.password or b""
-        verdict = await asyncio.get_running_loop().run_in_executor(
-            self._verifiers, self.security.verify, user, password
-        )
-        try:
-            if connection.transport is not None:
-                self._admitted(connection, packet, verdict)
-        except PeerError as error:
-            connection.close(error.reason, str(error))
-
-    def _admitted(self, connection: Connection, packet: Connect, admission: Admission) -> None:
-        if not admission.admitted:
-            self.metrics.auth_failures += 1
-            report(_log, "auth_failed", WARNING, client=packet.client_id, peer=connection.peer, user=packet.user_name)
-            if packet.user_name is None:
-                raise PeerError(Reason.NOT_AUTHORIZED, "clients need a user name and password")
-            raise PeerError(Reason.BAD_USER_NAME_OR_PASSWORD, "user name or password is wrong")
-        connection.user = admission.user
-        self._open(connection, packet)
-
-    def _open(self, connection: Connection, packet: Connect) -> None:
+    def open(self, connection: Connection, packet: Connect, more: Properties = NO_PROPERTIES) -> None:
+        """A client has proven who it is: its session is opened, and the CONNACK says so and what `more` has."""
         will = packet.will
         if will is not None:
             check_topic_name(will.topic, max_levels=self.limits.topic_levels, max_bytes=self.limits.topic_bytes)
@@ -235,7 +209,7 @@ class Broker:
         ):
             raise PeerError(Reason.NOT_AUTHORIZED, "the will's topic is not allowed")
         session, present, properties = self.clients.open(connection, packet)
-        self._pending.pop(connection, None)
+        self.gate.pending.pop(connection, None)
         self.metrics.connects += 1
         self.router.delivering.sinks[session] = connection
         self.changed(session)
@@ -249,6 +223,12 @@ class Broker:
             user=connection.user,
             resumed=present,
         )
+        if more is not NO_PROPERTIES:
+            properties = replace(
+                properties,
+                authentication_method=more.authentication_method,
+                authentication_data=more.authentication_data,
+            )
         connection.opened(session, present, properties)
         if present:
             self.subscriber.resume(session)
@@ -256,7 +236,7 @@ class Broker:
 
     def lost(self, connection: Connection) -> None:
         """A connection is gone."""
-        self._pending.pop(connection, None)
+        self.gate.pending.pop(connection, None)
         self.metrics.disconnects += 1
         if connection.session is not None:
             reason = connection.closing_reason or "connection lost"
@@ -267,7 +247,8 @@ class Broker:
         """A session has no connection any more: nothing is handed to it, and others get what it shared."""
         self.subscriber.leave(session)
         self.router.delivering.sinks.pop(session, None)
-        self.router.pulling.readers.pop(session, None)
+        self.router.pulling.forget(session)
+        self.groups.left(session)
         self.router.delivering.hand_on(session.give_up_shared())
 
     def over_quota(self, session: Session) -> None:
@@ -279,6 +260,24 @@ class Broker:
             report(_log, "limit", WARNING, limit="queue_bytes", client=session.client_id)
             self._soon(self._end_too_slow)  # not while a batch is on its way through the audiences
 
+    def _unfinished(self) -> None:
+        """Too much is held of packets that are not whole: whoever holds most has to go, at the end of this turn."""
+        if not self._shedding:
+            self._shedding = True
+            self._soon(self._shed)
+
+    def _shed(self) -> None:
+        self._shedding = False
+        pending = (one for one in self.gate.pending if isinstance(one, Connection))
+        everyone = [*self.clients.connections.values(), *pending]
+        everyone.sort(key=lambda connection: connection.decoder.buffered_bytes)
+        while everyone and self.carried.bytes > self.limits.unfinished_bytes:
+            connection = everyone.pop()
+            self.metrics.unfinished += 1
+            report(_log, "limit", WARNING, limit="unfinished_bytes", client=connection.client_id, peer=connection.peer)
+            connection.close(Reason.QUOTA_EXCEEDED, "the most bytes of an unfinished packet")
+            connection.decoder.drop()
+
     def _end_too_slow(self) -> None:
         too_slow, self._too_slow = self._too_slow, {}
         for connection in too_slow:
@@ -286,6 +285,7 @@ class Broker:
 
     def ended(self, session: Session) -> None:
         """A session is forgotten: nothing is kept for it."""
+        self.groups.ended(session)
         self.subscriber.drop(session)
         self.metrics.count_ended(session.counters)
         if self.persistence is not None and session.kept:
@@ -304,32 +304,12 @@ class Broker:
         """UNSUBSCRIBE."""
         self.subscriber.unsubscribe(connection, packet)
 
-    def authenticate_on(self, connection: Connection, packet: Auth) -> None:
-        """AUTH: no method is known, so no step of one can come."""
-        raise PeerError(Reason.PROTOCOL_ERROR, "no authentication is under way", clause="MQTT-4.12.0-7")
-
     def set_expiry(self, session: Session, expiry_s: int) -> None:
         """DISCONNECT may change how long the session stays."""
         session.expiry_s = min(expiry_s, self.limits.session_expiry_s)
         self.changed(session)
 
-    def check_new_topics(self, known: int, made: int) -> int:
-        """Topic names that are new since there were `known`: within the limits; how many."""
-        self._reserve(known)  # first: a name stays known though its client is sent away
-        table, limits = self.table, self.limits
-        count = table.count - known
-        if made + count > limits.topics_per_client:
-            raise PeerError(Reason.QUOTA_EXCEEDED, f"more than {limits.topics_per_client} new topics")
-        for topic in range(known, table.count):
-            name = table.name(topic)
-            if len(name) > limits.topic_bytes or name.count(b"/") >= limits.topic_levels:
-                raise PeerError(
-                    Reason.TOPIC_NAME_INVALID,
-                    f"a topic name of {len(name)} bytes and {name.count(b'/') + 1} levels is over the limits",
-                )
-        return count
-
-    def _reserve(self, known: int) -> None:
+    def reserve(self, known: int) -> None:
         """Names new since there were `known` that begin with $: section 4.7.2, such topics are the server's own."""
         for topic in range(min(known, len(self.reserved)), self.table.count):  # the router makes names known too
             self.reserved.extend(bytes(topic + 1 - len(self.reserved)))
@@ -405,7 +385,7 @@ class Broker:
         events = self._own.feed(encode(packet, 5))
         if self._own.failed:  # the table of topics is full, or the message is wrong: the next one may fare better
             self._own = Decoder(MessageColumns(16), self.table, version=5)
-        self._reserve(known)
+        self.reserve(known)
         for event in events:
             if isinstance(event, PublishRun):
                 if event.any_flags & 0x01:

@@ -1,5 +1,6 @@
 """Events that must outlive the chunk they were parsed from, and the table of topics that their ids are from."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from everlog.base import MessageColumns, PeerError, PublishRun, TopicTable
@@ -17,37 +18,49 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Detached:
-    """A run of messages with columns and bytes of its own, and the names of its topics in that table."""
+    """A run of messages with columns of its own, the table's generation then, and the names that its ids stood for."""
 
     run: PublishRun
     generation: int
     names: dict[int, bytes]
 
 
-def detached(event: object, table: TopicTable) -> object:
-    """The event itself, or for a run of messages a copy."""
-    if not isinstance(event, PublishRun):
-        return event
-    old = event.columns
-    new = MessageColumns(max(event.stop, 1))
+def detached(events: Iterable[object], table: TopicTable) -> list[object]:
+    """The events of one chunk; columns and bytes of its runs are copied once, whatever the number of runs."""
+    events = list(events)
+    runs = [event for event in events if isinstance(event, PublishRun)]
+    if not runs:
+        return events
+    old, stop = runs[0].columns, max(run.stop for run in runs)
+    new = MessageColumns(max(stop, 1))
     new.source = bytes(old.source)
     for name, width in _COLUMNS:
-        getattr(new, name)[: width * event.stop] = getattr(old, name)[: width * event.stop]
-    topics = memoryview(old.topics).cast("I")[event.start : event.stop]
-    names = {topic: table.name(topic) for topic in set(topics)}
-    return Detached(PublishRun(new, event.start, event.stop, event.any_flags), table.generation, names)
+        getattr(new, name)[: width * stop] = getattr(old, name)[: width * stop]
+    topics = memoryview(old.topics).cast("I")
+    names: dict[int, bytes] = {}
+    for run in runs:
+        for topic in set(topics[run.start : run.stop]):
+            names[topic] = table.name(topic)
+    return [
+        Detached(PublishRun(new, event.start, event.stop, event.any_flags), table.generation, names)
+        if isinstance(event, PublishRun)
+        else event
+        for event in events
+    ]
 
 
-def attached(event: object, table: TopicTable) -> object:
-    """The event as it was, a run with ids of the table as it is now."""
-    if not isinstance(event, Detached):
-        return event
+def attached(events: Iterable[object], table: TopicTable) -> list[object]:
+    """The events as they were, runs with ids of the table as it is now."""
+    return [_with_ids(event, table) if isinstance(event, Detached) else event for event in events]
+
+
+def _with_ids(event: Detached, table: TopicTable) -> PublishRun:
     run = event.run
     if event.generation != table.generation:
         topics = memoryview(run.columns.topics).cast("I")
-        ids = {topic: table.intern(name) for topic, name in event.names.items()}
-        if min(ids.values()) < 0:
-            raise PeerError(Reason.QUOTA_EXCEEDED, "too many distinct topics")
         for row in range(run.start, run.stop):
-            topics[row] = ids[topics[row]]
+            topic = table.intern(event.names[topics[row]])
+            if topic < 0:
+                raise PeerError(Reason.QUOTA_EXCEEDED, "too many distinct topics")
+            topics[row] = topic
     return run

@@ -15,6 +15,7 @@ class Limits:
     topic_levels: int = 32  # deeper ones: the same
     topics: int = 1_000_000  # distinct topic names known at once; beyond, all are forgotten and learnt anew
     topics_per_client: int = 200_000  # names that one connection may be the first to use: QUOTA_EXCEEDED
+    topics_bytes: int = 64 << 20  # of the names that are known at once; beyond, as with `topics`
     topic_aliases: int = 64  # of one connection, each way; higher ones: TOPIC_ALIAS_INVALID
     subscriptions_per_client: int = 10_000  # more in a SUBSCRIBE: QUOTA_EXCEEDED
     client_id_bytes: int = 256  # longer ones: CLIENT_IDENTIFIER_NOT_VALID
@@ -22,6 +23,7 @@ class Limits:
     inflight_messages: int = 2048  # sent to a client and not acknowledged; more wait
     inflight_bytes: int = 64 << 20  # answers held back until commit, over all clients; beyond, reading stops
     unwritten_bytes: int = 64 << 20  # received and not yet written to a shard's log; beyond, reading stops
+    unfinished_bytes: int = 64 << 20  # of packets not yet whole, of all clients; beyond, the largest: QUOTA_EXCEEDED
     output_bytes: int = 256 << 10  # unsent bytes of one client; beyond, it is slow and nothing more is handed to it
     queue_bytes: int = 4 << 20  # what waits for a slow client; beyond, QoS 0 is dropped, QoS 1 and 2: QUOTA_EXCEEDED
     retained_messages: int = 1_000_000  # more: QUOTA_EXCEEDED

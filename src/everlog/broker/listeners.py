@@ -13,6 +13,7 @@ from everlog.broker.broker import Broker
 from everlog.broker.connection import Connection
 from everlog.broker.security import certificate_user
 from everlog.broker.tls import LiveTls, TlsFiles
+from everlog.broker.tlsentry import TlsEntry
 from everlog.broker.websocket import WebSocket
 
 Kind = Literal["tcp", "tls", "ws", "wss"]
@@ -106,13 +107,11 @@ class Listening:
             self._tls.append(tls)
         try:
             server = await asyncio.get_running_loop().create_server(
-                _factory(broker, listener),
+                _factory(broker, listener, tls),
                 listener.host,
                 listener.port,
                 backlog=listener.backlog,
                 reuse_address=True,
-                ssl=tls.context if tls is not None else None,
-                ssl_handshake_timeout=broker.limits.connect_timeout_s if tls is not None else None,
             )
         except OSError as error:
             raise cannot_listen(listener.host, listener.port, error) from error
@@ -170,8 +169,12 @@ def _files(listener: Listener) -> TlsFiles:
     )
 
 
-def _factory(broker: Broker, listener: Listener) -> Callable[[], asyncio.BaseProtocol]:
+def _factory(broker: Broker, listener: Listener, tls: LiveTls | None) -> Callable[[], asyncio.BaseProtocol]:
     kind = CertifiedConnection if listener.client_ca_file is not None else Connection
-    if listener.kind in ("tcp", "tls"):
-        return lambda: kind(broker)
-    return lambda: WebSocket(lambda: kind(broker), listener.path, listener.origins)
+
+    def make() -> Connection | WebSocket:
+        if listener.kind in ("tcp", "tls"):
+            return kind(broker)
+        return WebSocket(lambda: kind(broker), listener.path, listener.origins)
+
+    return make if tls is None else lambda: TlsEntry(broker, tls, make)

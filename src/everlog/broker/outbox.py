@@ -4,7 +4,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from everlog.broker.connection import Connection
+    from everlog.broker.outgoing import Outgoing
     from everlog.broker.persistence import Persistence
 
 
@@ -13,7 +13,7 @@ class Outbox:
 
     __slots__ = ("_connection", "_entries", "_persistence", "_ticket", "bytes", "full", "has_connack")
 
-    def __init__(self, connection: "Connection", persistence: "Persistence") -> None:
+    def __init__(self, connection: "Outgoing", persistence: "Persistence") -> None:
         self._connection = connection
         self._persistence = persistence
         self._entries: deque[tuple[int, bytes]] = deque()

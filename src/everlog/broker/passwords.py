@@ -1,4 +1,4 @@
-"""Users and their argon2id hashes: the file, and the check of a password against it.
+"""Users, their argon2id hashes and SCRAM entries: the file, and the check of a password against it.
 
 A hash is slow on purpose (some 20 ms and 19 MiB here), so `check` belongs in a thread; `recall` answers at once for a
 password that was right a moment ago, which is what a reconnect storm asks. State: the cache, guarded by a lock.
@@ -12,12 +12,16 @@ import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import argon2
 
 from everlog.base import StorageError, UsageError
+from everlog.broker.scram import KIND as SCRAM
+from everlog.broker.scram import make_verifier, parse_verifier, prepared
 
+ARGON2ID = "argon2id"
 CACHE_ENTRIES = 4096  # verified passwords remembered; the least recently used goes first
 MAX_USER_BYTES = 256
 
@@ -25,7 +29,23 @@ MAX_USER_BYTES = 256
 HASHER = argon2.PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1)
 
 
-class Authenticator:
+@dataclass(frozen=True, slots=True)
+class PasswordFile:
+    """What the file says: a hash for each user whose password is checked here, entries of methods by kind and user."""
+
+    hashes: Mapping[str, str] = field(default_factory=dict)
+    entries: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+    def secret(self, kind: str, user: str) -> str | None:
+        """The user's entry of a kind, as it stands in the file."""
+        return self.entries.get((kind, user))
+
+    def has(self, kind: str) -> bool:
+        """Whether any user has an entry of this kind."""
+        return any(one == kind for one, _ in self.entries)
+
+
+class Passwords:
     """Checks passwords; safe to call from many threads."""
 
     def __init__(self, users: Mapping[str, str]) -> None:
@@ -70,59 +90,81 @@ class Authenticator:
         return hashlib.blake2b(len(name).to_bytes(4, "big") + name + password, key=self._key, digest_size=32).digest()
 
 
-def read_passwords(path: str | Path) -> dict[str, str]:
-    """Every user and hash of a file."""
+def read_passwords(path: str | Path) -> PasswordFile:
+    """Everything in a file."""
     return parse_passwords(_read(Path(path)), str(path))
 
 
-def parse_passwords(text: str, path: str) -> dict[str, str]:
-    """Lines of `user:$argon2id$…`; empty lines and those that begin with `#` are skipped."""
-    users: dict[str, str] = {}
+def parse_passwords(text: str, path: str) -> PasswordFile:
+    """Lines of `user:$kind$…`, a user once for each kind; empty lines and those that begin with `#` are skipped."""
+    hashes: dict[str, str] = {}
+    entries: dict[tuple[str, str], str] = {}
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip() or line.startswith("#"):
             continue
-        user, colon, hashed = line.partition(":")
+        user, colon, rest = line.partition(":")
         if not colon:
             raise UsageError(f"{path}:{number}:{len(line) + 1}: no colon behind the user name", hint="user:$argon2id$…")
         if problem := _bad_user(user):
             raise UsageError(f"{path}:{number}:1: {problem}")
-        if user in users:
+        entry = rest.strip()
+        kind = _check_entry(entry, user, f"{path}:{number}:{len(user) + 2}")
+        if (kind, user) in entries or (kind == ARGON2ID and user in hashes):
             raise UsageError(f"{path}:{number}:1: user {user!r} a second time", hint="delete one of the lines")
-        _check_hash(hashed.strip(), user, f"{path}:{number}:{len(user) + 2}")
-        users[user] = hashed.strip()
-    return users
+        if kind == ARGON2ID:
+            hashes[user] = entry
+        else:
+            entries[kind, user] = entry
+    return PasswordFile(hashes, entries)
 
 
-def set_password(path: str | Path, user: str, password: bytes) -> bool:
-    """Add a user or change the password; whether the user is new. The file is replaced whole, readable by its owner."""
+def set_password(path: str | Path, user: str, password: bytes, *, scram: bool = False) -> bool:
+    """Add a user or change the password; whether the user is new. The file is replaced whole, readable by its owner.
+
+    With `scram`, or if the user has one, a SCRAM entry too: no entry is left with the password of before.
+    """
     if problem := _bad_user(user):
         raise UsageError(problem)
     if not password:
         raise UsageError("an empty password", hint="give at least one character")
-    lines, at = _lines_and_place(Path(path), user)
-    is_new = at == len(lines)
-    lines[at : at + 1] = [f"{user}:{HASHER.hash(password)}"]
+    lines, places = _lines_and_places(Path(path), user)
+    entries = [HASHER.hash(password)]
+    if scram or any(lines[at].removeprefix(f"{user}:").startswith(f"${SCRAM}$") for at in places):
+        entries.append(_scram_entry(user, password))
+    at = places[0] if places else len(lines)
+    lines = [line for number, line in enumerate(lines) if number not in places]
+    lines[at:at] = [f"{user}:{entry}" for entry in entries]
     _replace(Path(path), lines)
-    return is_new
+    return not places
 
 
 def delete_user(path: str | Path, user: str) -> None:
     """Take a user out of the file."""
-    lines, at = _lines_and_place(Path(path), user)
-    if at == len(lines):
+    lines, places = _lines_and_places(Path(path), user)
+    if not places:
         raise UsageError(f"{path}: no user {user!r}", hint="names are case-sensitive")
-    del lines[at]
-    _replace(Path(path), lines)
+    _replace(Path(path), [line for number, line in enumerate(lines) if number not in places])
 
 
-def _lines_and_place(path: Path, user: str) -> tuple[list[str], int]:
-    """The file's lines, comments too, and which one is the user's: the last and one more when there is none."""
+def _scram_entry(user: str, password: bytes) -> str:
+    try:
+        if prepared(user) != user:
+            raise UsageError("the user name is not in its normal form")
+        return str(make_verifier(password.decode()))
+    except UnicodeDecodeError:
+        raise UsageError("a password for SCRAM must be UTF-8") from None
+    except UsageError as error:
+        raise UsageError(f"no SCRAM entry for {user!r}: {error.message}", hint="choose another") from None
+
+
+def _lines_and_places(path: Path, user: str) -> tuple[list[str], list[int]]:
+    """The file's lines, comments too, and which of them are the user's."""
     text = _read(path) if path.exists() else ""
     if not text:
-        return [], 0
+        return [], []
     parse_passwords(text, str(path))
     lines = text.removesuffix("\n").split("\n")
-    return lines, next((n for n, line in enumerate(lines) if line.startswith(f"{user}:")), len(lines))
+    return lines, [number for number, line in enumerate(lines) if line.startswith(f"{user}:")]
 
 
 def _replace(path: Path, lines: list[str]) -> None:
@@ -163,11 +205,21 @@ def _bad_user(user: str) -> str:
     return ""
 
 
-def _check_hash(hashed: str, user: str, where: str) -> None:
+def _check_entry(entry: str, user: str, where: str) -> str:
+    """The kind of an entry that is whole."""
     hint = f"set it anew: everlog passwd FILE {user}"
-    if not hashed.startswith("$argon2id$"):
+    if entry.startswith(f"${SCRAM}$"):
+        try:
+            parse_verifier(entry)
+        except UsageError as error:
+            raise UsageError(
+                f"{where}: {error.message}", hint=f"set it anew: everlog passwd --scram FILE {user}"
+            ) from None
+        return SCRAM
+    if not entry.startswith(f"${ARGON2ID}$"):
         raise UsageError(f"{where}: the hash of {user!r} is not argon2id", hint=hint)
     try:
-        argon2.extract_parameters(hashed)
+        argon2.extract_parameters(entry)
     except argon2.exceptions.InvalidHashError:
         raise UsageError(f"{where}: the hash of {user!r} is damaged", hint=hint) from None
+    return ARGON2ID

@@ -4,12 +4,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from everlog.base import MessageColumns, Records, StorageError, TopicTable
-from everlog.store import Reader
+from everlog.store import Positions, Reader
 from everlog.topics import Filter
 
 
 class Shard(Protocol):
     """One sequence of kept messages; readers see only what is committed."""
+
+    @property
+    def start(self) -> int: ...
 
     @property
     def end(self) -> int: ...
@@ -47,6 +50,8 @@ class Log(Protocol):
     def shard_of(self, topic: bytes) -> int: ...
 
     def reader(self, filters: Iterable[Filter] | None) -> Reader: ...
+
+    def positions_at(self, time_us: int) -> Positions: ...  # the first record of each shard that is not older
 
     def on_commit(self, call: Callable[[int], None]) -> None: ...  # called with the shard's number, from any thread
 

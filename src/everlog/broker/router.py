@@ -45,7 +45,7 @@ class Router:
         self.now_us = now_us
         self.routed = [shard.committed for shard in log.shards]
         self.delivering = Delivering(table, audiences, now_us)
-        self.pulling = Pulling(log, self.delivering, self.routed)
+        self.pulling = Pulling(log, self.delivering, self.routed, soon)
         self.held_bytes = 0
         self.max_unwritten_bytes = 64 << 20
         self.committing = False  # the router will look by itself: nobody need tell it of a commit

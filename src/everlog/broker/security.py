@@ -1,6 +1,7 @@
-"""Who a client is and what it may do: password file, certificates and ACL together, reloaded without a restart.
+"""Who a client is and what it may do: passwords, methods, certificates and ACL together, reloaded without a restart.
 
-A user name counts for rules only when it was proven, by a password or by a certificate. Files are read anew as a whole
+A user name counts for rules only when it was proven, by a password, a certificate or a method of enhanced
+authentication. Files are read anew as a whole
 and swapped in one assignment; a bad file leaves the old rules in force.
 """
 
@@ -10,7 +11,9 @@ from typing import Any
 
 from everlog.broker.acl import Acl
 from everlog.broker.aclrules import read_rules
-from everlog.broker.passwords import Authenticator, read_passwords
+from everlog.broker.authentication import Authenticator, Methods
+from everlog.broker.passwords import PasswordFile, Passwords, read_passwords
+from everlog.broker.scram import KIND, METHOD, ScramSha256
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,8 @@ class Admission:
 class Policy:
     """What the files say at one time."""
 
-    authenticator: Authenticator | None
+    passwords: Passwords | None
+    file: PasswordFile
     acl: Acl
 
 
@@ -33,11 +37,17 @@ class Security:
     """The policy in force; `generation` goes up with every reload, for those who keep answers."""
 
     def __init__(
-        self, *, allow_anonymous: bool = True, password_file: str | None = None, acl_file: str | None = None
+        self,
+        *,
+        allow_anonymous: bool = True,
+        password_file: str | None = None,
+        acl_file: str | None = None,
+        methods: Methods | None = None,
     ) -> None:
         self.allow_anonymous = allow_anonymous
         self.password_file = password_file
         self.acl_file = acl_file
+        self.methods = methods or {}
         self.generation = 0
         self._policy = self._read()
 
@@ -47,9 +57,9 @@ class Security:
         return self._policy.acl
 
     @property
-    def authenticator(self) -> Authenticator | None:
+    def passwords(self) -> Passwords | None:
         """The users in force; None without a password file."""
-        return self._policy.authenticator
+        return self._policy.passwords
 
     def reload(self) -> None:
         """Read the files again; UsageError says what is wrong with them, and then nothing has changed."""
@@ -60,24 +70,35 @@ class Security:
         """The answer where it is known at once; None when `verify` must work it out, in a thread."""
         if certificate_user is not None:
             return Admission(True, certificate_user)
-        authenticator = self._policy.authenticator
-        if authenticator is None or user is None:
+        passwords = self._policy.passwords
+        if passwords is None or user is None:
             return Admission(self.allow_anonymous)  # a name that nothing proves is no name
         if password is None:
             return Admission(False)
-        return Admission(True, user) if authenticator.recall(user, password) else None
+        return Admission(True, user) if passwords.recall(user, password) else None
 
     def verify(self, user: str, password: bytes) -> Admission:
         """The answer to a user name and password, however long it takes."""
-        authenticator = self._policy.authenticator
-        if authenticator is None:
+        passwords = self._policy.passwords
+        if passwords is None:
             return Admission(self.allow_anonymous)
-        right = authenticator.check(user, password)
+        right = passwords.check(user, password)
         return Admission(right, user if right else None)
 
+    def exchange(self, method: str) -> Authenticator | None:
+        """The first of the steps that a method of enhanced authentication takes; None if it is not known here.
+
+        SCRAM-SHA-256 is known as soon as a user has an entry for it.
+        """
+        factory = self.methods.get(method)
+        if factory is None and method == METHOD and self._policy.file.has(KIND):
+            factory = ScramSha256
+        return None if factory is None else factory(self._policy.file)
+
     def _read(self) -> Policy:
-        users = None if self.password_file is None else Authenticator(read_passwords(self.password_file))
-        return Policy(users, Acl(None if self.acl_file is None else read_rules(self.acl_file)))
+        file = PasswordFile() if self.password_file is None else read_passwords(self.password_file)
+        passwords = None if self.password_file is None else Passwords(file.hashes)
+        return Policy(passwords, file, Acl(None if self.acl_file is None else read_rules(self.acl_file)))
 
 
 def certificate_user(certificate: Mapping[str, Any] | None) -> str | None:

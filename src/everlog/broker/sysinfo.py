@@ -11,11 +11,13 @@ from dataclasses import dataclass
 
 from everlog._version import VERSION
 from everlog.broker.broker import Broker
+from everlog.broker.durablegroup import GroupState
 from everlog.broker.survey import Survey, Surveyor
 from everlog.mqtt import Publish
 
 ROOT = "$SYS/broker/"
 MINUTES = (1, 5, 15)
+MOST_GROUPS = 100  # shared groups that have topics, those with the largest lag
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class Sample:
     bytes_in: int = 0
     bytes_out: int = 0
     connects: int = 0
+    groups: tuple[GroupState, ...] = ()
 
 
 _LOADS = {
@@ -93,15 +96,20 @@ class SysInfo:
         }
         for topic, name in _COUNTS.items():
             found[topic] = str(getattr(sample, name))
+        for group in sample.groups:  # one name may stand with several filters
+            for count in ("lag", "inflight", "members"):
+                topic = f"groups/{group.name}/{count}"
+                found[topic] = str(int(found.get(topic, 0)) + getattr(group, count))
         for topic, name in _LOADS.items():
             for minutes in MINUTES:
                 found[f"load/{topic}/{minutes}min"] = f"{self._loads[name, minutes]:.2f}"
         return {ROOT + topic: text for topic, text in found.items()}
 
     def changes(self, sample: Sample) -> dict[str, str]:
-        """The topics whose text is not what it was at the sample before."""
+        """The topics whose text is not what it was at the sample before; of those that are no more, an empty one."""
         found = self.topics(sample)
         changed = {topic: text for topic, text in found.items() if self._said.get(topic) != text}
+        changed.update((topic, "") for topic in self._said if topic not in found)
         self._said = found
         return changed
 
@@ -135,6 +143,7 @@ def take_sample(broker: Broker, counted: Survey, since: float) -> Sample:
         bytes_in=metrics.bytes_in,
         bytes_out=metrics.bytes_out,
         connects=metrics.connects,
+        groups=tuple(sorted(broker.groups.states(), key=lambda one: -one.lag)[:MOST_GROUPS]),
     )
 
 

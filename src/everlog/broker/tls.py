@@ -19,20 +19,15 @@ class TlsFiles:
 
 
 class LiveTls:
-    """The context that a server holds for good; each handshake is switched to the newest one."""
+    """The context of a listener; each handshake takes the newest one."""
 
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
-        self._newest = make_context(files)
         self.context = make_context(files)
-        self.context.sni_callback = self._switch
 
     def reload(self) -> None:
         """Read the files again; UsageError says what is wrong with them, and then nothing has changed."""
-        self._newest = make_context(self._files)
-
-    def _switch(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
-        connection.context = self._newest
+        self.context = make_context(self._files)
 
 
 def make_context(files: TlsFiles) -> ssl.SSLContext:

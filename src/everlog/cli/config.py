@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from everlog.app import Loaded, all_keys, load, section_meaning
+from everlog.app import Loaded, all_keys, load, load_methods, section_meaning
 from everlog.broker import Security
 
 app = typer.Typer(rich_markup_mode=None)
@@ -31,7 +31,11 @@ def check(
     """Check the settings, and the password and ACL files that they name, without starting anything."""
     loaded = load(file)
     security = loaded.settings.security
-    Security(password_file=security.password_file, acl_file=security.acl_file)
+    Security(
+        password_file=security.password_file,
+        acl_file=security.acl_file,
+        methods=load_methods(security.authentication_methods),
+    )
     count = len(loaded.sources)
     print(f"{loaded.config or 'no everlog.toml'}: good, {count} setting{'s' * (count != 1)} given")
 

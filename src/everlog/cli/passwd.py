@@ -16,6 +16,9 @@ def passwd(
     password_stdin: Annotated[
         bool, typer.Option("--password-stdin", help="Read the password from the first line of standard input.")
     ] = False,
+    scram: Annotated[
+        bool, typer.Option("--scram", help="With an entry for SCRAM-SHA-256 too, which MQTT 5 clients may use.")
+    ] = False,
     delete: Annotated[bool, typer.Option("--delete", "-D", help="Delete the user.")] = False,
 ) -> None:
     """Add a user to FILE, change the password of one, or delete one (-D). A running broker reads it on SIGHUP."""
@@ -24,7 +27,7 @@ def passwd(
         print(f"{file}: {user} deleted")
         return
     password = _from_stdin() if password_stdin else _ask()
-    is_new = set_password(file, user, password)
+    is_new = set_password(file, user, password, scram=scram)
     print(f"{file}: {user} {'added' if is_new else 'changed'}")
 
 

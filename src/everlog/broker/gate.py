@@ -1,0 +1,120 @@
+"""The way in: from an accepted socket to an open session. Limits, time, passwords, enhanced authentication.
+
+Whoever is connected and not open yet is in `pending`, from the first byte of a TLS or WebSocket handshake on, and all
+of it together may take `limits.connect_timeout_s`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Hashable
+from concurrent.futures import ThreadPoolExecutor
+from logging import WARNING
+from typing import TYPE_CHECKING, Protocol
+
+from everlog.base import PeerError
+from everlog.broker import exchanges
+from everlog.broker.events import event as report
+from everlog.broker.rates import TokenBucket
+from everlog.broker.security import Admission
+from everlog.mqtt import Connect, Reason
+
+if TYPE_CHECKING:
+    from everlog.broker.broker import Broker
+    from everlog.broker.connection import Connection
+
+_VERIFIERS = 4  # passwords checked at a time, each with 19 MiB of memory; the others wait
+_log = logging.getLogger("everlog.broker")
+
+
+class Newcomer(Hashable, Protocol):
+    """Whoever has connected: a connection, or one that is still shaking hands over TLS."""
+
+    peer: str
+
+    def close(self, reason: int, why: str) -> None: ...
+
+
+class Gate:
+    """Lets clients in, or not; one for each broker."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self.pending: dict[Newcomer, float] = {}  # connected and not open yet, since when
+        self._bucket = TokenBucket(broker.limits.connects_per_second)
+        self._verifiers = ThreadPoolExecutor(_VERIFIERS, "everlog-verify")
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_verifying(self) -> bool:
+        """Whether a password is being checked."""
+        return bool(self._tasks)
+
+    def close(self) -> None:
+        """No more passwords are checked."""
+        self._verifiers.shutdown(wait=False)
+
+    def sweep(self, now: float) -> None:
+        """Once a second: who has taken too long."""
+        too_long = self._broker.limits.connect_timeout_s
+        for newcomer in [one for one, since in self.pending.items() if now - since >= too_long]:
+            self._broker.metrics.connect_timeouts += 1
+            newcomer.close(Reason.SERVER_UNAVAILABLE, "no CONNECT in time")
+            self.pending.pop(newcomer, None)
+
+    def admit(self, newcomer: Newcomer) -> int | None:
+        """Whether who has just connected may stay: a reason if not."""
+        broker = self._broker
+        if broker.closing:
+            return Reason.SERVER_SHUTTING_DOWN
+        if newcomer in self.pending:
+            return None
+        if len(broker.clients.connections) + len(self.pending) >= broker.limits.connections:
+            broker.metrics.connects_limited += 1
+            report(_log, "limit", WARNING, limit="connections", peer=newcomer.peer)
+            return Reason.SERVER_BUSY
+        if not self._bucket.take(broker.time()):
+            broker.metrics.connects_limited += 1
+            report(_log, "limit", WARNING, limit="connects_per_second", peer=newcomer.peer)
+            return Reason.CONNECTION_RATE_EXCEEDED
+        self.pending[newcomer] = broker.time()
+        return None
+
+    def pass_on(self, old: Newcomer, new: Newcomer) -> None:
+        """The same peer, one protocol further; its time goes on."""
+        since = self.pending.pop(old, None)
+        self.pending[new] = self._broker.time() if since is None else since
+
+    def connecting(self, connection: "Connection", packet: Connect) -> None:
+        """CONNECT: check who it is, at once, in a thread or in steps, then open the session."""
+        if packet.properties.authentication_method is not None:
+            exchanges.begin(connection, packet.properties)
+            return
+        admission = self._broker.security.decide(packet.user_name, packet.password, connection.user)
+        if admission is not None:
+            self._decided(connection, packet, admission)
+            return
+        task = asyncio.get_running_loop().create_task(self._verify(connection, packet))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _verify(self, connection: "Connection", packet: Connect) -> None:
+        """A password takes a while to check, on purpose, so a thread does it."""
+        user, password = packet.user_name or "", packet.password or b""
+        verdict = await asyncio.get_running_loop().run_in_executor(
+            self._verifiers, self._broker.security.verify, user, password
+        )
+        try:
+            if connection.transport is not None:
+                self._decided(connection, packet, verdict)
+        except PeerError as error:
+            connection.close(error.reason, str(error))
+
+    def _decided(self, connection: "Connection", packet: Connect, admission: Admission) -> None:
+        if not admission.admitted:
+            self._broker.metrics.auth_failures += 1
+            report(_log, "auth_failed", WARNING, client=packet.client_id, peer=connection.peer, user=packet.user_name)
+            if packet.user_name is None:
+                raise PeerError(Reason.NOT_AUTHORIZED, "clients need a user name and password")
+            raise PeerError(Reason.BAD_USER_NAME_OR_PASSWORD, "user name or password is wrong")
+        connection.user = admission.user
+        self._broker.open(connection, packet)

@@ -1,0 +1,146 @@
+"""What a client can make the broker hold, and where that ends, seen from the wire."""
+
+import socket
+import time
+from contextlib import suppress
+
+import pytest
+from tests.conformance.rawclient import DEADLINE_S
+
+from everlog.broker.limits import Limits
+from everlog.mqtt import Disconnect, Pingreq, Pingresp, Publish, Reason, Subscribe, Subscription, encode
+
+
+def known(stage):
+    return stage.call(lambda: set(stage.broker.table.all_names()))
+
+
+@pytest.mark.parametrize("name", ["x" * 101, "/" * 10, "a/" * 10 + "b", "ä" * 51])
+def test_a_name_over_the_limits_is_refused_and_not_learnt(stages, version, name):
+    stage = stages(limits=Limits(topic_bytes=100, topic_levels=10))
+    client = stage.connected("c", version)
+    client.publish("good", "x", 1)
+    before = known(stage)
+    client.send(Publish("also/good", b"x"), Publish(name, b"x"), Publish("never/read", b"x"))
+    client.expect_closed(Reason.TOPIC_NAME_INVALID)
+    assert known(stage) == before | {b"also/good"}
+    assert stage.broker.metrics.protocol_errors == 1
+
+
+@pytest.mark.parametrize("name", ["x" * 100, "/" * 9, "ä" * 50])
+def test_a_name_at_the_limits_is_taken(stages, version, name):
+    stage = stages(limits=Limits(topic_bytes=100, topic_levels=10))
+    assert stage.connected("c", version).publish(name, "x", 1) is Reason.SUCCESS
+
+
+def test_no_client_teaches_more_names_than_it_may(stages, version):
+    stage = stages(limits=Limits(topics_per_client=50))
+    client, other = stage.connected("c", version), stage.connected("o", version)
+    other.publish("o/1", "x", 1)
+    before = known(stage)
+    client.send(*(Publish(f"c/{k % 50}", b"x") for k in range(200)), Publish("o/1", b"x"))
+    client.publish("c/0", "x", 1)
+    client.send(*(Publish(f"more/{k}", b"x") for k in range(100)))
+    client.expect_closed(Reason.QUOTA_EXCEEDED)
+    assert known(stage) == before | {b"c/%d" % k for k in range(50)}
+    assert other.publish("o/2", "x", 1) is Reason.SUCCESS
+
+
+def test_names_are_forgotten_when_they_take_too_many_bytes(stages):
+    stage = stages(limits=Limits(topics_bytes=10_000))
+    watcher, client = stage.connected("w"), stage.connected("c")
+    watcher.subscribe("a/#", qos=1)
+    for k in range(100):
+        client.publish(f"a/{k}/{'x' * 900}", str(k), 1)
+        assert stage.broker.table.name_bytes <= 11_000
+    assert watcher.payloads(100) == [str(k) for k in range(100)]
+    assert stage.broker.metrics.table_resets >= 8
+
+
+def test_bytes_that_end_no_packet_are_no_sign_of_life(stage, version):
+    client, patient = stage.client(version), stage.connected("p", version, keep_alive=10)
+    client.connect("c", keep_alive=10)
+    for byte in encode(Publish("a", b"x" * 60), version)[:50]:
+        client.send_bytes(bytes((byte,)))
+    stage.until(lambda: stage.broker.carried.bytes == 50)
+    patient.send(Pingreq())
+    patient.expect(Pingresp)
+    stage.later(16)
+    client.expect_closed(Reason.KEEP_ALIVE_TIMEOUT)
+    assert stage.broker.metrics.keep_alive_timeouts >= 1
+    stage.until(lambda: stage.broker.carried.bytes == 0)
+
+
+def test_a_large_message_on_its_way_is_a_sign_of_life(stage, version):
+    client = stage.client(version)
+    client.connect("c", keep_alive=10)
+    message = encode(Publish("a", b"x" * 100_000, 1, packet_id=1), version)
+    now = stage.broker.time()
+    client.send_bytes(message[:50_000])
+    stage.until(lambda: stage.broker.carried.bytes == 50_000)
+    connection = next(iter(stage.broker.clients.connections.values()))
+    assert connection.last_seen >= now
+    client.send_bytes(message[50_000:])
+    client.receive()
+
+
+def test_whoever_holds_most_of_an_unfinished_packet_goes_first(stages, version):
+    stage = stages(limits=Limits(unfinished_bytes=100_000, packet_bytes=1_000_000))
+    large, small = stage.connected("large", version), stage.connected("small", version)
+    newcomer = stage.client(version)
+    carried = stage.broker.carried
+    large.send_bytes(b"\x30\xff\xff\x03" + bytes(60_000))
+    stage.until(lambda: carried.bytes >= 60_000)
+    small.send_bytes(encode(Publish("a", b"x" * 35_000, 1, packet_id=1), version)[:30_000])
+    stage.until(lambda: carried.bytes >= 90_000)
+    newcomer.send_bytes(b"\x10\xff\xff\x03" + bytes(20_000))
+    large.expect_closed(Reason.QUOTA_EXCEEDED)
+    stage.until(lambda: carried.bytes == 50_004)
+    assert stage.broker.metrics.unfinished == 1
+    small.send_bytes(encode(Publish("a", b"x" * 35_000, 1, packet_id=1), version)[30_000:])
+    small.receive()  # its PUBACK
+    newcomer.close()
+    stage.until(lambda: carried.bytes == 0)
+
+
+def test_packets_in_pieces_are_counted_until_they_are_whole(stage, version):
+    client = stage.connected("c", version)
+    message = encode(Publish("a", b"x" * 200_000, 1, packet_id=1), version)
+    for at in range(0, len(message), 70_000):
+        client.send_bytes(message[at : at + 70_000])
+    client.receive()
+    assert stage.broker.carried.bytes == 0
+
+
+def test_nothing_is_read_from_who_does_not_read_its_answers(stages, version):
+    stage = stages(limits=Limits(output_bytes=20_000))
+    client = stage.client(version, receive_buffer=4096)
+    client.connect("c")
+    client.socket.setblocking(False)
+    connection = next(iter(stage.broker.clients.connections.values()))
+    wire = connection.transport.get_extra_info("socket")
+    stage.call(lambda: wire.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096))  # else megabytes fit into it
+    ping = encode(Pingreq(), version) * 10_000
+    deadline, sent = time.monotonic() + DEADLINE_S, 0
+    while stage.broker.metrics.unread_answers == 0:
+        assert time.monotonic() < deadline
+        with suppress(BlockingIOError):
+            sent += client.socket.send(ping)
+    held = stage.call(connection.unsent_bytes)
+    assert 40_000 < held < 42_000  # one turn's answers more than twice the limit
+    client.socket.settimeout(10)
+    count = len(client.socket.recv(65536))
+    while count < sent // 2 * 2:  # now it reads, and every ping is answered
+        count += len(client.socket.recv(1 << 20))
+    assert count == sent // 2 * 2
+
+
+def test_a_slow_reader_that_goes_on_sending_is_heard(stages):
+    stage = stages(limits=Limits(output_bytes=20_000))
+    client = stage.connected("c")
+    client.send(Subscribe(1, (Subscription("a"),)))
+    client.receive()
+    client.send(*(Publish("a", b"x" * 1000) for _ in range(3000)), Pingreq())
+    seen = [client.receive() for _ in range(100)]
+    assert all(isinstance(one, Publish | Pingresp) for one in seen)
+    client.send(Disconnect())
