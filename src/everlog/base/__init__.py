@@ -1,5 +1,6 @@
 """base: errors by blame, and the columns that messages travel in."""
 
+from everlog.base.assembling import assemble
 from everlog.base.columns import (
     DROPPED,
     DUP,
@@ -16,6 +17,23 @@ from everlog.base.errors import EverlogError, PeerError, StorageError, Unavailab
 from everlog.base.gathering import gather, select
 from everlog.base.interning import TopicTable
 from everlog.base.records import HEADER_BYTES, Layout, RecordBuilder, Records
+from everlog.base.tabular import (
+    Piece,
+    count_rows,
+    expiry_column,
+    filled_values,
+    flag_columns,
+    has_properties,
+    offset_column,
+    payload_column,
+    property_column,
+    take_lists,
+    take_texts,
+    text_property_column,
+    time_column,
+    topic_column,
+    user_property_columns,
+)
 
 __all__ = [
     "DROPPED",
@@ -31,6 +49,7 @@ __all__ = [
     "Layout",
     "MessageColumns",
     "PeerError",
+    "Piece",
     "PublishRun",
     "RecordBuilder",
     "Records",
@@ -38,6 +57,21 @@ __all__ = [
     "TopicTable",
     "Unavailable",
     "UsageError",
+    "assemble",
+    "count_rows",
+    "expiry_column",
+    "filled_values",
+    "flag_columns",
     "gather",
+    "has_properties",
+    "offset_column",
+    "payload_column",
+    "property_column",
     "select",
+    "take_lists",
+    "take_texts",
+    "text_property_column",
+    "time_column",
+    "topic_column",
+    "user_property_columns",
 ]

@@ -1,4 +1,4 @@
-"""What filtered reads cost beside a full one, over sealed segments in the page cache.
+"""What filtered reads cost beside a full one, over sealed segments in the page cache and over an open one.
 
 Times are of the CPU, each the best of several in a row, as other programs can only slow it down. Beside each filtered
 read stand two colder ones: directly behind a full read, which leaves the processor's caches full of other data, and the
@@ -41,7 +41,7 @@ def run() -> list[Row]:
             rows += _filtered(where, records, topics, shards, segment_bytes)
         finally:
             shutil.rmtree(where)
-    return [*rows, *_kernel_rows()]
+    return [*rows, *_open_segment_rows(records // 2), *_kernel_rows()]
 
 
 def topic_names(count: int) -> list[bytes]:
@@ -128,6 +128,33 @@ def _filtered(where: str, records: int, topics: int, shards: int, segment_bytes:
     rows.append(("filter # (everything)", 100 * full / best["#"], "% of full speed", what))
     rows.append(("filter that matches nothing", 1e6 * best["nope/+/#"], "us", what))
     return rows
+
+
+def _open_segment_rows(records: int) -> list[Row]:
+    """Sessions that come back for one record each, out of many in a segment that is not sealed."""
+    where = tempfile.mkdtemp(prefix="everlog-bench-")
+    sessions = records // 1000
+    try:
+        settings = LogSettings(durability="flush", segment_bytes=1 << 30)
+        store = LogStore.open(where, settings, background=False)
+        table = TopicTable()
+        crowd = [table.intern(b"crowd/%d" % n) for n in range(sessions)]
+        chance = random.Random(4)
+        columns = _columns(RUN)
+        for number in range(sessions):
+            ids = chance.choices(crowd, k=RUN)
+            ids[chance.randrange(RUN)] = table.intern(b"mine/%d" % number)
+            columns.topics[:] = array("I", ids).tobytes()
+            store.append(columns, 0, RUN, number, table)
+            store.shards[0].commit_step()
+        times = [_read(store, f"mine/{number}")[1] for number in range(sessions)]
+        full = _read(store, None)[1]
+        store.close()
+    finally:
+        shutil.rmtree(where)
+    note = f"of {records:,} in an open segment, by {sessions:,} sessions; the first two "
+    note += f"{times[0] * 1e3:.0f} and {times[1] * 1e3:.0f} ms, a full read {full * 1e3:.0f} ms"
+    return [("one record of a topic", 1e6 * sum(times[2:]) / max(sessions - 2, 1), "us", note)]
 
 
 def _kernel_rows() -> list[Row]:

@@ -13,6 +13,8 @@ _TITLES = {
     "commitlog": "commit log",
     "store": "store",
     "sessions": "sessions",
+    "spark": "Spark",
+    "lake": "lake table",
 }
 
 SUITES = {

@@ -53,6 +53,7 @@ class Client(asyncio.Protocol):
         self.handler = handler
         self.connack: Connack | None = None
         self.refused: list[tuple[int, Reason]] = []  # our messages that the server did not take
+        self.answered = NO_PROPERTIES  # of the last SUBACK or UNSUBACK
         self._loop: asyncio.AbstractEventLoop
         self._transport: asyncio.Transport | None = None
         self._columns = MessageColumns(256)
@@ -129,6 +130,16 @@ class Client(asyncio.Protocol):
         """Wait for a condition that the handler makes true, or for the connection to fail."""
         await self._until(done)
 
+    def pause(self) -> None:
+        """Read no more for now; what the server sends waits there."""
+        if self._transport is not None and not self._lost:
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read on."""
+        if self._transport is not None and not self._lost:
+            self._transport.resume_reading()
+
     async def close(self) -> None:
         """Say goodbye, if there is still somebody to say it to, and wait for the last byte to leave."""
         if self._ping is not None:
@@ -188,6 +199,7 @@ class Client(asyncio.Protocol):
             self.connack = event
         elif isinstance(event, Suback | Unsuback):
             self._answers[event.packet_id] = event.reasons
+            self.answered = event.properties
         elif isinstance(event, Disconnect):
             self._fail(Unavailable(_refusal("disconnected by the server", event.reason, event.properties)))
         elif isinstance(event, PeerError):

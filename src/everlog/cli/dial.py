@@ -17,6 +17,7 @@ VERSIONS = {
     **dict.fromkeys(("31", "3.1", "3", "mqttv31"), 3),
 }
 NEVER = 0xFFFF_FFFF  # a session that does not expire
+Tls: TypeAlias = ssl.SSLContext | None
 
 Host: TypeAlias = Annotated[str, typer.Option("-h", "--host", metavar="HOST", help="The broker's address.")]
 Port: TypeAlias = Annotated[

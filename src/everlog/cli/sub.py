@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import time
 from dataclasses import dataclass
 from typing import Annotated, BinaryIO
 
@@ -13,6 +14,7 @@ from everlog.cli.client import Client
 from everlog.cli.formats import Formatter, formatter
 from everlog.cli.message import Message
 from everlog.mqtt import NO_PROPERTIES, Properties, Reason, Subscription
+from everlog.store import parse_begin
 from everlog.topics import Filter, matches, parse_filter
 
 TIMED_OUT = 27  # mosquitto_sub's exit code for -W
@@ -59,6 +61,9 @@ def sub(
         bool, typer.Option("--retain-as-published", help="Leave the retain flag as it was published (MQTT 5).")
     ] = False,
     exit_subscribed: Annotated[bool, typer.Option("-E", help="Stop once subscribed.")] = False,
+    begin: Annotated[
+        str | None, typer.Option("--from", metavar="WHEN", help="Begin in the past, as -24h; Everlog's own.")
+    ] = None,
     user_property: dial.UserProperties = None,
     qos: dial.Qos = 0,
     host: dial.Host = "localhost",
@@ -105,6 +110,13 @@ def sub(
         raise UsageError("no topic filter", hint="give one with -t")
     for text in (*filters, *(unsubscribe or ())):
         _check(text)
+    properties = dial.pairs(user_property)
+    if begin is not None:
+        parse_begin(begin, time.time_ns() // 1000)
+        if call.connect.version == 5:
+            properties = (*properties, ("everlog-from", begin))
+        else:
+            filters = tuple(f"$replay/{begin}/{text}" for text in filters)
     wish = Wish(
         filters=filters,
         drop=tuple(unsubscribe or ()),
@@ -113,7 +125,7 @@ def sub(
         count=count,
         timeout_s=timeout,
         exit_when_subscribed=exit_subscribed,
-        user_properties=dial.pairs(user_property),
+        user_properties=properties,
     )
     form = formatter(verbose=verbose, template=template, newline=not no_newline)
     printer = Printer(
@@ -188,7 +200,10 @@ async def _ask(client: Client, wish: Wish) -> bool:
     reasons = await client.subscribe(asked, Properties(user_properties=properties) if properties else NO_PROPERTIES)
     for subscription, reason in zip(asked, reasons, strict=True):
         if reason.is_error:
-            print(f"everlog: {subscription.filter} was refused: {_words(reason)}", file=sys.stderr)
+            words = client.answered.reason_string or _words(reason)
+            print(f"everlog: {subscription.filter} was refused: {words}", file=sys.stderr)
+    if client.answered.reason_string and not any(reason.is_error for reason in reasons):
+        print(f"everlog: {client.answered.reason_string}", file=sys.stderr)
     return not all(reason.is_error for reason in reasons)
 
 

@@ -1,0 +1,122 @@
+"""What compaction writes a second, on two cores of this machine, and what the cold tier reads back.
+
+Compaction is timed from the plan to the commit, in a session whose workers are warm, as `--follow` has them; each
+figure is the best of several runs, every one into a new table. The driver has 1 GB. Payloads are JSON readings.
+"""
+
+import random
+import shutil
+import tempfile
+from array import array
+from importlib.util import find_spec
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from everlog import _kernels
+from everlog.base import MessageColumns, TopicTable
+from everlog.bench.store import topic_names
+from everlog.bench.table import Row
+from everlog.commitlog import LogSettings
+from everlog.store import LogStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RECORDS = 10_000_000
+TOPICS = 10_000
+PAYLOAD_BYTES = 100
+RUN = 5_000
+RUNS = 100  # different ones; they come again and again
+ROUNDS = 3
+STEP_RECORDS = 10_000
+STEP_BYTES = 4 << 20
+
+
+def run() -> list[Row]:
+    """Rows of name, value, unit and note; about three minutes, interpreted a hundredth of the records."""
+    missing = [name for name in ("pyspark", "deltalake") if find_spec(name) is None]
+    if missing:
+        return [("not measured", 0, "", "pip install 'everlog[spark]'")]
+    from everlog.spark import spark_session
+
+    records = RECORDS if not _kernels.interpreted() else RECORDS // 100
+    where = tempfile.mkdtemp(prefix="everlog-bench-")
+    spark = spark_session("everlog bench", master="local[2]", settings={"spark.local.dir": f"{where}/scratch"})
+    try:
+        fill(f"{where}/data", records, TOPICS)
+        return [*compact_rows(spark, where, records), *cold_rows(f"{where}/snappy-1")]
+    finally:
+        spark.stop()
+        shutil.rmtree(where, ignore_errors=True)
+
+
+def fill(where: str, records: int, topics: int) -> None:
+    """A store with records of readings on topics in random order, all but the last segment sealed."""
+    store = LogStore.open(where, LogSettings(durability="flush", tail_bytes=0), background=False)
+    table = TopicTable()
+    ids = [table.intern(name) for name in topic_names(topics)]
+    chance = random.Random(2)
+    columns = MessageColumns(RUN)
+    starts = array("I", range(0, RUN * PAYLOAD_BYTES, PAYLOAD_BYTES))
+    columns.property_starts[:] = columns.payload_starts[:] = starts.tobytes()
+    columns.payload_ends[:] = array("I", [start + PAYLOAD_BYTES for start in starts]).tobytes()
+    columns.flags[:] = b"\x02" * RUN
+    payloads = [b"".join(_reading(chance) for _ in range(RUN)) for _ in range(min(RUNS, records // RUN))]
+    choices = [array("I", chance.choices(ids, k=RUN)).tobytes() for _ in range(40)]
+    (log,) = store.shards
+    for number in range(records // RUN):
+        columns.topics[:] = chance.choice(choices)
+        columns.source = payloads[number % len(payloads)]
+        store.append(columns, 0, RUN, 1_700_000_000_000_000 + 100_000 * number, table)
+        log.commit_step()
+        log.seal_step()
+    while log.seal_step():
+        pass
+    store.close()
+
+
+def _reading(chance: random.Random) -> bytes:
+    """A payload of 100 bytes as a sensor may send it."""
+    value, battery, number = chance.uniform(-20, 40), chance.randrange(100), chance.getrandbits(64)
+    text = f'{{"value":{value:.4f},"battery":{battery},"id":"{number:016x}","unit":"celsius","state":"in service"}}'
+    return text.encode().ljust(PAYLOAD_BYTES)[:PAYLOAD_BYTES]
+
+
+def compact_rows(spark: "SparkSession", where: str, records: int) -> list[Row]:
+    """Compaction with both codecs."""
+    from everlog.spark import CODECS, Compaction, CompactionOptions, OnSpark, locate
+
+    rows: list[Row] = []
+    for codec in reversed(CODECS):
+        best, size = 0.0, 0
+        for number in range(ROUNDS + 1):
+            options = CompactionOptions(codec=codec, everything=True)
+            made = Compaction(f"{where}/data", locate(f"{where}/{codec}-{number}"), OnSpark(spark), options)
+            began = perf_counter()
+            summary = made.run()
+            rate = summary.rows / (perf_counter() - began)
+            if number:  # the first warms the workers
+                best, size = max(best, rate), summary.bytes
+        note = f"{records:,} records of {PAYLOAD_BYTES} bytes, {TOPICS:,} topics, local[2]"
+        rows.append((f"compaction, {codec}", best, "rows/s", f"{note}, {size / records:.0f} bytes a row"))
+    return rows
+
+
+def cold_rows(table: str) -> list[Row]:
+    """Reading the table back as records, in one thread."""
+    from everlog.spark import LakeStore, locate
+    from everlog.topics import parse_filter
+
+    rows: list[Row] = []
+    for text in (None, "a/b/c/#"):
+        cold = LakeStore(locate(table))
+        offset, found, began = 0, 0, perf_counter()
+        filters = None if text is None else [parse_filter(text)]
+        while offset < cold.end(0):
+            result = cold.read(0, offset, filters, STEP_RECORDS, STEP_BYTES)
+            found += result.count
+            offset = result.positions[0]
+        spent = perf_counter() - began
+        name = "cold read, all" if text is None else f"cold read, {text}"
+        rows.append((name, found / spent, "records/s", f"{found:,} records in {spent:.2f} s, from snappy"))
+    return rows

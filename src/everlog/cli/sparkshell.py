@@ -1,0 +1,71 @@
+"""`everlog spark shell`: Python with a session, the history as frames and views, and `sql`."""
+
+import code
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+BANNER = """everlog spark shell: Spark {version} on {master}
+  spark          the session
+{history}  sql("...")     runs a query and shows what it finds
+  F              pyspark.sql.functions"""
+HISTORY = """  messages       the history in {data}, a frame and a view
+  topics         what each topic has, a frame and a view
+"""
+SHOWN = 50  # rows that `sql` prints
+
+
+def names(spark: "SparkSession", messages: "DataFrame | None") -> dict[str, Any]:
+    """What the shell knows."""
+    from pyspark.sql import functions as F
+
+    from everlog.spark.jobs import topic_totals
+
+    known: dict[str, Any] = {"spark": spark, "F": F, "__name__": "__console__"}
+    if messages is not None:
+        topics = topic_totals(messages).select(
+            "topic",
+            "messages",
+            "bytes",
+            F.timestamp_micros("first_us").alias("first"),
+            F.timestamp_micros("last_us").alias("last"),
+        )
+        known |= {"messages": messages, "topics": topics}
+        messages.createOrReplaceTempView("messages")
+        topics.createOrReplaceTempView("topics")
+
+    def sql(query: str, rows: int = SHOWN) -> "DataFrame":
+        """Run a query, show its first rows and return the frame."""
+        frame = spark.sql(query)
+        frame.show(rows, truncate=False)
+        return frame
+
+    return {**known, "sql": sql}
+
+
+def run(known: dict[str, Any], banner: str) -> int:
+    """Talk to whoever types, or run the script that standard input is."""
+    if not sys.stdin.isatty():
+        exec(compile(sys.stdin.read(), "<stdin>", "exec"), known)
+        return 0
+    _complete(known)
+    code.interact(banner=banner, local=known, exitmsg="")
+    return 0
+
+
+def banner(spark: "SparkSession", data: str | None) -> str:
+    """What is said at the start."""
+    history = "" if data is None else HISTORY.format(data=data)
+    return BANNER.format(version=spark.version, master=spark.sparkContext.master, history=history)
+
+
+def _complete(known: dict[str, Any]) -> None:
+    try:
+        import readline
+        import rlcompleter
+    except ImportError:
+        return
+    readline.set_completer(rlcompleter.Completer(known).complete)
+    readline.parse_and_bind("tab: complete")

@@ -1,0 +1,241 @@
+"""Arrow columns of rows of batches: only those that are asked for, each made by one call of a kernel."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from everlog.base import (
+    Piece,
+    TopicTable,
+    count_rows,
+    expiry_column,
+    filled_values,
+    flag_columns,
+    has_properties,
+    offset_column,
+    payload_column,
+    property_column,
+    take_lists,
+    take_texts,
+    text_property_column,
+    time_column,
+    topic_column,
+    user_property_columns,
+)
+from everlog.spark.schema import SCHEMA
+
+_CONTENT_TYPE, _RESPONSE_TOPIC, _CORRELATION_DATA = 0x03, 0x08, 0x09  # the identifiers of MQTT 5
+
+
+class Names:
+    """The topic names of a table, and their levels, as columns to take from. Made anew when the table has grown."""
+
+    def __init__(self, table: TopicTable) -> None:
+        self.table = table
+        self.count = table.count
+        self.ends = bytes(table.ends[: 4 * (self.count + 1)])
+        self.data = bytes(table.names[: table.name_bytes])
+        self._levels: tuple[bytes, bytes, bytes] | None = None
+
+    @property
+    def levels(self) -> tuple[bytes, bytes, bytes]:
+        """Where the levels of each topic begin, where each level ends, and their bytes."""
+        if self._levels is None:
+            names = _texts(pa.string(), self.count, None, self.ends, self.data)
+            lists = pc.split_pattern(names, "/")
+            values = lists.values
+            buffers = values.buffers()
+            ends = buffers[1].to_pybytes()[: 4 * (len(values) + 1)] if buffers[1] else bytes(4)
+            data = buffers[2].to_pybytes() if buffers[2] else b""
+            self._levels = (lists.buffers()[1].to_pybytes()[: 4 * (self.count + 1)], ends, data)
+        return self._levels
+
+
+class ColumnMaker:
+    """Makes batches of some columns out of pieces of one shard; keeps the names of the tables that it last met."""
+
+    KEPT_NAMES = 8
+
+    def __init__(self, shard: int, columns: Sequence[str]) -> None:
+        self.shard = shard
+        self.schema = pa.schema([SCHEMA.field(name) for name in columns])
+        self._makers = [_MAKERS[name] for name in columns]
+        self._names: dict[int, Names] = {}
+
+    def make(self, pieces: list[Piece]) -> pa.RecordBatch:
+        """One batch of all the pieces' rows; OverflowError when they are too many bytes for one."""
+        rows = Rows(self, pieces)
+        return pa.RecordBatch.from_arrays([make(rows) for make in self._makers], schema=self.schema)
+
+    def names(self, table: TopicTable) -> Names:
+        """The names of a table."""
+        known = self._names.get(id(table))
+        if known is None or known.count != table.count:
+            known = self._names[id(table)] = Names(table)
+            while len(self._names) > self.KEPT_NAMES:
+                del self._names[next(iter(self._names))]
+        return known
+
+
+class Rows:
+    """The rows of one batch to be, with what several columns are made of."""
+
+    def __init__(self, maker: ColumnMaker, pieces: list[Piece]) -> None:
+        self.shard = maker.shard
+        self.pieces = pieces
+        self.count = count_rows(pieces)
+        self._maker = maker
+        self._topics: list[tuple[Names, bytes]] | None = None
+        self._flags: tuple[bytes, bytes] | None = None
+        self._properties: tuple[bytes, bytes] | None = None
+        self.with_properties = has_properties(pieces)
+
+    @property
+    def topics(self) -> list[tuple[Names, bytes]]:
+        """The topic ids, for each run of pieces with one table of names."""
+        if self._topics is None:
+            self._topics = []
+            run: list[Piece] = []
+            for piece in self.pieces:
+                if run and piece[0].table is not run[0][0].table:
+                    self._topics.append(self._ids(run))
+                    run = []
+                run.append(piece)
+            if run:
+                self._topics.append(self._ids(run))
+        return self._topics
+
+    def _ids(self, run: list[Piece]) -> tuple[Names, bytes]:
+        return self._maker.names(run[0][0].table), topic_column(run, [0] * len(run))
+
+    @property
+    def flags(self) -> tuple[bytes, bytes]:
+        """QoS and RETAIN."""
+        if self._flags is None:
+            self._flags = flag_columns(self.pieces)
+        return self._flags
+
+    @property
+    def properties(self) -> tuple[bytes, bytes]:
+        """Ends and bytes of the property sections."""
+        if self._properties is None:
+            self._properties = property_column(self.pieces)
+        return self._properties
+
+
+def _fixed(kind: pa.DataType, count: int, valid: bytes | None, data: bytes) -> pa.Array:
+    return pa.Array.from_buffers(kind, count, [_bits(valid), pa.py_buffer(data)])
+
+
+def _texts(kind: pa.DataType, count: int, valid: bytes | None, ends: bytes, data: bytes) -> pa.Array:
+    return pa.Array.from_buffers(kind, count, [_bits(valid), pa.py_buffer(ends), pa.py_buffer(data)])
+
+
+def _bits(valid: bytes | None) -> pa.Buffer | None:
+    return None if valid is None else pa.py_buffer(valid)
+
+
+def _joined(parts: list[pa.Array], kind: pa.DataType) -> pa.Array:
+    if not parts:
+        return pa.array([], kind)
+    return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+
+
+def _shard(rows: Rows) -> pa.Array:
+    return pa.repeat(pa.scalar(rows.shard, pa.int32()), rows.count)
+
+
+def _offset(rows: Rows) -> pa.Array:
+    return _fixed(pa.int64(), rows.count, None, offset_column(rows.pieces))
+
+
+def _timestamp(rows: Rows) -> pa.Array:
+    return _fixed(pa.timestamp("us", tz="UTC"), rows.count, None, time_column(rows.pieces))
+
+
+def _topic(rows: Rows) -> pa.Array:
+    parts = []
+    for names, ids in rows.topics:
+        ends, data = take_texts(ids, names.ends, names.data)
+        parts.append(_texts(pa.string(), len(ids) // 4, None, ends, data))
+    return _joined(parts, pa.string())
+
+
+def _levels(rows: Rows) -> pa.Array:
+    kind = SCHEMA.field("levels").type
+    parts = []
+    for names, ids in rows.topics:
+        lists, ends, data = take_lists(ids, *names.levels)
+        values = _texts(pa.string(), len(ends) // 4 - 1, None, ends, data)
+        parts.append(pa.Array.from_buffers(kind, len(ids) // 4, [None, pa.py_buffer(lists)], children=[values]))
+    return _joined(parts, kind)
+
+
+def _qos(rows: Rows) -> pa.Array:
+    return _fixed(pa.int8(), rows.count, None, rows.flags[0])
+
+
+def _retain(rows: Rows) -> pa.Array:
+    return _fixed(pa.bool_(), rows.count, None, rows.flags[1])
+
+
+def _expiry(rows: Rows) -> pa.Array:
+    if not rows.with_properties:
+        return pa.nulls(rows.count, pa.int64())
+    return _fixed(pa.int64(), rows.count, *expiry_column(*rows.properties))
+
+
+def _text_property(rows: Rows, identifier: int, kind: pa.DataType) -> pa.Array:
+    if not rows.with_properties:
+        return pa.nulls(rows.count, kind)
+    return _texts(kind, rows.count, *text_property_column(*rows.properties, identifier))
+
+
+def _user_properties(rows: Rows) -> pa.Array:
+    kind = SCHEMA.field("user_properties").type
+    if not rows.with_properties:
+        return pa.nulls(rows.count, kind)
+    valid, lists, key_ends, keys, value_ends, values = user_property_columns(*rows.properties)
+    count = len(key_ends) // 4 - 1
+    texts = [
+        _texts(pa.string(), count, None, key_ends, keys),
+        _texts(pa.string(), count, None, value_ends, values),
+    ]
+    entries = pa.StructArray.from_arrays(texts, fields=[kind.key_field, kind.item_field])
+    return pa.Array.from_buffers(kind, rows.count, [_bits(valid), pa.py_buffer(lists)], children=[entries])
+
+
+def _client_id(rows: Rows) -> pa.Array:
+    return pa.nulls(rows.count, pa.string())  # the log does not keep who published
+
+
+def _properties(rows: Rows) -> pa.Array:
+    if not rows.with_properties:
+        return pa.nulls(rows.count, pa.binary())
+    ends, data = rows.properties
+    return _texts(pa.binary(), rows.count, filled_values(ends), ends, data)
+
+
+def _payload(rows: Rows) -> pa.Array:
+    return _texts(pa.binary(), rows.count, None, *payload_column(rows.pieces))
+
+
+_MAKERS: dict[str, Callable[[Rows], pa.Array]] = {
+    "shard": _shard,
+    "offset": _offset,
+    "timestamp": _timestamp,
+    "topic": _topic,
+    "levels": _levels,
+    "qos": _qos,
+    "retain": _retain,
+    "expiry": _expiry,
+    "content_type": partial(_text_property, identifier=_CONTENT_TYPE, kind=pa.string()),
+    "response_topic": partial(_text_property, identifier=_RESPONSE_TOPIC, kind=pa.string()),
+    "correlation_data": partial(_text_property, identifier=_CORRELATION_DATA, kind=pa.binary()),
+    "user_properties": _user_properties,
+    "client_id": _client_id,
+    "properties": _properties,
+    "payload": _payload,
+}

@@ -1,0 +1,94 @@
+"""jobs: what the topics of a history look like, its numbers, whether anything was lost, and how to play it again.
+
+Each job takes frames and returns values; `reports` makes tables and charts of those. Nothing here starts Spark.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from everlog.spark.jobs.audit import Audit, Line, audit_histories, filter_regex
+    from everlog.spark.jobs.grouping import levels_key, shape_key
+    from everlog.spark.jobs.histories import IDENTITIES, logged_in, read_history
+    from everlog.spark.jobs.page import Cell, Drawing, Grid, render, show, write_page
+    from everlog.spark.jobs.replay import COLUMNS, Kept, in_order, kept_in
+    from everlog.spark.jobs.reports import Report, report_audit, report_stats, report_store, report_structure
+    from everlog.spark.jobs.stats import KeyStats, Stats, choose_slice, slices_of, stats_of
+    from everlog.spark.jobs.storeaudit import ShardAudit, audit_store
+    from everlog.spark.jobs.structure import structure_of
+    from everlog.spark.jobs.structurefile import (
+        FILE_NAME,
+        Anomaly,
+        Level,
+        Shape,
+        Structure,
+        read_structure,
+        write_structure,
+    )
+    from everlog.spark.jobs.totals import time_span, topic_totals
+
+__all__ = [
+    "COLUMNS",
+    "FILE_NAME",
+    "IDENTITIES",
+    "Anomaly",
+    "Audit",
+    "Cell",
+    "Drawing",
+    "Grid",
+    "Kept",
+    "KeyStats",
+    "Level",
+    "Line",
+    "Report",
+    "Shape",
+    "ShardAudit",
+    "Stats",
+    "Structure",
+    "audit_histories",
+    "audit_store",
+    "choose_slice",
+    "filter_regex",
+    "in_order",
+    "kept_in",
+    "levels_key",
+    "logged_in",
+    "read_history",
+    "read_structure",
+    "render",
+    "report_audit",
+    "report_stats",
+    "report_store",
+    "report_structure",
+    "shape_key",
+    "show",
+    "slices_of",
+    "stats_of",
+    "structure_of",
+    "time_span",
+    "topic_totals",
+    "write_page",
+    "write_structure",
+]
+
+# Where each name lives: compaction imports the structure's file only, and needs no Spark for it.
+_HOMES = {
+    "audit": ("Audit", "Line", "audit_histories", "filter_regex"),
+    "grouping": ("levels_key", "shape_key"),
+    "histories": ("IDENTITIES", "logged_in", "read_history"),
+    "page": ("Cell", "Drawing", "Grid", "render", "show", "write_page"),
+    "replay": ("COLUMNS", "Kept", "in_order", "kept_in"),
+    "reports": ("Report", "report_audit", "report_stats", "report_store", "report_structure"),
+    "stats": ("KeyStats", "Stats", "choose_slice", "slices_of", "stats_of"),
+    "storeaudit": ("ShardAudit", "audit_store"),
+    "structure": ("structure_of",),
+    "structurefile": ("FILE_NAME", "Anomaly", "Level", "Shape", "Structure", "read_structure", "write_structure"),
+    "totals": ("time_span", "topic_totals"),
+}
+_MODULES = {name: f"everlog.spark.jobs.{module}" for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)

@@ -1,0 +1,169 @@
+"""The table as the store's cold tier: records by shard, offset and filter, with Arrow and deltalake alone.
+
+Files lie one behind the other by offset, so a read goes to one at a time. Rows in a file are in the order of their
+topics, so a file is loaded whole, or the row groups that a filter may find something in, and kept while it is read on.
+"""
+
+import threading
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from everlog.base import StorageError
+from everlog.spark.lake.datafile import DataFile, files_of
+from everlog.spark.lake.layout import shard_transaction
+from everlog.spark.lake.loaded import LoadedFile, load_file, range_may_match, times_of
+from everlog.spark.lake.location import Location, locate
+from everlog.spark.lake.table import find_lake
+from everlog.store import Found, LakeRecord, Lost, ReadResult
+from everlog.topics import Filter
+
+CACHE_BYTES = 512 << 20  # of loaded files; the least recently used go first, the last one stays
+
+_Key = tuple[str, tuple[Filter, ...] | None]
+
+
+class LakeStore:
+    """Implements `ColdStore`. Any thread may call it; a load blocks only the threads that want that file."""
+
+    def __init__(self, location: Location, cache_bytes: int = CACHE_BYTES) -> None:
+        self._lake = find_lake(location)
+        self._filesystem, self._root = location.filesystem()
+        self._cache_bytes = cache_bytes
+        self._cache: OrderedDict[_Key, LoadedFile] = OrderedDict()
+        self._lock = threading.Lock()
+        self._loading: dict[_Key, threading.Lock] = {}
+        self._table = self._lake.load()
+        self._files: dict[int, list[DataFile]] = {}
+        self._ends: dict[int, int] = {}
+        self._take_in()
+
+    @classmethod
+    def of_record(cls, record: LakeRecord, options: Mapping[str, str] | None = None) -> "LakeStore":
+        """The table that a data directory names; secrets come from the environment or from the options."""
+        return cls(locate(record.table, options))
+
+    @property
+    def store(self) -> str:
+        """The identity of the store that the table belongs to."""
+        return self._lake.store
+
+    def refresh(self) -> None:
+        """Take in what was committed since."""
+        with self._lock:
+            self._table.update_incremental()
+            self._take_in()
+
+    def _take_in(self) -> None:
+        files: dict[int, list[DataFile]] = {}
+        for file in files_of(self._table):
+            files.setdefault(file.shard, []).append(file)
+        self._files, self._ends = files, {}
+
+    def start(self, shard: int) -> int:
+        """The first offset that the table has."""
+        files = self._files.get(shard)
+        return files[0].first_offset if files else self.end(shard)
+
+    def end(self, shard: int) -> int:
+        """The first offset that is not in the table yet."""
+        known = self._ends.get(shard)
+        if known is None:
+            with self._lock:
+                known = self._table.transaction_version(shard_transaction(self._lake.store, shard)) or 0
+                self._ends[shard] = known
+        return known
+
+    def position_at(self, shard: int, time_us: int) -> int:
+        """The first record that is not older than a time, or the end."""
+        files = self._files.get(shard, [])
+        number = bisect_left(files, time_us, key=lambda file: file.last_time)
+        if number == len(files):
+            return self.end(shard)
+        if files[number].first_time >= time_us:
+            return files[number].first_offset
+        offsets, times = times_of(self._filesystem, f"{self._root}/{files[number].path}")
+        return int(offsets[np.searchsorted(times, time_us, "left")])
+
+    def read(
+        self, shard: int, offset: int, filters: Sequence[Filter] | None, max_records: int, max_bytes: int
+    ) -> ReadResult:
+        """Records from an offset on; a step ends with a file, or where it is full."""
+        files, end = self._files.get(shard, []), self.end(shard)
+        lost: tuple[Lost, ...] = ()
+        start = files[0].first_offset if files else end
+        if offset < start:
+            lost = (Lost(shard, offset, start),)
+            offset = start
+        wanted = None if filters is None else tuple(dict.fromkeys(filters))
+        batches: list[Found] = []
+        while offset < end and not batches:
+            number = bisect_left(files, offset, key=lambda file: file.last_offset)
+            if number == len(files):
+                offset = end
+                break
+            file = files[number]
+            if wanted is not None and not range_may_match(wanted, file.first_topic, file.last_topic):
+                offset = file.last_offset + 1
+                continue
+            offset = self._read_file(shard, file, offset, wanted, max_records, max_bytes, batches)
+        return ReadResult(batches, (offset,), offset >= end, lost)
+
+    def _read_file(
+        self,
+        shard: int,
+        file: DataFile,
+        offset: int,
+        filters: tuple[Filter, ...] | None,
+        max_records: int,
+        max_bytes: int,
+        batches: list[Found],
+    ) -> int:
+        """Add what a file has from an offset on; where to go on."""
+        loaded = self._load((file.path, filters))
+        first = loaded.find(offset)
+        if first == len(loaded):
+            return file.last_offset + 1
+        stop = loaded.rows_within(first, max_records, max_bytes)
+        batches += [Found(shard, records, None, 0, records.count) for records in loaded.records(first, stop)]
+        return file.last_offset + 1 if stop == len(loaded) else int(loaded.offsets[stop - 1]) + 1
+
+    def _load(self, key: _Key) -> LoadedFile:
+        """A file's wanted rows, loaded once for all who want them now."""
+        with self._lock:
+            loaded = self._cache.get(key)
+            if loaded is not None:
+                self._cache.move_to_end(key)
+                return loaded
+            turn = self._loading.setdefault(key, threading.Lock())
+        with turn:
+            with self._lock:
+                loaded = self._cache.get(key)
+            if loaded is None:
+                loaded = self._read(key)
+                self._keep(key, loaded)
+        return loaded
+
+    def _read(self, key: _Key) -> LoadedFile:
+        try:
+            return load_file(self._filesystem, f"{self._root}/{key[0]}", key[1])
+        except (OSError, ValueError) as error:
+            raise StorageError(
+                f"{self._root}/{key[0]} can't be read: {error}",
+                hint="if it was vacuumed, read again after a refresh",
+            ) from error
+
+    def _keep(self, key: _Key, loaded: LoadedFile) -> None:
+        with self._lock:
+            self._loading.pop(key, None)
+            self._cache[key] = loaded
+            while len(self._cache) > 1 and sum(one.bytes for one in self._cache.values()) > self._cache_bytes:
+                self._cache.popitem(last=False)
+
+    def close(self) -> None:
+        """Let go of what was loaded."""
+        with self._lock:
+            self._cache.clear()
+            self._files, self._ends = {}, {}

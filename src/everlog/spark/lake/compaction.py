@@ -1,0 +1,163 @@
+"""Compaction: rounds of plan, write and commit until the table has what the log has sealed; then merge and retain.
+
+A round that is killed, overtaken or run by two drivers at once leaves at most files that nothing refers to: the next
+one begins from what the table says.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from everlog.spark.arrow import OnDamage
+from everlog.spark.lake.datafile import total_rows
+from everlog.spark.lake.keeping import plan_retention
+from everlog.spark.lake.location import Location
+from everlog.spark.lake.merging import MergeTask, merge_files, plan_merges
+from everlog.spark.lake.parquet import Codec
+from everlog.spark.lake.planning import GROUP_BYTES, ROUND_BYTES, Round, plan_round
+from everlog.spark.lake.running import Runner
+from everlog.spark.lake.table import Lake, Overtaken, open_lake
+from everlog.spark.lake.writing import WriteTask, Written, write_slice
+from everlog.spark.snapshot import take_snapshot
+from everlog.store import LakeRecord, Lost, write_lake_record
+
+Announce = Callable[[str, int], None]  # what begins, and of how many tasks it is
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionOptions:
+    """How a store is compacted."""
+
+    codec: Codec = "zstd"
+    everything: bool = False  # the open segments too, as far as they are committed
+    on_damage: OnDamage = "fail"
+    merge: bool = False
+    retain_us: int | None = None
+    group_bytes: int = GROUP_BYTES
+    round_bytes: int = ROUND_BYTES
+
+
+@dataclass(slots=True)
+class CompactionSummary:
+    """What was done, added up."""
+
+    rows: int = 0
+    files: int = 0
+    bytes: int = 0
+    log_bytes: int = 0
+    rounds: int = 0
+    overtaken: int = 0
+    merged: int = 0
+    dropped: int = 0
+    seconds: float = 0.0
+    version: int | None = None
+    lost: list[Lost] = field(default_factory=list)
+    damage: list[str] = field(default_factory=list)
+
+    def add_round(self, plan: Round, written: list[Written], version: int) -> None:
+        """Count a round that was committed."""
+        files = [file for one in written for file in one.files]
+        self.rounds += 1
+        self.version = version
+        self.rows += total_rows(files)
+        self.files += len(files)
+        self.bytes += sum(file.bytes for file in files)
+        self.log_bytes += plan.bytes
+        self.lost += plan.lost
+        self.damage += [text for one in written for text in one.damage]
+
+
+class Compaction:
+    """Brings the table of one store up to its log. Not for two threads at once; two processes may."""
+
+    def __init__(
+        self,
+        data: str,
+        location: Location,
+        runner: Runner,
+        options: CompactionOptions | None = None,
+        announce: Announce | None = None,
+    ) -> None:
+        self._options = options if options is not None else CompactionOptions()
+        self._runner = runner
+        self._announce = announce if announce is not None else _quietly
+        snapshot = take_snapshot(data)
+        self._data = snapshot.path
+        self.shards = tuple(shard.shard for shard in snapshot.shards)
+        self.lake: Lake = open_lake(location, snapshot.identity)
+
+    def run(self, summary: CompactionSummary | None = None) -> CompactionSummary:
+        """Compact all that there is now; what was done is added to the summary."""
+        summary = summary if summary is not None else CompactionSummary()
+        began = time.monotonic()
+        while self.round(summary):
+            pass
+        if self._options.retain_us is not None:
+            self.retain(summary, time.time_ns() // 1000, self._options.retain_us)
+        if self._options.merge:
+            self.merge(summary)
+        self.write_record()
+        summary.seconds += time.monotonic() - began
+        return summary
+
+    def round(self, summary: CompactionSummary) -> bool:
+        """One commit, if there is something to commit; whether there may be more."""
+        options = self._options
+        snapshot = take_snapshot(self._data)
+        plan = plan_round(
+            snapshot,
+            self.lake.ends(self.shards),
+            everything=options.everything,
+            group_bytes=options.group_bytes,
+            round_bytes=options.round_bytes,
+        )
+        if not plan.groups:
+            return False
+        tasks = [WriteTask(group, self.lake.location, options.codec, options.on_damage) for group in plan.groups]
+        self._announce("compacting", len(tasks))
+        written = self._runner.run(write_slice, tasks)
+        try:
+            version = self.lake.append([file for one in written for file in one.files], plan.ranges)
+        except Overtaken:
+            summary.overtaken += 1
+            return True
+        self.write_record()
+        summary.add_round(plan, written, version)
+        return plan.more
+
+    def merge(self, summary: CompactionSummary) -> None:
+        """Put small files together, each group in a commit of its own."""
+        runs = plan_merges(self.lake.files())
+        tasks = [MergeTask(run, self.lake.location, self._data, self._options.codec) for run in runs]
+        self._announce("merging", len(tasks))
+        made = self._runner.run(merge_files, tasks)
+        for run, file in zip(runs, made, strict=True):
+            try:
+                summary.version = self.lake.rewrite(run, [file], "merge")
+                summary.merged += len(run)
+            except Overtaken:
+                summary.overtaken += 1
+
+    def retain(self, summary: CompactionSummary, now_us: int, retain_us: int) -> None:
+        """Drop the files of days that are over for longer than that."""
+        for _ in range(3):
+            old = plan_retention(self.lake.files(), now_us, retain_us)
+            if not old:
+                return
+            try:
+                summary.version = self.lake.drop(old, "retention")
+                summary.dropped += len(old)
+                return
+            except Overtaken:
+                summary.overtaken += 1
+
+    def write_record(self) -> None:
+        """Say in the data directory how far the table goes."""
+        ends = {shard: end for shard, end in self.lake.ends(self.shards).items() if end is not None}
+        location = self.lake.location
+        record = LakeRecord(table=location.uri, store=self.lake.store, ends=ends, options=location.named_options())
+        write_lake_record(self._data, record)
+
+
+def _quietly(what: str, tasks: int) -> None:
+    pass

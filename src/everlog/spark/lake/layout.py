@@ -1,0 +1,69 @@
+"""What the table looks like: its columns, its partitions, the names of its files and of its transactions.
+
+The table belongs to one store. A file holds rows of one shard and one day whose offsets no other file's lie between.
+Files are never changed; a name is used once.
+"""
+
+from datetime import UTC, date, datetime, timedelta
+
+import pyarrow as pa
+
+from everlog.spark.schema import SCHEMA
+
+PARTITION = "day"
+FILE_SCHEMA = SCHEMA  # a partition's value stands in the log of the table, not in the files
+TABLE_SCHEMA = SCHEMA.append(pa.field(PARTITION, pa.date32(), nullable=False))
+
+# Properties of the table. A rewrite must replace files: readers that know nothing of deletion vectors stay right.
+STORE_PROPERTY = "everlog.store"
+FORMAT_PROPERTY = "everlog.format"
+FORMAT = "1"
+PROPERTIES = {
+    FORMAT_PROPERTY: FORMAT,
+    "delta.enableDeletionVectors": "false",
+    "delta.dataSkippingStatsColumns": "shard,offset,timestamp,topic,qos",
+    "delta.checkpointInterval": "20",
+}
+
+DAY_US = 86_400_000_000
+_EPOCH = date(1970, 1, 1)
+
+
+def shard_transaction(store: str, shard: int) -> str:
+    """The transaction whose version is the end of a shard in the table: the first offset that is not in it."""
+    return f"everlog/{store}/{shard}"
+
+
+def rewrite_transaction(store: str) -> str:
+    """The transaction that every commit carries which removes files; its version counts them.
+
+    All rewrites share it, as two commits that remove the same file do not conflict by themselves.
+    """
+    return f"everlog/{store}/rewrite"
+
+
+def data_path(day: str, shard: int, first_offset: int, token: str) -> str:
+    """Where a file lies in the table; the token is new for every attempt to write it."""
+    return f"{PARTITION}={day}/shard-{shard}-{first_offset:020d}-{token}.parquet"
+
+
+def day_number(time_us: int) -> int:
+    """The day of a time, in days since 1970."""
+    return time_us // DAY_US
+
+
+def day_text(number: int) -> str:
+    """A day as the table writes it."""
+    return (_EPOCH + timedelta(days=number)).isoformat()
+
+
+def time_text(time_us: int) -> str:
+    """A time as the table's statistics have it."""
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time_us)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def time_us_of(moment: datetime) -> int:
+    """Microseconds since 1970, exactly."""
+    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds

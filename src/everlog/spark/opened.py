@@ -1,0 +1,51 @@
+"""Stores that this process has open for reading, so that the tasks that a worker runs one after the other share them.
+
+A store is opened again when its directory holds another one. Not for two threads at once; a worker has one.
+"""
+
+import os
+from collections import OrderedDict
+
+from everlog.base import Unavailable
+from everlog.store import LogStore
+
+KEPT_STORES = 4  # beyond it the least recently used is closed
+
+_opened: "OrderedDict[str, tuple[tuple[int, int, int], LogStore]]" = OrderedDict()
+
+
+def open_store(path: str, shard: int, at_least: int) -> LogStore:
+    """The store in a data directory, in which a shard is committed at least up to an offset."""
+    about = _about(path)
+    held = _opened.get(path)
+    if held is not None and held[0] != about:
+        _opened.pop(path)[1].close()
+        held = None
+    if held is None:
+        held = _opened[path] = (about, LogStore.open(path, writable=False))
+        while len(_opened) > KEPT_STORES:
+            _opened.popitem(last=False)[1][1].close()
+    _opened.move_to_end(path)
+    store = held[1]
+    if shard >= len(store.shards):
+        raise Unavailable(f"{path} has no shard {shard}")
+    if store.shards[shard].committed < at_least:
+        store.refresh()
+    return store
+
+
+def close_stores() -> None:
+    """Let go of everything, as a test does that removes the directory."""
+    while _opened:
+        _opened.popitem()[1][1].close()
+
+
+def _about(path: str) -> tuple[int, int, int]:
+    """What tells a store from another one in its place."""
+    try:
+        found = os.stat(f"{path}/store")
+    except FileNotFoundError:
+        raise Unavailable(
+            f"{path} holds no store any more", hint="every worker must see the data directory at the same path"
+        ) from None
+    return found.st_dev, found.st_ino, found.st_mtime_ns

@@ -1,0 +1,133 @@
+"""What a payload column is made of: bytes as they are, text, JSON of a declared type, or what a decoder makes of them.
+
+A value that is not what it was said to be becomes null (JSON) or has the bytes that are no text replaced; it never
+ends the reading of the others.
+"""
+
+import importlib
+import secrets
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import json as pa_json
+
+from everlog.base import UsageError
+
+FEW = 8  # rows that are parsed one by one when they do not parse together
+
+Decode = Callable[[pa.Array, pa.Array | None], pa.Array]  # of payloads and their topics
+
+
+def needs_topics(mode: str) -> bool:
+    """Whether the payloads are decoded by a function, which is given the topics too."""
+    return mode not in ("binary", "string", "json")
+
+
+def decoder(mode: str, kind: pa.DataType) -> Decode:
+    """How payloads become values of a type."""
+    if mode == "binary":
+        return lambda payloads, topics: payloads
+    if mode == "string":
+        return lambda payloads, topics: to_text(payloads)
+    if mode == "json":
+        return lambda payloads, topics: from_json(payloads, kind)
+    return _checked(load_function(mode), mode, kind)
+
+
+def spark_type(mode: str, payload_schema: str) -> str:
+    """The type of the payload column in Spark's DDL."""
+    if mode == "binary":
+        return "BINARY NOT NULL"
+    if mode == "string":
+        return "STRING NOT NULL"
+    starts = payload_schema.upper().lstrip()
+    is_type = starts.startswith(("STRUCT<", "ARRAY<", "MAP<", "DECIMAL(")) or " " not in payload_schema.strip()
+    return payload_schema if is_type else f"STRUCT<{payload_schema}>"
+
+
+def load_function(name: str) -> Callable[[pa.Array, pa.Array], pa.Array]:
+    """The function that `module:function` names."""
+    module, colon, function = name.partition(":")
+    if not colon or not module or not function:
+        raise UsageError(
+            f"payload is binary, string, json or module:function, not {name!r}",
+            hint="a decoder is named as in mycompany.decoders:decode_reading",
+        )
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"the decoder {name} can't be loaded: {error}", hint="workers must find it too") from error
+    if not callable(found):
+        raise UsageError(f"the decoder {name} is no function")
+    return found  # type: ignore[no-any-return]
+
+
+def _checked(function: Callable[[pa.Array, pa.Array], pa.Array], name: str, kind: pa.DataType) -> Decode:
+    """A decoder whose results have the declared type and number; Spark checks no batch but the first."""
+
+    def decode(payloads: pa.Array, topics: pa.Array | None) -> pa.Array:
+        found = function(payloads, topics)
+        if not isinstance(found, pa.Array) or len(found) != len(payloads):
+            raise UsageError(f"the decoder {name} must return an Arrow array with a value for each payload")
+        return found if found.type == kind else found.cast(kind)
+
+    return decode
+
+
+def to_text(payloads: pa.Array) -> pa.Array:
+    """Payloads as text; bytes that are no UTF-8 are replaced by U+FFFD."""
+    try:
+        return payloads.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([value.as_py().decode(errors="replace") for value in payloads], pa.string())
+
+
+def from_json(payloads: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Payloads as values of a type; null where one is no JSON of it."""
+    found = _parse(payloads, kind)
+    if found is not None:
+        return found
+    if len(payloads) == 1:
+        return pa.nulls(1, kind)
+    middle = len(payloads) // 2 if len(payloads) > FEW else 1
+    return pa.concat_arrays([from_json(payloads[:middle], kind), from_json(payloads[middle:], kind)])
+
+
+def _parse(payloads: pa.Array, kind: pa.DataType) -> pa.Array | None:
+    """All of them at once; None unless each is one JSON value of the type."""
+    count = len(payloads)
+    if count == 0:
+        return pa.array([], kind)
+    key = "k" + secrets.token_hex(8)  # no payload knows it, so none can pass for several
+    starts = pc.binary_join_element_wise(f'{{"{key}":', pa.array(range(count)).cast(pa.string()), ',"v":', "")
+    lines = pc.binary_join_element_wise(starts.cast(pa.binary()), payloads, b"}\n", b"")
+    options = pa_json.ParseOptions(
+        explicit_schema=pa.schema([(key, pa.int64()), ("v", kind)]),
+        newlines_in_values=True,
+        unexpected_field_behavior="ignore",
+    )
+    data = pa.py_buffer(b"".join(_value_bytes(lines)))
+    try:
+        table = pa_json.read_json(
+            pa.BufferReader(data),
+            pa_json.ReadOptions(use_threads=False, block_size=max(data.size + 1, 1 << 10)),
+            options,
+        )
+    except pa.ArrowInvalid:
+        return None
+    if table.num_rows != count or table.column(key).to_pylist() != list(range(count)):
+        return None
+    return table.column("v").combine_chunks()
+
+
+def _at_once(size: int) -> pa_json.ReadOptions:
+    return pa_json.ReadOptions(use_threads=False, block_size=max(size + 1, 1 << 10))
+
+
+def _value_bytes(values: pa.Array) -> list[bytes]:
+    """The bytes of a column's values, which stand one behind the other."""
+    _, ends, data = values.buffers()
+    bounds = memoryview(ends).cast("i")
+    first, last = bounds[values.offset], bounds[values.offset + len(values)]
+    return [memoryview(data)[first:last].tobytes()] if data is not None else []

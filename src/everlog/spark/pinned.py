@@ -1,0 +1,114 @@
+"""A store pinned when a frame is loaded: the log, the lake table that goes before it, and which offsets are wanted.
+
+The log is looked at first: what it has dropped by then, the table has. Where the table has a record, it is read from
+there; the log is read before and behind.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from everlog.base import UsageError
+from everlog.spark.options import SourceOptions
+from everlog.spark.snapshot import Slice, Snapshot, plan, snapshot_of
+from everlog.store import LogStore, locate, parse_begin, read_lake_record
+
+if TYPE_CHECKING:
+    from everlog.spark.cold import ColdSnapshot, TableSlice
+
+Ranges = dict[int, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """What a frame is made of: for each wanted shard its offsets from one to before another."""
+
+    snapshot: Snapshot
+    cold: "ColdSnapshot | None"
+    ranges: Ranges
+
+    def slices(self, tasks: int) -> "list[Slice | TableSlice]":
+        """Slices that cover it, each record in one of them."""
+        if self.cold is None:
+            return [*plan(self.snapshot, ranges=self.ranges, tasks=tasks)]
+        from everlog.spark.cold import plan_cold
+
+        before: Ranges = {}
+        within: Ranges = {}
+        behind: Ranges = {}
+        for shard, (first, last) in self.ranges.items():
+            start, end = self.cold.starts[shard], self.cold.ends[shard]
+            before[shard] = (first, max(first, min(last, start)))
+            within[shard] = (max(first, start), min(last, end))
+            behind[shard] = (min(max(first, end), last), last)
+        hot = [plan(self.snapshot, ranges=self._in_log(ranges), tasks=tasks) for ranges in (before, behind)]
+        return [*hot[0], *plan_cold(self.cold, within), *hot[1]]
+
+    def _in_log(self, ranges: Ranges) -> Ranges:
+        """Offsets that the log may have; a log that was put back from a copy may end before its table."""
+        ends = {shard.shard: shard.end for shard in self.snapshot.shards}
+        return {shard: (min(first, ends[shard]), min(last, ends[shard])) for shard, (first, last) in ranges.items()}
+
+
+def pin(options: SourceOptions, now_us: int) -> Pinned:
+    """Look a store up, once for a frame."""
+    path = os.path.abspath(options.path)
+    store = LogStore.open(path, writable=False)
+    try:
+        snapshot = snapshot_of(store, path)
+        cold = None if options.tier == "log" else _cold(snapshot)
+        starts, ends = _bounds(snapshot, cold, options.tier)
+
+        def at(time_us: int) -> tuple[int, ...]:
+            return _positions_at(store, cold, time_us)
+
+        first = locate(parse_begin(options.begin, now_us), starts, ends, at)
+        # a shard that a position does not name is read to its end
+        last = locate(parse_begin(options.end, now_us), ends, ends, at)
+    finally:
+        store.close()
+    wanted = options.shards if options.shards is not None else range(len(ends))
+    unknown = [shard for shard in wanted if not 0 <= shard < len(ends)]
+    if unknown:
+        raise UsageError(f"there is no shard {unknown[0]}", hint=f"the shards are 0 to {len(ends) - 1}")
+    ranges = {shard: (max(first[shard], starts[shard]), last[shard]) for shard in wanted}
+    return Pinned(snapshot, cold, {shard: (low, max(low, high)) for shard, (low, high) in ranges.items()})
+
+
+def _cold(snapshot: Snapshot) -> "ColdSnapshot | None":
+    """The table of the store, if it has one."""
+    record = read_lake_record(snapshot.path)
+    if record is None:
+        return None
+    from everlog.spark.cold import take_cold_snapshot
+
+    return take_cold_snapshot(record, snapshot.identity, len(snapshot.shards))
+
+
+def _bounds(snapshot: Snapshot, cold: "ColdSnapshot | None", tier: str) -> tuple[Sequence[int], Sequence[int]]:
+    """Where each shard begins and ends."""
+    starts = [shard.start for shard in snapshot.shards]
+    ends = [shard.end for shard in snapshot.shards]
+    if cold is None:
+        if tier == "table":
+            raise UsageError(f"{snapshot.path} has no table", hint="make one with: everlog spark compact DATA")
+        return starts, ends
+    if tier == "table":
+        return cold.starts, cold.ends
+    known = [start if start < end else low for start, end, low in zip(cold.starts, cold.ends, starts, strict=True)]
+    first = [min(pair) for pair in zip(known, starts, strict=True)]
+    return first, [max(pair) for pair in zip(cold.ends, ends, strict=True)]
+
+
+def _positions_at(store: LogStore, cold: "ColdSnapshot | None", time_us: int) -> tuple[int, ...]:
+    """In each shard the first record that is not older than a time, wherever it is."""
+    hot = store.positions_at(time_us)
+    if cold is None:
+        return hot
+    found = []
+    for shard, offset in enumerate(hot):
+        early = offset < cold.starts[shard] or cold.starts[shard] == cold.ends[shard]
+        at = offset if early else cold.position_at(shard, time_us)
+        found.append(at if at < cold.ends[shard] or early else max(offset, cold.ends[shard]))
+    return tuple(found)

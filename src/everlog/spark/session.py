@@ -1,0 +1,70 @@
+"""A Spark session set up for the log: on this machine unless another master is named, and out of the way.
+
+Python workers talk to Spark by a Unix socket (by TCP each task would wait 40 ms), times are UTC, the driver listens on
+loopback only, workers run this very Python.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from everlog.base import UsageError
+from everlog.spark.java import find_java, java_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ARROW_ROWS = 32_768
+
+_SETTINGS = {
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": str(ARROW_ROWS),
+    "spark.sql.session.timeZone": "UTC",
+    "spark.driver.extraJavaOptions": "-Duser.timezone=UTC",
+    "spark.executor.extraJavaOptions": "-Duser.timezone=UTC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "8",
+}
+_LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+
+def session_settings(master: str, driver_memory: str) -> dict[str, str]:
+    """The settings of a session; a master on another machine must be able to reach the driver, so no loopback then."""
+    is_local = master.startswith("local") or "//127.0.0.1:" in master or "//localhost:" in master
+    return {**_SETTINGS, **(_LOOPBACK if is_local else {}), "spark.driver.memory": driver_memory}
+
+
+def prepare_environment() -> None:
+    """Set what Spark reads from the environment, where nobody has set it."""
+    if "JAVA_HOME" not in os.environ:
+        os.environ["JAVA_HOME"] = java_home(find_java())
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+
+
+def spark_session(
+    app_name: str = "everlog",
+    *,
+    master: str = "local[*]",
+    driver_memory: str = "1g",
+    settings: Mapping[str, str] | None = None,
+    log_level: str = "ERROR",
+) -> "SparkSession":
+    """The session of this process, begun if there is none; `settings` are Spark's own and win over these."""
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise UsageError(f"Spark is not installed ({error})", hint="pip install 'everlog[spark]'") from error
+    prepare_environment()
+    is_local = master.startswith("local")
+    if is_local:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = SparkSession.builder.appName(app_name).master(master)
+    for name, value in {**session_settings(master, driver_memory), **(settings or {})}.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel(log_level)
+    return session

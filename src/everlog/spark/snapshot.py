@@ -1,0 +1,188 @@
+"""A store pinned at one moment, and the slices of it that tasks read.
+
+A snapshot is taken from the files alone, with no broker running or beside one: no lock is taken. It never changes;
+what it names is there to be read until retention removes it. A segment that is merged meanwhile keeps its offsets.
+"""
+
+import os
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Protocol, TypeVar
+
+from everlog.base import StorageError, UsageError
+from everlog.store import LogStore
+
+Piece = TypeVar("Piece", bound="Sized")
+
+TASKS_A_CORE = 3
+SMALLEST_BYTES = 4 << 20  # a slice below this costs more to start than to read
+LARGEST_BYTES = 256 << 20  # a slice above this is lost for too long when its task fails
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFile:
+    """A segment as it was when the snapshot was taken: offsets from `base_offset` to before `end_offset`."""
+
+    path: str
+    base_offset: int
+    end_offset: int
+    first_time: int  # microseconds since 1970
+    last_time: int
+    bytes: int
+    sealed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSnapshot:
+    """A shard from its first retained offset to its committed end."""
+
+    shard: int
+    identity: str
+    start: int
+    end: int
+    segments: tuple[SegmentFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A store: its directory, who it is wherever it is moved to, and its shards."""
+
+    path: str
+    identity: str
+    shards: tuple[ShardSnapshot, ...]
+
+    @property
+    def records(self) -> int:
+        """How many offsets it covers; fewer records where offsets were skipped or lost."""
+        return sum(shard.end - shard.start for shard in self.shards)
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Offsets of one shard for one task to read, and the segments that hold them."""
+
+    path: str
+    shard: int
+    identity: str
+    start: int
+    stop: int
+    bytes: int
+    segments: tuple[SegmentFile, ...]
+
+
+def take_snapshot(path: str) -> Snapshot:
+    """The store in a data directory as it is committed now."""
+    path = os.path.abspath(path)
+    store = LogStore.open(path, writable=False)
+    try:
+        return snapshot_of(store, path)
+    finally:
+        store.close()
+
+
+def snapshot_of(store: LogStore, path: str) -> Snapshot:
+    """So of a store that is open."""
+    shards = []
+    for number, log in enumerate(store.shards):
+        committed = log.committed
+        files = []
+        for view in log.segments():
+            end = min(view.end_offset, committed)
+            if end > view.base_offset:
+                name = f"{path}/shard-{number}/{view.base_offset:020d}.log"
+                times = (view.first_time, view.last_time)
+                files.append(SegmentFile(name, view.base_offset, end, *times, view.bytes, view.sealed))
+        start = files[0].base_offset if files else committed
+        shards.append(ShardSnapshot(number, log.identity, start, committed, tuple(files)))
+    return Snapshot(path, store.identity, tuple(shards))
+
+
+def plan(
+    snapshot: Snapshot,
+    *,
+    ranges: Mapping[int, tuple[int, int]] | None = None,
+    tasks: int | None = None,
+    sealed_only: bool = False,
+) -> list[Slice]:
+    """Slices that cover a snapshot, or for each shard named in `ranges` its offsets from one to before another.
+
+    Their size makes about as many as `tasks`, three for each core by default. The segment that is still written to is
+    never split, as each part would have to walk it from its beginning.
+    """
+    parts = [part for shard in snapshot.shards for part in _parts(snapshot, shard, ranges, sealed_only)]
+    target = target_bytes(parts, tasks or TASKS_A_CORE * (os.cpu_count() or 1))
+    return [piece for part in parts for piece in _split(part, target)]
+
+
+class Sized(Protocol):
+    """A slice of whatever kind."""
+
+    @property
+    def bytes(self) -> int:
+        """How much there is to read."""
+
+
+def target_bytes(parts: Iterable[Sized], tasks: int) -> int:
+    """How much a task should read, if there are to be about so many."""
+    total = sum(part.bytes for part in parts)
+    return min(LARGEST_BYTES, max(SMALLEST_BYTES, -(-total // tasks)))
+
+
+def pack(slices: Iterable[Piece], target_bytes: int = SMALLEST_BYTES) -> list[tuple[Piece, ...]]:
+    """Slices in groups, each for one task: small ones together until they have about so many bytes."""
+    groups: list[tuple[Piece, ...]] = []
+    group: list[Piece] = []
+    held = 0
+    for piece in slices:
+        if group and held + piece.bytes // 2 > target_bytes:
+            groups.append(tuple(group))
+            group, held = [], 0
+        group.append(piece)
+        held += piece.bytes
+    return [*groups, tuple(group)] if group else groups
+
+
+def _parts(
+    snapshot: Snapshot, shard: ShardSnapshot, ranges: Mapping[int, tuple[int, int]] | None, sealed_only: bool
+) -> list[Slice]:
+    """One slice for each segment that holds wanted offsets."""
+    if ranges is not None and shard.shard not in ranges:
+        return []
+    first, last = ranges[shard.shard] if ranges is not None else (shard.start, shard.end)
+    if first < 0 or last > shard.end:
+        raise UsageError(f"shard {shard.shard} has no offsets {first} to {last}; it ends at {shard.end}")
+    parts = []
+    for segment in shard.segments:
+        start, stop = max(first, segment.base_offset), min(last, segment.end_offset)
+        if start < stop and (segment.sealed or not sealed_only):
+            share = (stop - start) / (segment.end_offset - segment.base_offset)
+            size = max(1, int(segment.bytes * share))
+            parts.append(Slice(snapshot.path, shard.shard, shard.identity, start, stop, size, (segment,)))
+    return parts
+
+
+def _split(part: Slice, target: int) -> list[Slice]:
+    """A slice of one segment as several of about equal size."""
+    several = min(-(-part.bytes // target), part.stop - part.start) if part.segments[-1].sealed else 1
+    if several <= 1:
+        return [part]
+    edges = [part.start + (part.stop - part.start) * n // several for n in range(several + 1)]
+    size = max(1, part.bytes // several)
+    return [replace(part, start=start, stop=stop, bytes=size) for start, stop in pairwise(edges)]
+
+
+def segment_at(segments: Sequence[SegmentFile], offset: int) -> SegmentFile | None:
+    """The segment that holds an offset."""
+    k = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
+    return segments[k] if k >= 0 and offset < segments[k].end_offset else None
+
+
+def check_identity(piece: Slice, found: str) -> None:
+    """Refuse to read another store than the one that was planned."""
+    if piece.identity != found:
+        raise StorageError(
+            f"shard {piece.shard} in {piece.path} is another one than when the frame was loaded",
+            hint="load the frame again",
+        )

@@ -1,0 +1,129 @@
+"""The data source that `spark.read.format("everlog")` finds, and its batch reader.
+
+The store is pinned when a frame is loaded. Filters of a query are not pushed down, as pyspark 4.3 mixes up those of two
+scans of one frame: the options say what to read.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from everlog.base import UsageError
+from everlog.spark.arrow import ReadReport, read_slice
+from everlog.spark.options import SourceOptions, local_path, read_options
+from everlog.spark.payload import decoder, needs_topics, spark_type
+from everlog.spark.pinned import Pinned, pin
+from everlog.spark.schema import check_columns, schema_of, spark_ddl
+from everlog.spark.snapshot import TASKS_A_CORE, Slice, pack, target_bytes
+
+if TYPE_CHECKING:
+    from everlog.spark.cold import TableSlice
+
+log = logging.getLogger(__name__)
+
+
+class EverlogSource(DataSource):
+    """One load of the log as a table."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self.options = dict(options)
+        self._pinned: Pinned | None = None
+        path = self.options.get("path")
+        if path and os.path.exists(f"{local_path(path)}/store") and self._is_batch():
+            self._pinned = pin(read_options(self.options), _now_us())
+
+    def _is_batch(self) -> bool:
+        """Whether all options are those of a batch read; a stream or a sink has others and pins nothing."""
+        try:
+            read_options(self.options)
+        except UsageError:
+            return False
+        return True
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return "everlog"
+
+    def schema(self) -> str:
+        """The columns, as the options choose them."""
+        options = read_options(self.options)
+        if self._pinned is None:
+            self._pinned = pin(options, _now_us())
+        return spark_ddl(options.columns, payload=spark_type(options.payload, options.payload_schema))
+
+    def reader(self, schema: StructType) -> "EverlogReader":
+        """A reader of what was pinned."""
+        options = read_options(self.options)
+        return EverlogReader(options, self._pinned or pin(options, _now_us()), schema)
+
+
+@dataclass
+class LogPartition(InputPartition):
+    """What one task reads."""
+
+    slices: "tuple[Slice | TableSlice, ...]"
+
+
+class EverlogReader(DataSourceReader):
+    """Plans and reads a pinned store."""
+
+    def __init__(self, options: SourceOptions, pinned: Pinned, schema: StructType) -> None:
+        self.options = options
+        self.pinned = pinned
+        self.columns = check_columns(schema.names)
+        self.schema = to_arrow_schema(schema, timezone="UTC")
+        for field, own in zip(self.schema, schema_of(self.columns), strict=True):
+            if field.name != "payload" and field.type != own.type:
+                raise UsageError(f"the column {field.name} is {own.type}, not {field.type}")
+
+    def partitions(self) -> list[InputPartition]:
+        """About as many as were asked for, of about equal size."""
+        tasks = self.options.tasks or TASKS_A_CORE * (os.cpu_count() or 1)
+        slices = self.pinned.slices(tasks)
+        return [LogPartition(group) for group in pack(slices, target_bytes(slices, tasks))]
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """The rows of a partition; an empty plan arrives as a partition without slices."""
+        if not isinstance(partition, LogPartition):
+            return
+        report = ReadReport()
+        columns = self.columns
+        if "payload" in columns and needs_topics(self.options.payload) and "topic" not in columns:
+            columns = (*columns, "topic")
+        for piece in partition.slices:
+            for batch in self._read(piece, columns, report):
+                yield self._shaped(batch)
+        if report.damage:
+            log.warning("%d records were left out as they are damaged, in %d places", report.lost, len(report.damage))
+
+    def _read(
+        self, piece: "Slice | TableSlice", columns: tuple[str, ...], report: ReadReport
+    ) -> Iterator[pa.RecordBatch]:
+        filters = self.options.filters
+        if isinstance(piece, Slice):
+            return read_slice(piece, columns, filters, on_damage=self.options.on_damage, report=report)
+        from everlog.spark.cold import read_table_slice
+
+        return read_table_slice(piece, columns, filters, report=report)
+
+    def _shaped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch as Spark was told that it would be."""
+        arrays = [batch.column(name) for name in self.columns]
+        if "payload" in self.columns and self.options.payload != "binary":
+            at = self.columns.index("payload")
+            topics = batch.column("topic") if needs_topics(self.options.payload) else None
+            arrays[at] = decoder(self.options.payload, self.schema.field("payload").type)(arrays[at], topics)
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000

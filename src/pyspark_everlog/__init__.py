@@ -1,0 +1,5 @@
+"""Spark looks for modules of this name and takes `DefaultSource`: so `spark.read.format("everlog")` needs no set-up."""
+
+from everlog.spark import EverlogSource as DefaultSource
+
+__all__ = ["DefaultSource"]

@@ -1,0 +1,141 @@
+"""The table in a bucket: a server in a process of its own, which keeps to conditional puts, or does not."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.spark.lakedata import cold_rows, fill, log_rows, messages
+
+from everlog.base import StorageError
+from everlog.spark import Compaction, CompactionOptions, InProcess, LakeStore, Location, check_bucket, locate, vacuum
+from everlog.store import read_lake_record
+
+BUCKET = "everlog-test"
+
+SERVER = """
+import sys
+from moto.s3.responses import S3Response
+from moto.server import ThreadedMotoServer
+
+if sys.argv[1] == "careless":
+    really = S3Response.put_object
+
+    def put_object(self):
+        self.headers = {name: value for name, value in self.headers.items() if name.lower() != "if-none-match"}
+        return really(self)
+
+    S3Response.put_object = put_object
+server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+server.start()
+host, port = server.get_host_and_port()
+print(f"http://{host}:{port}", flush=True)
+sys.stdin.read()
+server.stop()
+"""
+
+
+def serve(kind: str) -> Iterator[dict[str, str]]:
+    """The options that reach a server, which ends with its standard input."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVER, kind],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout is not None
+    options = {
+        "AWS_ENDPOINT_URL": process.stdout.readline().strip(),
+        "AWS_ACCESS_KEY_ID": "somebody",
+        "AWS_SECRET_ACCESS_KEY": "a-secret",
+        "AWS_REGION": "us-east-1",
+        "AWS_ALLOW_HTTP": "true",
+    }
+    make_bucket(options)
+    yield options
+    process.communicate("")
+
+
+def make_bucket(options: dict[str, str]) -> None:
+    from pyarrow import fs
+
+    from everlog.spark.lake.location import _arrow_options
+
+    fs.S3FileSystem(**_arrow_options(options), allow_bucket_creation=True).create_dir(BUCKET)
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[dict[str, str]]:
+    yield from serve("careful")
+
+
+@pytest.fixture(scope="module")
+def careless_bucket() -> Iterator[dict[str, str]]:
+    yield from serve("careless")
+
+
+def place(options: dict[str, str], name: str) -> Location:
+    return locate(f"s3://{BUCKET}/{name}", options)
+
+
+def test_a_table_in_a_bucket_holds_every_row_once(bucket: dict[str, str], tmp_path: Path) -> None:
+    fill(tmp_path, messages(2_000), shards=2)
+    where = place(bucket, "lake")
+    check_bucket(where)
+    made = Compaction(str(tmp_path), where, InProcess(), CompactionOptions(group_bytes=60_000))
+    assert made.run().rows > 1_000
+    assert made.run().rows == 0
+    cold = LakeStore(where)
+    for shard in (0, 1):
+        assert cold_rows(cold, shard) == log_rows(tmp_path, shard, cold.end(shard))
+
+
+def test_the_record_names_the_options_and_none_of_their_values(bucket: dict[str, str], tmp_path: Path) -> None:
+    fill(tmp_path, messages(500))
+    Compaction(str(tmp_path), place(bucket, "named"), InProcess()).run()
+    text = (tmp_path / "lake.json").read_text()
+    assert "AWS_SECRET_ACCESS_KEY" in text
+    assert "a-secret" not in text
+    record = read_lake_record(str(tmp_path))
+    assert record is not None
+    cold = LakeStore.of_record(record, bucket)
+    assert cold_rows(cold, 0) == log_rows(tmp_path, 0, cold.end(0))
+
+
+def test_merging_and_vacuum_work_in_a_bucket(bucket: dict[str, str], tmp_path: Path) -> None:
+    fill(tmp_path, messages(2_000))
+    where = place(bucket, "merged")
+    Compaction(str(tmp_path), where, InProcess(), CompactionOptions(group_bytes=20_000)).run()
+    made = Compaction(str(tmp_path), where, InProcess(), CompactionOptions(merge=True))
+    assert made.run().merged > 1
+    assert len(vacuum(made.lake, 0, force=True)) > 1
+    cold = LakeStore(where)
+    assert cold_rows(cold, 0) == log_rows(tmp_path, 0, cold.end(0))
+
+
+def test_a_bucket_that_ignores_conditions_is_refused(careless_bucket: dict[str, str]) -> None:
+    with pytest.raises(StorageError, match="conditional puts"):
+        check_bucket(place(careless_bucket, "lake"))
+
+
+def test_a_bucket_that_is_not_there_is_an_understandable_error(bucket: dict[str, str]) -> None:
+    with pytest.raises(StorageError, match="can't be written to"):
+        check_bucket(locate("s3://no-such-bucket/lake", bucket))
+
+
+def test_the_probe_leaves_nothing_behind(bucket: dict[str, str]) -> None:
+    where = place(bucket, "probed")
+    check_bucket(where)
+    filesystem, root = where.filesystem()
+    from pyarrow import fs
+
+    found = filesystem.get_file_info(fs.FileSelector(root, recursive=True, allow_not_found=True))
+    assert [info.path for info in found if info.is_file] == []
+
+
+def test_a_directory_needs_no_probe(tmp_path: Path) -> None:
+    check_bucket(locate(str(tmp_path)))
+    assert os.listdir(tmp_path) == []
