@@ -11,6 +11,7 @@ class MemoryShard:
     """One shard; with `manual` nothing is committed before `commit_now`."""
 
     def __init__(self, manual: bool = False) -> None:
+        self.start = 0
         self.end = 0
         self.committed = 0
         self.manual = manual
@@ -52,6 +53,11 @@ class MemoryShard:
     def read(self, offset: int, max_bytes: int) -> list[Records]:
         return [records for records in self.batches if records.end_offset > offset]
 
+    def drop(self, count: int) -> None:
+        """Retention removes the first batches."""
+        del self.batches[:count]
+        self.start = self.batches[0].base_offset if self.batches else self.committed
+
 
 class MemoryLog:
     """Some shards; a topic's shard is its length's."""
@@ -63,6 +69,12 @@ class MemoryLog:
 
     def reader(self, filters: Iterable[Filter] | None) -> "MemoryReader":
         return MemoryReader(self)
+
+    def positions_at(self, time_us: int) -> tuple[int, ...]:
+        return tuple(
+            next((row[0] for records in shard.batches for row in records.rows() if row[1] >= time_us), shard.committed)
+            for shard in self.shards
+        )
 
     def shard_of(self, topic: bytes) -> int:
         return len(topic) % len(self.shards)
@@ -88,10 +100,16 @@ class MemoryReader:
 
     def read_shard(self, shard: int, offset: int, max_records: int, max_bytes: int) -> ReadResult:
         found = []
+        start = self._log.shards[shard].start
+        gone = (Lost(shard, offset, start),) if offset < start else ()
+        offset = max(offset, start)
         for records in self._log.shards[shard].read(offset, max_bytes):
             first = max(0, offset - records.base_offset)
             found.append(Found(shard, records, None, first, records.count))
             offset = records.end_offset
         end = self._log.shards[shard].committed
         lost = (Lost(shard, offset, end),) if offset < end else ()
-        return ReadResult(found, (end,), True, lost)
+        return ReadResult(found, (end,), True, gone + lost)
+
+    def release(self) -> None:
+        """Nothing is kept between steps."""

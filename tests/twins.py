@@ -18,7 +18,24 @@ from everlog.mqtt import Publish, encode
 _HOMES = {
     "everlog.base.interning": ("TopicTable",),
     "everlog.base.columns": ("AckRun", "MessageColumns", "PublishRun"),
+    "everlog.base.assembling": ("assemble",),
     "everlog.base.records": ("Layout", "RecordBuilder", "Records"),
+    "everlog.base.tabular": (
+        "count_rows",
+        "expiry_column",
+        "filled_values",
+        "flag_columns",
+        "has_properties",
+        "offset_column",
+        "payload_column",
+        "property_column",
+        "take_lists",
+        "take_texts",
+        "text_property_column",
+        "time_column",
+        "topic_column",
+        "user_property_columns",
+    ),
     "everlog.mqtt.inbound": ("Decoder",),
     "everlog.mqtt.outbound": ("PublishWriter", "write_acks", "write_answers"),
     "everlog.sessions.window": ("Window",),
@@ -42,9 +59,24 @@ class Twin:
     AckRun: Any
     MessageColumns: Any
     PublishRun: Any
+    assemble: Any
     Layout: Any
     RecordBuilder: Any
     Records: Any
+    count_rows: Any
+    expiry_column: Any
+    filled_values: Any
+    flag_columns: Any
+    has_properties: Any
+    offset_column: Any
+    payload_column: Any
+    property_column: Any
+    take_lists: Any
+    take_texts: Any
+    text_property_column: Any
+    time_column: Any
+    topic_column: Any
+    user_property_columns: Any
     Decoder: Any
     PublishWriter: Any
     write_acks: Any

@@ -52,6 +52,12 @@ class Catalog:
         """The segments in order."""
         return self._segments
 
+    def known_salt(self) -> int:
+        """The shard's salt; where the mark does not tell it, a segment does."""
+        if self.salt or not self._segments:
+            return self.salt
+        return self.contents(self._segments[0]).header.salt
+
     def replace(self, segments: list[Segment] | tuple[Segment, ...]) -> None:
         """Another set of segments, in order."""
         self._bases = tuple(segment.base_offset for segment in segments)

@@ -4,6 +4,7 @@ It puts the parts together and owns the threads: one that commits, one that seal
 the caller drives both by `commit_step` and `seal_step`.
 """
 
+import hashlib
 import os
 import time
 from collections.abc import Callable
@@ -165,6 +166,11 @@ class ShardLog:
         if segments:
             return segments[0].base_offset
         return self._committer.written if self._committer is not None else self.committed
+
+    @property
+    def identity(self) -> str:
+        """A name that no other log has and that this one keeps wherever it is moved: made of the salt, not telling it."""
+        return hashlib.blake2b(self._catalog.known_salt().to_bytes(8, "little"), digest_size=8).hexdigest()
 
     @property
     def failure(self) -> StorageError | None:

@@ -13,6 +13,7 @@ from everlog import __version__, _kernels
 from everlog.broker import Broker, Metrics, Survey, Surveyor
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
+MOST_GROUPS = 100  # shared groups that are named
 
 # What each counter of `Metrics` means; those of ended sessions are part of a sum below.
 COUNTERS = {
@@ -20,18 +21,23 @@ COUNTERS = {
     "connects_refused": "CONNECTs refused.",
     "connects_limited": "Connections refused because of limits.connections or limits.connects_per_second.",
     "disconnects": "Connections that ended, of clients accepted or not.",
+    "vanished": "Clients gone without a DISCONNECT.",
     "protocol_errors": "Connections ended because the peer broke the protocol or a limit.",
     "auth_failures": "CONNECTs without a right user name and password.",
     "takeovers": "Connections ended because their client id connected again.",
     "keep_alive_timeouts": "Clients silent for longer than their keep alive.",
     "connect_timeouts": "Peers that sent no CONNECT within limits.connect_timeout_s.",
+    "tls_failures": "TLS handshakes that failed.",
     "duplicates": "QoS 2 messages that came again and were not taken twice.",
     "refused": "Messages refused: the ACL, or a topic of the broker's own.",
     "retained_refused": "Messages not retained because of limits.retained_messages or limits.retained_bytes.",
     "subscribes": "Subscriptions granted.",
     "subscribes_refused": "Subscriptions refused: the ACL or a limit.",
+    "replays": "Subscriptions that began in the past.",
     "over_quota": "Clients too slow for their QoS 1 and 2 messages (limits.queue_bytes).",
     "held_back": "Times that reading stopped because of limits.inflight_bytes.",
+    "unread_answers": "Times that reading stopped because a client does not read its answers (limits.output_bytes).",
+    "unfinished": "Clients cut off because packets that are not whole took too much (limits.unfinished_bytes).",
     "wills": "Wills published.",
     "table_resets": "Times that all topic names were forgotten because of limits.topics.",
 }
@@ -55,6 +61,7 @@ class BrokerCollector(Collector):
         yield from self._clients()
         yield from self._messages()
         yield from self._lag()
+        yield from self._groups()
         yield from self._log()
         yield from self._counters()
 
@@ -77,6 +84,7 @@ class BrokerCollector(Collector):
         yield _counter("messages_sent", "Messages sent to clients.", counted.sent)
         yield _counter("messages_dropped", "Messages dropped for slow clients (limits.queue_bytes).", counted.dropped)
         yield _counter("messages_expired", "Messages that expired before they were sent.", counted.expired)
+        yield _counter("messages_lost", "Offsets asked for that the log had no more.", router.pulling.lost)
         yield _counter("received_bytes", "Bytes of MQTT packets received.", metrics.bytes_in)
         yield _counter("sent_bytes", "Bytes of MQTT packets sent.", metrics.bytes_out)
         yield _gauge("inflight_messages", "Messages sent and not acknowledged.", counted.inflight)
@@ -93,6 +101,25 @@ class BrokerCollector(Collector):
         for lag, client_id in counted.most_behind:
             most.add_metric([client_id], lag)
         yield most
+
+    def _groups(self) -> Iterator[Metric]:
+        groups = self._broker.groups
+        states = groups.states()
+        yield _gauge("groups", "Shared groups.", len(states))
+        yield _gauge("groups_durable", "Shared groups that have a place of their own in the log.", len(groups))
+        yield _counter("group_redelivered", "Messages of groups dealt to a member again.", groups.redelivered)
+        yield _counter("group_ack_timeouts", "Messages taken from a member (groups.ack_timeout).", groups.timeouts)
+        yield _counter("group_lost", "Offsets that groups asked for and that the log had no more.", groups.lost)
+        most = sorted(states, key=lambda one: -one.lag)[:MOST_GROUPS]
+        for name, text, attribute in (
+            ("group_lag_messages", "Messages not done, and offsets not looked at.", "lag"),
+            ("group_inflight_messages", "Messages that members have and have not acknowledged.", "inflight"),
+            ("group_members", "Members connected.", "members"),
+        ):
+            family = GaugeMetricFamily(f"everlog_{name}", text, labels=["group", "filter"])
+            for one in most:
+                family.add_metric([one.name, one.filter], getattr(one, attribute))
+            yield family
 
     def _log(self) -> Iterator[Metric]:
         log: Any = self._broker.log

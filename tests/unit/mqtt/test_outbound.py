@@ -8,7 +8,7 @@ import pytest
 from tests.fuzz.plain import read_stream
 from tests.twins import batch_of
 
-from everlog.base import MessageColumns, RecordBuilder, Records, TopicTable, UsageError
+from everlog.base import MessageColumns, RecordBuilder, Records, TopicTable, UsageError, gather
 from everlog.mqtt import (
     Decoder,
     Packet,
@@ -401,3 +401,48 @@ def test_answers_are_those_of_the_run_alone() -> None:
     assert (len(write_answers(first)), len(write_answers(second))) == (4, 8)
     (silent,) = decoder.feed(encode(Publish("a", b""), 4))
     assert write_answers(silent) == b""
+
+
+# Position and time
+
+
+@pytest.mark.parametrize("shard", [0, 9, 10, 254])
+@pytest.mark.parametrize("base_offset", [0, 9, 99_999, (1 << 56) - 2])
+def test_position_and_time_are_user_properties_behind_the_messages_own(shard: int, base_offset: int) -> None:
+    times = [0, 1_700_000_000_123_456]  # a batch spans 71 minutes, so each is written on its own
+    for time_us, shown in zip(times, ("1970-01-01T00:00:00.000000Z", "2023-11-14T22:13:20.123456Z"), strict=True):
+        message = Publish("a", b"x", properties=Properties(user_properties=(("own", "1"),)))
+        records = batch_of([message, message], times_us=[time_us, time_us], base_offset=base_offset)
+        writer = PublishWriter(5, identifiers=identifiers(7), positions=True)
+        sent = write(records, writer, shard=shard)
+        assert [each.properties.user_properties for each in sent] == [
+            (("own", "1"), ("everlog-position", f"{shard}:{base_offset + k}"), ("everlog-time", shown)) for k in (0, 1)
+        ]
+        assert [each.properties.subscription_identifiers for each in sent] == [(7,), (7,)]
+
+
+def test_a_message_that_is_in_no_log_has_a_time_only() -> None:
+    records = batch_of([Publish("a", b"x")], times_us=[86_399_999_999])
+    (sent,) = write(records, PublishWriter(5, positions=True))
+    assert sent.properties.user_properties == (("everlog-time", "1970-01-01T23:59:59.999999Z"),)
+
+
+def test_a_311_subscriber_gets_no_positions() -> None:
+    records = batch_of([Publish("a", b"x")])
+    assert write(records, PublishWriter(4, positions=True), shard=0) == [Publish("a", b"x")]
+
+
+def test_position_and_time_count_for_the_packet_size() -> None:
+    records = batch_of([Publish("a", b"x")], base_offset=99)
+    whole = len(PublishWriter(5, positions=True).write(records, None, 0, 1, 0, 1, SECOND, shard=12))
+    fits = PublishWriter(5, max_packet_bytes=whole, positions=True)
+    assert len(write(records, fits, shard=12)) == 1
+    small = PublishWriter(5, max_packet_bytes=whole - 1, positions=True)
+    assert (write(records, small, shard=12), small.left_out) == ([], 1)
+
+
+def test_selected_rows_have_their_own_positions() -> None:
+    whole = batch_of([Publish("a", b"%d" % k) for k in range(5)], base_offset=1000)
+    records = gather([(whole, bytearray(rows(1, 4)))], True)
+    sent = write(records, PublishWriter(5, positions=True), shard=3)
+    assert [dict(each.properties.user_properties)["everlog-position"] for each in sent] == ["3:1001", "3:1004"]

@@ -2,6 +2,7 @@
 
 import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,9 @@ from everlog.sessions import (
     RELEASED,
     Changes,
     Cursor,
+    GroupCursor,
+    GroupRow,
+    Owed,
     Session,
     SessionRow,
     SqliteTables,
@@ -23,10 +27,12 @@ from everlog.sessions import (
     Subscribed,
     Window,
     cursor_of,
+    group_row,
     pack_session,
     packing,
     restored,
     settle,
+    settle_group,
     stored,
     unpack_session,
 )
@@ -46,6 +52,24 @@ def names(path: Path) -> list[str]:
     found = [one.row.client_id for one in tables.load().sessions]
     tables.close()
     return found
+
+
+def test_a_file_of_the_first_version_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    tables = SqliteTables(path)
+    tables.apply(Changes(rows=(SessionRow("anne"),), retained=(("t", b"1"),), routed=(5,), alive_us=9), durable=True)
+    tables.close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript("DROP TABLE shared_groups; PRAGMA user_version = 1;")
+    tables = SqliteTables(path)
+    found = tables.load()
+    assert [one.row.client_id for one in found.sessions] == ["anne"]
+    assert (list(found.retained), list(found.groups), found.routed) == ([("t", b"1")], [], (5,))
+    tables.apply(Changes(groups=(GroupRow("g", "t"),)), durable=True)
+    tables.close()
+    again = SqliteTables(path)
+    assert list(again.load().groups) == [GroupRow("g", "t")]
+    again.close()
 
 
 def test_another_version_is_refused(tmp_path: Path) -> None:
@@ -234,3 +258,39 @@ def test_acks_in_any_order_leave_the_rest_packed() -> None:
     window.restore([(number, 1, number) for number in range(1, 11)], 11)
     window.acked(AckRun(4, b"".join(number.to_bytes(2, "little") for number in (3, 9, 1)), bytes(3)))
     assert [entry[0] for entry in packing.unpack_inflight(window.packed())] == [2, 4, 5, 6, 7, 8, 10]
+
+
+def stored_group(positions: tuple[int, ...], *, served: bool, doubt: tuple[int, ...] = ()) -> GroupRow:
+    cursor = GroupCursor(100, ordered=True)
+    cursor.dealt("anne", [3, 1 << 56 | 9], 65_535, 0.0)
+    cursor.dealt("bert", [4], 7, 0.0, stays=True)
+    cursor.dealt("bert", [5], 8, 0.0)
+    cursor.left("bert")
+    return group_row("g", "t/#", cursor, positions, doubt, served)
+
+
+def test_a_group_owes_after_a_start_what_was_in_flight_but_not_what_stays_with_a_session() -> None:
+    row, owed = settle_group(stored_group((20, LIVE), served=True), (15, 16), (30, 31))
+    assert dict(owed) == {3: Owed("anne", 65_535, 1), 1 << 56 | 9: Owed("anne", 1, 1), 5: Owed("bert", 8, 1)}
+    assert packing.unpack_offsets(row.positions) == (20, 16)
+    assert packing.unpack_offsets(row.doubt) == (30, 31)
+    assert settle_group(row, (99, 99), (30, 31)) == (row, owed)
+
+
+def test_a_group_that_nobody_served_keeps_its_doubt() -> None:
+    row, _ = settle_group(stored_group((20, 21), served=False, doubt=(3, 0)), (15, 16), (30, 31))
+    assert packing.unpack_offsets(row.doubt) == (3, 0)
+
+
+def test_a_group_trusts_nothing_that_the_log_does_not_have() -> None:
+    row, owed = settle_group(stored_group((20, LIVE), served=False), (15,), (4,))
+    assert packing.unpack_offsets(row.positions) == (4,)
+    assert [position for position, _ in owed] == [3]
+
+
+@pytest.mark.parametrize(
+    "packed", [b"\x01", b"\x01\x00\x05\x00ab", b"\x01\x00\x01\x00a" + bytes(13), b"\x00\x00" + bytes(14)]
+)
+def test_what_a_group_owes_is_refused_when_it_is_no_such_thing(packed: bytes) -> None:
+    with pytest.raises(StorageError):
+        packing.unpack_owed(packed)
