@@ -1,10 +1,11 @@
 """A log in memory behind the broker's port, committed at once or when the test says so."""
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from everlog.base import MessageColumns, RecordBuilder, Records, StorageError, TopicTable
 from everlog.store import Found, Lost, ReadResult
-from everlog.topics import Filter
+from everlog.topics import Filter, matches
 
 
 class MemoryShard:
@@ -113,3 +114,33 @@ class MemoryReader:
 
     def release(self) -> None:
         """Nothing is kept between steps."""
+
+
+class StrictLog(MemoryLog):
+    """Its readers give what matches and nothing else, a few batches a step."""
+
+    def reader(self, filters: Iterable[Filter] | None) -> Any:
+        return StrictReader(self, tuple(filters or ()))
+
+
+class StrictReader:
+    """Reads no more than three batches at a time."""
+
+    def __init__(self, log: MemoryLog, filters: tuple[Filter, ...]) -> None:
+        self._log = log
+        self._filters = filters
+
+    def read_shard(self, shard: int, offset: int, max_records: int, max_bytes: int) -> ReadResult:
+        source = self._log.shards[shard]
+        lost = (Lost(shard, offset, source.start),) if offset < source.start else ()
+        found, end = [], source.committed
+        for records in source.read(offset, max_bytes)[:3]:
+            rows = [k for k, row in enumerate(records.rows()) if row[0] >= offset and self._wants(records, row[2])]
+            if rows:
+                column = bytearray(b"".join(row.to_bytes(4, "little") for row in rows))
+                found.append(Found(shard, records, column, 0, len(rows)))
+            end = records.end_offset
+        return ReadResult(found, (end,), False, lost)
+
+    def _wants(self, records: Records, topic: int) -> bool:
+        return any(matches(flt, records.table.name(topic).decode()) for flt in self._filters)

@@ -19,7 +19,8 @@ _HOMES = {
     "everlog.base.interning": ("TopicTable",),
     "everlog.base.columns": ("AckRun", "MessageColumns", "PublishRun"),
     "everlog.base.assembling": ("assemble",),
-    "everlog.base.records": ("Layout", "RecordBuilder", "Records"),
+    "everlog.base.records": ("Layout", "Records"),
+    "everlog.base.building": ("RecordBuilder",),
     "everlog.base.tabular": (
         "count_rows",
         "expiry_column",

@@ -4,7 +4,21 @@ import pytest
 from tests.conformance.clause import clauses
 
 from everlog.broker.limits import Limits
-from everlog.mqtt import Pingreq, Pingresp, Puback, Publish, Pubrec, Pubrel, Reason
+from everlog.broker.sharedgroups import GroupOptions
+from everlog.mqtt import (
+    NO_PROPERTIES,
+    Pingreq,
+    Pingresp,
+    Properties,
+    Puback,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Reason,
+    Suback,
+    Subscribe,
+    Subscription,
+)
 
 DURABLE = {"clean_start": False, "expiry": 1000}
 
@@ -214,3 +228,348 @@ def test_a_member_that_also_subscribes_by_itself_gets_both(stage):
     stage.connected("p").publish("t", "x", 1)
     assert sorted(client.message().properties.subscription_identifiers for _ in range(2)) == [(1,), (2,)]
     client.expect_nothing()
+
+
+# Durable groups
+
+
+def group_state(stage):
+    (state,) = stage.call(stage.broker.groups.states)
+    return state
+
+
+def publish(stage, *numbers, topic="t/a", qos=1):
+    publisher = stage.connected("p")
+    for number in numbers:
+        publisher.publish(topic, str(number), qos)
+    publisher.disconnect()
+
+
+def away(stage, client, name):
+    client.close()
+    stage.offline(name)
+
+
+@clauses("MQTT-4.8.2-1")
+def test_a_durable_group_without_connected_members_keeps_its_messages_and_gives_each_once(stage):
+    first, second = members(stage, 2, **DURABLE)
+    away(stage, first, "m0")
+    away(stage, second, "m1")
+    publish(stage, *range(20))
+    assert (group_state(stage).lag, group_state(stage).members) == (20, 0)
+    first, second = stage.connected("m0", **DURABLE), stage.connected("m1", **DURABLE)
+    other = stage.connected("clean")
+    other.subscribe("$share/g/t/#", qos=1)
+    got = [*drain(first), *drain(second), *drain(other)]
+    while len(got) < 20:
+        got += [*drain(first), *drain(second), *drain(other)]
+    assert sorted(got) == list(range(20))
+    stage.until(lambda: stage.broker.groups.states()[0].lag == 0)
+    for one in (first, second, other):
+        one.expect_nothing()
+
+
+def test_all_of_more_members_than_shards_get_work(stage):
+    group = members(stage, 16, **DURABLE)
+    publish(stage, *range(64))
+    got = [drain(one) for one in group]
+    assert [len(one) for one in got] == [4] * 16
+    assert sorted(number for one in got for number in one) == list(range(64))
+
+
+@clauses("MQTT-4.8.2-3")
+def test_a_lost_members_messages_of_a_durable_group_come_before_new_ones_in_order(stages):
+    stage = stages(limits=Limits(inflight_messages=4))
+    first, second = members(stage, 2, **DURABLE)
+    publish(stage, *range(12))
+    mine = [first.expect(Publish) for _ in range(4)]
+    done = mine.pop(2)
+    first.acknowledge(done)
+    mine.append(first.expect(Publish))
+    theirs = [second.expect(Publish) for _ in range(4)]
+    away(stage, first, "m0")
+    for one in theirs:
+        second.acknowledge(one)
+    rest = drain(second)
+    while len(rest) < 12 - 5:
+        rest += drain(second)
+    assert rest[:4] == [int(one.payload) for one in mine]
+    assert sorted([*rest, int(done.payload), *(int(one.payload) for one in theirs)]) == list(range(12))
+    second.expect_nothing()
+
+
+@clauses("MQTT-4.4.0-1 MQTT-3.3.1-1")
+def test_what_nobody_took_goes_to_the_same_member_again_with_dup_and_its_packet_id(stage):
+    (client,) = members(stage, 1, **DURABLE)
+    publish(stage, 0, 1, 2)
+    sent = [client.expect(Publish) for _ in range(3)]
+    client.send(Puback(sent[1].packet_id))
+    client.expect_nothing()
+    away(stage, client, "m0")
+    client = stage.connected("m0", **DURABLE)
+    again = [client.expect(Publish) for _ in range(2)]
+    assert [(one.payload, one.packet_id, one.dup) for one in again] == [
+        (one.payload, one.packet_id, True) for one in (sent[0], sent[2])
+    ]
+    publish(stage, 3)
+    new = client.expect(Publish)
+    assert (new.payload, new.dup) == (b"3", False)
+    assert new.packet_id not in {one.packet_id for one in again}
+    for one in (*again, new):
+        client.acknowledge(one)
+    client.expect_nothing()
+    assert group_state(stage).lag == 0
+
+
+def test_a_slow_member_does_not_hold_up_the_others(stages):
+    stage = stages(groups=GroupOptions(member_messages=3))
+    slow, quick = members(stage, 2, **DURABLE)
+    publish(stage, *range(50))
+    stuck = [slow.expect(Publish) for _ in range(3)]
+    slow.expect_nothing()
+    got = []
+    while len(got) < 47:
+        got += drain(quick)
+    assert sorted([*got, *(int(one.payload) for one in stuck)]) == list(range(50))
+    state = group_state(stage)
+    assert (state.lag, state.inflight, state.positions[0]) == (3, 3, min(int(one.payload) for one in stuck))
+
+
+def test_one_message_that_stays_out_holds_back_only_itself(stages):
+    stage = stages(groups=GroupOptions(member_messages=4, inflight_messages=4))
+    (client,) = members(stage, 1, **DURABLE)
+    publish(stage, *range(30))
+    stuck = client.expect(Publish)
+    got = []
+    while len(got) < 29:
+        got += drain(client)
+    assert got == list(range(1, 30))
+    assert group_state(stage).lag == 1
+    client.acknowledge(stuck)
+    client.expect_nothing()
+    assert group_state(stage).lag == 0
+
+
+def test_a_message_that_is_not_acknowledged_in_time_goes_to_another_member(stages):
+    stage = stages(groups=GroupOptions(member_messages=2, ack_timeout_s=60))
+    slow, quick = members(stage, 2, **DURABLE)
+    publish(stage, 0, 1, 2, 3)
+    late = [slow.expect(Publish) for _ in range(2)]
+    assert len(drain(quick)) == 2
+    sweep(stage, 59)
+    quick.expect_nothing()
+    sweep(stage, 61)
+    assert drain(quick) == [int(one.payload) for one in late]
+    assert (group_state(stage).lag, stage.broker.groups.timeouts, stage.broker.groups.redelivered) == (0, 2, 2)
+    publish(stage, *range(4, 8))  # the slow one still has two, so it gets none
+    got = drain(quick)
+    while len(got) < 4:
+        got += drain(quick)
+    slow.expect_nothing()
+    for one in late:
+        slow.acknowledge(one)
+    slow.expect_nothing()
+    publish(stage, 8)
+    assert sorted([*drain(slow), *drain(quick)]) == [8]
+
+
+def sweep(stage, seconds):
+    """What is due so much later happens now."""
+    stage.call(lambda: stage.broker.groups.sweep(stage.broker.time() + seconds))
+
+
+def test_an_ack_that_comes_too_late_counts_all_the_same(stages):
+    stage = stages(groups=GroupOptions(ack_timeout_s=60))
+    slow, other = members(stage, 2, **DURABLE)
+    publish(stage, 0, 1)
+    first, second = slow.expect(Publish), other.expect(Publish)
+    sweep(stage, 61)
+    swapped = [other.expect(Publish), slow.expect(Publish)]
+    assert [one.payload for one in swapped] == [first.payload, second.payload]
+    slow.acknowledge(first)
+    slow.expect_nothing()
+    assert group_state(stage).lag == 1
+    away(stage, other, "m1")  # what it had is acknowledged by the first, or with it
+    slow.expect_nothing()
+    slow.acknowledge(swapped[1])
+    slow.expect_nothing()
+    assert group_state(stage).lag == 0
+
+
+def test_a_member_that_is_alone_keeps_what_it_has_however_long_it_takes(stages):
+    stage = stages(groups=GroupOptions(ack_timeout_s=60))
+    (client,) = members(stage, 1, **DURABLE)
+    publish(stage, 0)
+    sent = client.expect(Publish)
+    sweep(stage, 1000)
+    client.expect_nothing()
+    client.acknowledge(sent)
+    client.expect_nothing()
+    assert (group_state(stage).lag, stage.broker.groups.timeouts) == (0, 0)
+
+
+def test_with_no_ack_timeout_messages_stay_with_their_member(stages):
+    stage = stages(groups=GroupOptions(ack_timeout_s=0))
+    first, second = members(stage, 2, **DURABLE)
+    publish(stage, 0)
+    sweep(stage, 10**9)
+    assert [*drain(first), *drain(second)] == [0]
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_topic_is_with_one_member_at_a_time_where_order_is_asked_for(stages, asked):
+    stage = stages(groups=GroupOptions(member_messages=2, ordered=() if asked else ("g",)))
+    first, second = stage.connected("m0", **DURABLE), stage.connected("m1", **DURABLE)
+    order = Properties(user_properties=(("everlog-order", "topic"),)) if asked else NO_PROPERTIES
+    for one in (first, second):
+        one.send(Subscribe(1, (Subscription("$share/g/t/#", 1),), order))
+        one.expect(Suback)
+    publisher = stage.connected("p")
+    for number in range(8):
+        publisher.publish("t/a", f"a{number}", 1)
+    publisher.publish("t/b", "b0", 1)
+    mine, theirs = [first.expect(Publish) for _ in range(2)], [second.expect(Publish)]
+    assert [one.payload for one in mine] == [b"a0", b"a1"], "the first member has topic a, and no more credit"
+    assert [one.payload for one in theirs] == [b"b0"], "which does not hold back topic b"
+    second.expect_nothing()
+    first.acknowledge(mine[1])  # out of order: the topic stays where it is
+    assert first.expect(Publish).payload == b"a2"
+    second.expect_nothing()
+    away(stage, first, "m0")
+    again = [second.expect(Publish)]
+    second.acknowledge(theirs[0])
+    again.append(second.expect(Publish))
+    assert [one.payload for one in again] == [b"a0", b"a2"]
+    for one in again:
+        second.acknowledge(one)
+    assert second.payloads(5) == ["a3", "a4", "a5", "a6", "a7"]
+    second.expect_nothing()
+    assert (group_state(stage).lag, group_state(stage).ordered) == (0, True)
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_group_and_a_plain_subscription_of_one_session_both_get_theirs(stage, durable):
+    client = stage.connected("m0", **(DURABLE if durable else {}))
+    client.subscribe("$share/g/t/#", qos=1)
+    client.subscribe("t/#", "x/#", qos=1)
+    publisher = stage.connected("p")
+    packets = [
+        Publish(topic, str(number).encode(), 1, packet_id=number + 1) for number, topic in enumerate(["t/a", "x/a"] * 5)
+    ]
+    publisher.send(*packets)
+    got = sorted(int(client.message().payload) for _ in range(15))
+    assert got == sorted([*range(10), *range(0, 10, 2)])
+    client.expect_nothing()
+    if durable:
+        away(stage, client, "m0")
+        publisher.publish("t/b", "10", 1)
+        client = stage.connected("m0", **DURABLE)
+        assert client.payloads(2) == ["10", "10"]
+        client.expect_nothing()
+
+
+def test_a_durable_group_ends_with_the_last_that_is_subscribed(stage):
+    durable, clean = members(stage, 1, **DURABLE)[0], stage.connected("clean")
+    clean.subscribe("$share/g/t/#", qos=1)
+    durable.unsubscribe("$share/g/t/#")
+    publish(stage, 0)
+    assert drain(clean) == [0]
+    assert group_state(stage).durable, "it stays durable while anybody is subscribed"
+    assert stage.call(stage.broker.keep.filters) == [("t/#", 0)]
+    clean.disconnect()
+    stage.until(lambda: not stage.broker.groups.states())
+    assert stage.call(stage.broker.keep.filters) == []
+    clean = stage.connected("clean")
+    clean.subscribe("$share/g/t/#", qos=1)
+    publish(stage, 1)
+    assert drain(clean) == [1]
+    assert not group_state(stage).durable
+
+
+def test_a_durable_group_ends_when_its_last_session_expires(stage):
+    (client,) = members(stage, 1, **DURABLE)
+    away(stage, client, "m0")
+    publish(stage, 0)
+    stage.later(2000)
+    assert stage.call(stage.broker.groups.states) == []
+    assert stage.call(stage.broker.keep.filters) == []
+
+
+@clauses("MQTT-3.10.4-3")
+def test_a_member_that_unsubscribes_may_still_acknowledge_what_it_has(stage):
+    first, second = members(stage, 2, **DURABLE)
+    publish(stage, 0, 1)
+    mine = first.expect(Publish)
+    first.unsubscribe("$share/g/t/#")
+    assert len(drain(second)) == 1
+    second.expect_nothing()
+    first.acknowledge(mine)
+    first.expect_nothing()
+    assert group_state(stage).lag == 0
+    publish(stage, 2)
+    assert drain(second) == [2]
+
+
+def test_what_a_member_had_when_it_unsubscribed_goes_to_others_when_it_is_lost(stage):
+    first, second = members(stage, 2, **DURABLE)
+    publish(stage, 0, 1)
+    mine = first.expect(Publish)
+    first.unsubscribe("$share/g/t/#")
+    drain(second)
+    away(stage, first, "m0")
+    assert drain(second) == [int(mine.payload)]
+
+
+@clauses("MQTT-3.10.4-3")
+def test_what_the_last_member_of_a_group_has_is_completed_with_it(stage):
+    (client,) = members(stage, 1, **DURABLE)
+    publish(stage, 0)
+    sent = client.expect(Publish)
+    client.unsubscribe("$share/g/t/#")
+    assert stage.call(stage.broker.groups.states) == []
+    away(stage, client, "m0")
+    client = stage.connected("m0", **DURABLE)
+    again = client.expect(Publish)
+    assert (again.packet_id, again.dup, again.payload) == (sent.packet_id, True, b"0")
+    client.acknowledge(again)
+    client.expect_nothing()
+
+
+def test_a_group_becomes_durable_without_a_message_missed_or_twice(stage):
+    clean = stage.connected("clean")
+    clean.subscribe("$share/g/t/#", qos=1)
+    publish(stage, 0, 1)
+    assert not group_state(stage).durable
+    (durable,) = members(stage, 1, **DURABLE)
+    publish(stage, 2, 3)
+    assert group_state(stage).durable
+    assert sorted([*drain(clean), *drain(durable)]) == [0, 1, 2, 3]
+    clean.expect_nothing()
+    durable.expect_nothing()
+
+
+def test_a_qos_0_member_of_a_durable_group_is_done_with_what_it_was_sent(stage):
+    (durable,) = members(stage, 1, **DURABLE)
+    away(stage, durable, "m0")
+    publish(stage, 0, 1, 2, qos=1)
+    client = stage.connected("zero")
+    client.subscribe("$share/g/t/#", qos=0)
+    assert [(one.qos, one.payload) for one in (client.expect(Publish) for _ in range(3))] == [
+        (0, b"0"),
+        (0, b"1"),
+        (0, b"2"),
+    ]
+    stage.until(lambda: stage.broker.groups.states()[0].lag == 0)
+
+
+@clauses("MQTT-4.8.2-6")
+def test_a_message_refused_by_a_member_of_a_durable_group_is_done(stage):
+    first, second = members(stage, 2, **DURABLE)
+    publish(stage, 0, 1)
+    refused = first.expect(Publish)
+    first.send(Puback(refused.packet_id, Reason.UNSPECIFIED_ERROR))
+    first.expect_nothing()
+    drain(second)
+    away(stage, first, "m0")
+    second.expect_nothing()
+    assert group_state(stage).lag == 0

@@ -1,4 +1,4 @@
-"""Ways to get durability wrong, each by one sync that is left out or comes too late; the simulation must notice."""
+"""Ways to get durability wrong, each by one step that is left out or comes too late; the simulation must notice."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -63,6 +63,36 @@ class MutantDisk(SimulatedDisk):
         return self.file_of(self, path, file._inode) if path.endswith(self.suffix) else file
 
 
+class UnsyncedCutFile(SimulatedFile):
+    """Leaves out the sync of a cut."""
+
+    cutting = False
+
+    def truncate(self, size: int) -> None:
+        super().truncate(size)
+        self.cutting = True
+
+    def sync(self) -> None:
+        if not self.cutting:
+            super().sync()
+        self.cutting = False
+
+
+class LateZerosFile(SimulatedFile):
+    """Writes the zeros ahead of a batch after the batch."""
+
+    zeros: tuple[int, int] | None = None
+
+    def allocate(self, position: int, size: int) -> None:
+        self.zeros = (position, size)
+
+    def commit_at(self, position: int, blocks: Sequence[Block], note: Note | None = None) -> None:
+        super().commit_at(position, blocks, note)
+        if self.zeros is not None:
+            super().allocate(*self.zeros)
+            self.zeros = None
+
+
 class LateSyncDisk(MutantDisk):
     """Renames, then syncs."""
 
@@ -85,6 +115,45 @@ class EarlyMarkDisk(MutantDisk):
     """Marks commits before it syncs them."""
 
     file_of, suffix = EarlyMarkFile, ".log"
+
+
+class UnsyncedCutDisk(MutantDisk):
+    """Syncs no cut."""
+
+    file_of, suffix = UnsyncedCutFile, ".log"
+
+
+class LateZerosDisk(MutantDisk):
+    """Zeros come last."""
+
+    file_of, suffix = LateZerosFile, ".log"
+
+
+def no_cut(opening: bool) -> Mutation:
+    """Leave zeros where they are, while a log is opened or while it is not."""
+
+    def mutate(world: World) -> None:
+        class UncutFile(SimulatedFile):
+            def truncate(self, size: int) -> None:
+                if world.opening != opening:
+                    super().truncate(size)
+
+        class UncutDisk(MutantDisk):
+            file_of, suffix = UncutFile, ".log"
+
+        world.disk = UncutDisk(world.random)
+
+    return mutate
+
+
+def allocating(mutation: Mutation) -> Mutation:
+    """In a world that writes zeros ahead, into segments that are complete before they are full."""
+
+    def mutate(world: World) -> None:
+        mutation(world)
+        world.settings = replace(world.settings, preallocate_bytes=2000, segment_bytes=2000, segment_us=3000)
+
+    return mutate
 
 
 def on(disk: type[SimulatedDisk]) -> Mutation:
@@ -122,6 +191,10 @@ MUTANTS: dict[str, tuple[Mutation, str]] = {
     "recovery trusts what a failed sync left": (no_rewrite, "fsync"),
     "a new segment's name is not synced": (skip("sync_directory", "", opening=False), "fsync"),
     "the mark's name is not synced": (skip("sync_directory", "", opening=True), "flush"),
+    "a complete segment keeps the zeros ahead of its end": (allocating(no_cut(opening=False)), "fsync"),
+    "the cut of a complete segment is not synced": (allocating(on(UnsyncedCutDisk)), "fsync"),
+    "recovery leaves the zeros ahead of the end": (allocating(no_cut(opening=True)), "fsync"),
+    "zeros are written after what they make room for": (allocating(on(LateZerosDisk)), "fsync"),
     "a merged segment is not synced": (merging(skip("sync", ".log.tmp")), "fsync"),
     "a merged segment is synced after its rename": (merging(on(LateSyncDisk)), "fsync"),
     "the mark is not synced": (skip("sync", "mark"), "flush"),

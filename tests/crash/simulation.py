@@ -3,6 +3,7 @@
 Everything that happens follows from the seed. `Violation` says which promise was broken.
 """
 
+import contextlib
 import errno
 from collections.abc import Callable
 from random import Random
@@ -39,6 +40,8 @@ class World:
             durability=self.durability,  # type: ignore[arg-type]
             segment_bytes=random.choice((400, 900, 2000)),
             batch_bytes=random.choice((150, 400, 900)),
+            preallocate_bytes=random.choice((0, 700, 2000)),
+            segment_us=random.choice((None, None, 5000)),
             tail_bytes=random.choice((0, 500, 5000)),
             merge_below=random.choice((0, 0, 100)),
             merge_records=random.choice((5, 50)),
@@ -192,10 +195,16 @@ class World:
 
     def commit(self, log: ShardLog) -> None:
         self.committing = True  # what is synced is committed before `step` returns
-        log.commit_step()
+        asked = log.end
+        if log.committed < log.end and self.random.random() < 0.3:
+            asked = self.random.randrange(log.committed, log.end) + 1
+            with contextlib.suppress(StorageError):
+                log.wait_committed(asked, 0)
+        else:
+            log.commit_step()
         self.committing = log.failure is not None  # and what failed may be there all the same
-        if log.failure is None and log.committed != log.end:
-            raise self.violated("a step commits what gathered")
+        if log.failure is None and log.committed < asked:
+            raise self.violated("a step commits what was asked for")
 
     def report(self, committed: int) -> None:
         """What the log says is committed is committed."""
@@ -206,7 +215,9 @@ class World:
 
     def break_disk(self) -> None:
         """From now on some kind of call fails."""
-        kind = self.random.choice(("write", "sync", "sync", "sync_directory", "create", "rename"))
+        kind = self.random.choice(
+            ("write", "sync", "sync", "sync_directory", "create", "rename", "allocate", "truncate")
+        )
         number = self.random.choice((errno.EIO, errno.ENOSPC))
         self.broken = True
         suffix = self.random.choice((".log", ".log", ".tmp", "shard-0", "mark"))
@@ -219,6 +230,9 @@ class World:
         if committed < max(self.reported, default=-1) + 1:
             raise self.violated("the committed offset went back")
         self.report_found(log)
+        harm = [damage for damage in log.damage if damage.position]  # a header may be torn before anything is committed
+        if self.durability == "fsync" and harm:
+            raise self.violated(f"what was synced is whole, but {harm[0]}")
         if log.segments() and any(view.end_offset > committed for view in log.segments()):
             raise self.violated("a segment ends behind the committed offset")
 

@@ -1,4 +1,4 @@
-"""Thousands of short histories with crashes, and proof that they would notice a sync that is missing or late."""
+"""Thousands of short histories with crashes, and proof that they would notice a step that is missing or late."""
 
 import pytest
 from tests.crash.mutants import MUTANTS
@@ -27,7 +27,7 @@ def test_the_same_seed_gives_the_same_history() -> None:
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_a_sync_that_is_missing_or_late_is_noticed(name: str) -> None:
+def test_a_step_that_is_missing_or_late_is_noticed(name: str) -> None:
     mutate, durability = MUTANTS[name]
     for seed in range(MUTANT_SEEDS):
         try:

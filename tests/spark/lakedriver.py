@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,8 @@ def _halfway(task: WriteTask, then: Callable[[], None]) -> Written:
     """Write a slice, and do something when half of its first file is written."""
     really = Writer._encode
 
-    def half(self: Writer, rows: pa.Table, sink: pa.NativeFile) -> None:
-        really(self, rows.slice(0, rows.num_rows // 2), sink)
+    def half(self: Writer, groups: Iterable[pa.Table], sink: pa.NativeFile) -> None:
+        really(self, (rows.slice(0, rows.num_rows // 2) for rows in groups), sink)
         then()
 
     Writer._encode = half  # type: ignore[method-assign]

@@ -13,9 +13,10 @@ from tests.spark.history import T0_US, Sent, write_store
 
 from everlog.base import UsageError
 from everlog.cli import main
-from everlog.cli.sparkreplay import Pace, check_prefix, parse_speed
+from everlog.cli.sparkreplay import check_prefix, speed_of
 from everlog.spark.jobs import in_order, kept_in
 from everlog.spark.jobs import replay as module
+from everlog.store import parse_begin
 
 CONTENT_TYPE = b"\x03\x00\x04json"
 
@@ -86,27 +87,7 @@ def test_a_selection_is_published_again_in_order(
     types = [getattr(message.properties, "ContentType", None) for message in got]
     assert types == ["json" if message.properties else None for message in wanted]
     marks = [dict(message.properties.UserProperty) for message in got]
-    assert [int(mark["everlog-time"]) for mark in marks] == [message.us for message in wanted]
-
-
-async def test_speed_keeps_the_distance_between_messages() -> None:
-    now = 100.0
-    waits: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        nonlocal now
-        waits.append(seconds)
-        now += seconds
-
-    pace = Pace(10.0, lambda: now, sleep)
-    for time_us in (T0_US, T0_US + 2_000_000, T0_US + 2_000_000, T0_US + 5_000_000):
-        await pace.wait_for(time_us)
-    assert waits == pytest.approx([0.2, 0.3])
-    now += 5.0  # whoever is late does not wait, and catches up
-    await pace.wait_for(T0_US + 6_000_000)
-    assert len(waits) == 2
-    await Pace(None, lambda: now, sleep).wait_for(T0_US)
-    assert len(waits) == 2
+    assert [parse_begin(mark["everlog-origin-time"], 0).time_us for mark in marks] == [m.us for m in wanted]
 
 
 def test_a_broker_that_is_not_there_is_an_error(
@@ -116,15 +97,17 @@ def test_a_broker_that_is_not_there_is_an_error(
     assert "can't connect" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("text", "speed"), [("max", None), ("1.0", 1.0), ("10x", 10.0), ("0.5", 0.5)])
+@pytest.mark.parametrize(
+    ("text", "speed"), [("max", None), ("original", 1.0), ("1.0", 1.0), ("10x", 10.0), ("0.5", 0.5)]
+)
 def test_speeds(text: str, speed: float | None) -> None:
-    assert parse_speed(text) == speed
+    assert speed_of(text) == speed
 
 
 @pytest.mark.parametrize("text", ["", "fast", "0", "-1", "inf", "nan", "x"])
 def test_no_speeds(text: str) -> None:
     with pytest.raises(UsageError, match="is no speed"):
-        parse_speed(text)
+        speed_of(text)
 
 
 def test_a_prefix_makes_topics() -> None:

@@ -75,6 +75,16 @@ def test_a_misspelt_word_stands_apart_from_the_one_it_was_meant_to_be() -> None:
     assert shapes_of(*topics, "plant/rome/senser/3") == {"plant/*/sensor/{number}", "plant/*/senser/{number}"}
 
 
+def test_a_misspelt_word_that_is_hardly_used_stands_apart_among_few_topics() -> None:
+    def learned(messages: int) -> set[tuple[str | None, ...]]:
+        words = (("press", 40), ("press", 40), ("pres", messages))
+        rows = [Pattern((place, word, "temp"), 1, count) for place, (word, count) in zip("abb", words, strict=True)]
+        return {draft.levels for draft in learn_shapes(rows)}
+
+    assert learned(1) == {(None, "press", "temp"), (None, "pres", "temp")}
+    assert learned(40) == {(None, None, "temp")}
+
+
 def test_hexadecimal_numbers_without_a_letter_are_of_the_same_kind() -> None:
     topics = ["device/deadbeef01/up", "device/1234567890/up", "device/00c0ffee99/up"]
     assert shapes_of(*topics) == {"device/{hex}/up"}

@@ -146,7 +146,9 @@ def test_rows_are_in_the_order_of_topics_and_then_as_they_came() -> None:
     topics = np.array([2, 0, 1, 2, 0], np.int32)
     ranks = Clustering().ranks(pa.array(["b", "c", "a"]))
     assert ranks.tolist() == [1, 2, 0]
-    assert order_of(topics, ranks).tolist() == [0, 3, 1, 4, 2]
+    order, placed = order_of(topics, ranks)
+    assert order.tolist() == [0, 3, 1, 4, 2]
+    assert placed.tolist() == [0, 0, 1, 1, 2]
 
 
 @pytest.mark.parametrize("text", ["a/b/#", "a/+/c", "+/b", "#", "a/b", "é/#", "$SYS/#"])

@@ -4,6 +4,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 from tests.spark.lakedata import DAY_US, NOON_US, cold_rows, fill, log_rows, messages, table_rows
 
 from everlog.base import StorageError, UsageError
@@ -27,6 +29,7 @@ from everlog.spark import (
     take_snapshot,
     vacuum,
 )
+from everlog.spark.jobs import FILE_NAME, Level, Shape, Structure, write_structure
 from everlog.spark.lake.layout import data_path, shard_transaction
 from everlog.spark.lake.table import Lake, Overtaken
 from everlog.spark.snapshot import plan
@@ -152,6 +155,35 @@ def test_rows_of_a_topic_lie_together_and_by_offset(tmp_path: Path) -> None:
     rows = pq.read_table(tmp_path / "lake" / file.path, partitioning=None)
     pairs = list(zip(rows["topic"].to_pylist(), rows["offset"].to_pylist(), strict=True))
     assert pairs == sorted(pairs, key=lambda pair: (pair[0].encode(), pair[1]))
+
+
+def test_the_structure_of_the_history_orders_the_topics(tmp_path: Path) -> None:
+    fill(tmp_path, messages(3_000), segment_bytes=1 << 20, seal=False)
+    fixed, name = Level("fixed", "site", 1), Level("name", "{name}", 40)
+    when = datetime(2026, 1, 1, tzinfo=UTC)
+    shape = Shape("site/+/+/+", "site/+/+/+", 40, 3_000, 0, when, when, (fixed, name, name, name), (2, 1, 3))
+    write_structure(Structure(40, 3_000, (shape,)), tmp_path / FILE_NAME)
+    made = compaction(tmp_path, CompactionOptions(everything=True))
+    made.run()
+    (file,) = made.lake.files()
+    rows = pq.read_table(tmp_path / "lake" / file.path, partitioning=None)
+    found = [tuple(name.split("/")) for name in dict.fromkeys(rows["topic"].to_pylist())]
+    assert len(found) == 40
+    assert found == sorted(found, key=lambda levels: (levels[2], levels[1], levels[3]))
+    assert lake_rows(made) == source_rows(tmp_path, {0: 3_000})
+
+
+def test_spark_reads_the_files_as_they_are(tmp_path: Path, spark: SparkSession) -> None:
+    fill(tmp_path, messages(3_000), shards=2)
+    made = compaction(tmp_path)
+    made.run()
+    frame = spark.read.parquet(*made.lake.load().file_uris()).orderBy("shard", "offset")
+    wanted = lake_rows(made)
+    found = frame.select("shard", "offset", "topic", "levels", "payload", "user_properties").collect()
+    assert [(row[0], row[1], row[2], row[3], bytes(row[4])) for row in found] == [
+        (row[0], row[1], row[3], row[4], row[-1]) for row in wanted
+    ]
+    assert {tuple((row[5] or {}).items()) for row in found} == {(), (("a", "b"), ("c", ""))}
 
 
 def test_files_need_no_feature_that_old_readers_lack(tmp_path: Path) -> None:

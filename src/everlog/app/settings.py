@@ -60,6 +60,9 @@ class Log(Section, frozen=True, kw_only=True):
         Meta(description="what an ack waits for: nothing, a write to the system, or a sync to the disk"),
     ] = "fsync"
     segment_bytes: Annotated[Bytes, Meta(description="at this size the next batch begins a new segment")] = 64 << 20
+    preallocate_bytes: Annotated[
+        int, Meta(ge=0, extra=BYTES, description="zeros ahead of small commits, for cheaper syncs; 0: none")
+    ] = 256 << 10
     tail_bytes: Annotated[
         int, Meta(ge=0, extra=BYTES, description="recent batches in memory, for each shard; older ones are read back")
     ] = 32 << 20
@@ -206,6 +209,7 @@ def log_arguments(settings: Settings) -> dict[str, Any]:
     return {
         "durability": log.durability,
         "segment_bytes": log.segment_bytes,
+        "preallocate_bytes": log.preallocate_bytes,
         "tail_bytes": log.tail_bytes,
         "retention_bytes": log.retention_bytes,
         "retention_us": None if log.retention_age is None else round(log.retention_age * 1_000_000),

@@ -1,6 +1,7 @@
 """base: errors by blame, and the columns that messages travel in."""
 
 from everlog.base.assembling import assemble
+from everlog.base.building import RecordBuilder
 from everlog.base.columns import (
     DROPPED,
     DUP,
@@ -16,7 +17,7 @@ from everlog.base.columns import (
 from everlog.base.errors import EverlogError, PeerError, StorageError, Unavailable, UsageError
 from everlog.base.gathering import gather, select
 from everlog.base.interning import TopicTable
-from everlog.base.records import HEADER_BYTES, Layout, RecordBuilder, Records
+from everlog.base.records import HEADER_BYTES, Layout, Records
 from everlog.base.tabular import (
     Piece,
     count_rows,

@@ -1,13 +1,8 @@
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 
-from everlog.base.columns cimport MessageColumns
 from everlog.base.interning cimport TopicTable
-from everlog.base.memory cimport blank, check_of, copy, filled, get32, get64, pointer, put32, put64, u32s
-
-cdef enum:
-    HAS_ALIAS = 0x20
-
+from everlog.base.memory cimport check_of, get32, get64, pointer, put32, put64
 
 cdef Py_ssize_t padded(Py_ssize_t size) noexcept nogil
 
@@ -15,46 +10,6 @@ cdef uint32_t marked(unsigned char* mark, uint64_t time_us, uint32_t flags) noex
 
 @cython.locals(kind="unsigned char", end=Py_ssize_t, size=Py_ssize_t)
 cdef Py_ssize_t property_size(const unsigned char* source, Py_ssize_t position) noexcept nogil
-
-
-cdef class RecordBuilder:
-    cdef readonly TopicTable table
-    cdef readonly Py_ssize_t count, named, property_bytes, payload_bytes
-    cdef readonly uint64_t first_time
-    cdef public uint64_t last_time
-    cdef TopicTable source_table
-    cdef Py_ssize_t source_generation, capacity
-    cdef bytearray mark, ids, times, topics, flags, property_ends, payload_ends, checks, properties, payloads
-
-    @cython.locals(count=Py_ssize_t, source="unsigned char*", in_topics="uint32_t*", in_flags="unsigned char*",
-                   in_properties="uint32_t*", in_payloads="uint32_t*", in_ends="uint32_t*", previous=Py_ssize_t, end=Py_ssize_t,
-                   property_bytes=Py_ssize_t, payload_bytes=Py_ssize_t, known=Py_ssize_t,
-                   times="uint32_t*", topics="uint32_t*", flags="unsigned char*", property_ends="uint32_t*",
-                   payload_ends="uint32_t*", checks="uint32_t*", properties="unsigned char*",
-                   payloads="unsigned char*", ids="uint32_t*", route="unsigned char*", filtered=bint,
-                   delta=uint32_t, at=Py_ssize_t, property_at=Py_ssize_t, payload_at=Py_ssize_t, i=Py_ssize_t,
-                   topic=Py_ssize_t, flag="unsigned char", begin=Py_ssize_t, middle=Py_ssize_t, size=Py_ssize_t,
-                   check=uint32_t, mark="unsigned char*", stored="unsigned char", room=Py_ssize_t, taken=Py_ssize_t)
-    cpdef Py_ssize_t append(self, MessageColumns columns, Py_ssize_t start, Py_ssize_t stop, uint64_t now_us,
-                            TopicTable table, bytearray routes=*, int wanted=*) except -1
-
-    cdef int _clear(self) except -1
-    cdef int _bind(self, TopicTable table) except -1
-    cdef uint32_t _name(self, TopicTable table, Py_ssize_t topic) except? 0
-
-    @cython.locals(need=Py_ssize_t, grown=Py_ssize_t, more=Py_ssize_t)
-    cdef int _reserve(self, Py_ssize_t count, Py_ssize_t property_bytes, Py_ssize_t payload_bytes) except -1
-
-    @cython.locals(out=Py_ssize_t, position=Py_ssize_t, size=Py_ssize_t)
-    cdef Py_ssize_t _without_alias(self, const unsigned char* source, Py_ssize_t begin, Py_ssize_t middle,
-                                   unsigned char* target, Py_ssize_t at) noexcept
-
-    @cython.locals(count=Py_ssize_t, new=Py_ssize_t, names_at=Py_ssize_t, name_bytes=Py_ssize_t,
-                   with_properties=bint, plan=Layout, out="unsigned char*", i=Py_ssize_t, ends="uint32_t*")
-    cpdef Records take(self, uint64_t base_offset)
-
-    @cython.locals(i=Py_ssize_t)
-    cdef int _column(self, unsigned char* out, Py_ssize_t at, const unsigned char* source, Py_ssize_t size) except -1
 
 
 cdef class Layout:
@@ -90,3 +45,5 @@ cdef class Records:
 
     @cython.locals(raw="unsigned char*", plan=Layout, at=Py_ssize_t, base=Py_ssize_t, i=Py_ssize_t)
     cpdef list new_names(self)
+
+    cpdef object to_bytes(self)

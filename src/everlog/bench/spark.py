@@ -1,7 +1,8 @@
 """What Spark reads a second from the log itself, and from the compacted table beside it, on two cores of this machine.
 
 Each figure is the best of several runs in one session, as other programs can only slow it down; the first, which starts
-Python's workers and compiles the query, is not counted. The driver has 1 GB.
+Python's workers and compiles the query, is not counted. The driver has 1 GB. Rates are by the clock: beside each stands
+the CPU time of Spark and its workers, and what else ran, in percent of one CPU; where that is not near 0, go by CPU.
 """
 
 import os
@@ -10,13 +11,13 @@ import shutil
 import tempfile
 from array import array
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
 from importlib.util import find_spec
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from everlog import _kernels
 from everlog.base import MessageColumns, TopicTable
+from everlog.bench.load.usage import Sample, sample
 from everlog.bench.store import topic_names
 from everlog.bench.table import Row
 from everlog.commitlog import LogSettings
@@ -34,7 +35,7 @@ FILTER = "a/b/c/#"  # 1% of the topics
 
 
 def run() -> list[Row]:
-    """Rows of name, value, unit and note; about three minutes, interpreted a hundredth of the records."""
+    """Rows of name, value, unit and note; about four minutes, interpreted a hundredth of the records."""
     if find_spec("pyspark") is None:
         return [("not measured", 0, "", "pip install 'everlog[spark]'")]
     from everlog.spark import spark_session
@@ -44,7 +45,8 @@ def run() -> list[Row]:
     spark = spark_session("everlog bench", master="local[2]", settings={"spark.local.dir": f"{where}/scratch"})
     try:
         fill(f"{where}/data", records, TOPICS)
-        return read_rows(spark, f"{where}/data", records)
+        rows = read_rows(spark, f"{where}/data", records)
+        return [*rows, *table_rows(spark, f"{where}/data", f"{where}/table", records)]
     finally:
         spark.stop()
         shutil.rmtree(where, ignore_errors=True)
@@ -78,32 +80,70 @@ def read_rows(spark: "SparkSession", where: str, records: int) -> list[Row]:
     """The queries on the log."""
 
     def load(**options: str) -> "DataFrame":
-        return spark.read.format("everlog").options(**options).load(where)
+        return spark.read.format("everlog").options(tier="log", **options).load(where)
 
-    frames = {
-        "count, all columns": load(),
-        "count, offset only": load(columns="offset"),
-        "count by topic": load(columns="topic"),
-        f"count, topic {FILTER}": load(topic=FILTER),
-    }
     note = f"{records:,} records of {PAYLOAD_BYTES} bytes, {TOPICS:,} topics, local[2]"
-    spent = {}
-    found = 0
-    for name, frame in frames.items():
-        ask = _by_topic if "by topic" in name else _count
-        spent[name] = _best(partial(ask, frame))
-    found = frames[f"count, topic {FILTER}"].count()
-    full = spent["count, all columns"]
-    rows: list[Row] = [(name, records / seconds, "rows/s", note) for name, seconds in list(spent.items())[:3]]
-    part = spent[f"count, topic {FILTER}"]
-    rows.append(
-        (f"count, topic {FILTER}", 100 * part / full, "% of full", f"{found:,} rows, {part:.2f} of {full:.2f} s")
-    )
-    return rows
+    full = _best(load(), _count)
+    part = _best(load(topic=FILTER), _count)
+    found = load(topic=FILTER).count()
+    return [
+        ("count, all columns", records / full.wall_s, "rows/s", f"{note}; {full}"),
+        *(
+            (name, records / spent.wall_s, "rows/s", str(spent))
+            for name, spent in (
+                ("count, offset only", _best(load(columns="offset"), _count)),
+                ("count by topic", _best(load(columns="topic"), _by_topic)),
+            )
+        ),
+        (f"count, topic {FILTER}", 100 * part.wall_s / full.wall_s, "% of full", f"{found:,} rows; {part}"),
+    ]
+
+
+def table_rows(spark: "SparkSession", where: str, table: str, records: int) -> list[Row]:
+    """The same queries on the compacted table, through Spark's own reader of Parquet, and what compacting took."""
+    from everlog.spark import Compaction, CompactionOptions, OnSpark, find_lake, locate
+
+    rows: list[Row] = []
+    for codec in ("snappy", "zstd"):
+        place = locate(f"{table}-{codec}")
+        made = Compaction(where, place, OnSpark(spark), CompactionOptions(codec=codec, everything=True))
+        before = sample([os.getpid()])
+        summary = made.run()
+        spent = Spent.between(before, sample([os.getpid()]))
+        rows.append((f"compact, {codec}", summary.rows / spent.wall_s, "rows/s", f"{summary.bytes >> 20} MB; {spent}"))
+    frame = spark.read.parquet(*(f"{table}-zstd/{file.path}" for file in find_lake(place).files()))
+    wanted = frame.filter("topic LIKE 'a/b/c/%'")
+    full = _best(frame, _payload_bytes)
+    part = _best(wanted, _payload_bytes)
+    for name, spent in (
+        ("table: hash of all columns", full),
+        ("table: count by topic", _best(frame.select("topic"), _by_topic)),
+    ):
+        rows.append((name, records / spent.wall_s, "rows/s", f"zstd, Spark's Parquet reader; {spent}"))
+    return [*rows, (f"table: topic {FILTER}", 100 * part.wall_s / full.wall_s, "% of full", str(part))]
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a query took: seconds on the clock, of CPU in this process and its children, and of CPU elsewhere."""
+
+    wall_s: float
+    cpu_s: float
+    other_s: float
+
+    @classmethod
+    def between(cls, before: Sample, after: Sample) -> "Spent":
+        """From one look at the machine to another."""
+        cpu = (after.cpu_s or 0.0) - (before.cpu_s or 0.0)
+        other = after.machine_cpu_s - before.machine_cpu_s - cpu
+        return cls((after.at_ns - before.at_ns) / 1e9, cpu, max(0.0, other))
+
+    def __str__(self) -> str:
+        return f"{self.wall_s:.2f} s, CPU {self.cpu_s:.2f} s, others {100 * self.other_s / self.wall_s:.0f} %"
 
 
 def _count(frame: "DataFrame") -> Any:
-    """Every column crosses from Python to Spark; only `count` is done with them."""
+    """Every column crosses from Python to Spark, which counts the rows."""
     return frame.count()
 
 
@@ -111,12 +151,23 @@ def _by_topic(frame: "DataFrame") -> Any:
     return frame.groupBy("topic").count().count()
 
 
-def _best(ask: Callable[[], Any]) -> float:
-    """Seconds of the quickest of several, after one that is not counted."""
-    ask()
-    best = float("inf")
+def _payload_bytes(frame: "DataFrame") -> Any:
+    """Every column is read: Spark's own reader would leave out what is not used."""
+    from pyspark.sql import functions as F
+
+    return frame.select(F.count(F.struct(*frame.columns)), F.sum(F.hash(*_hashable(frame)))).collect()
+
+
+def _hashable(frame: "DataFrame") -> list[str]:
+    return [name for name, kind in frame.dtypes if not kind.startswith("map")]
+
+
+def _best(frame: "DataFrame", ask: Callable[["DataFrame"], Any]) -> Spent:
+    """The quickest of several, after one that is not counted."""
+    ask(frame)
+    spent = []
     for _ in range(ROUNDS):
-        began = perf_counter()
-        ask()
-        best = min(best, perf_counter() - began)
-    return best
+        before = sample([os.getpid()])
+        ask(frame)
+        spent.append(Spent.between(before, sample([os.getpid()])))
+    return min(spent, key=lambda one: one.wall_s)

@@ -40,6 +40,8 @@ _log = logging.getLogger("everlog.broker")
 _REFUSED_UNREAD = (Reason.UNSUPPORTED_PROTOCOL_VERSION, Reason.CLIENT_IDENTIFIER_NOT_VALID)
 _BEFORE_CONNACK = (State.WAITING, State.CONNECTING, State.AUTHENTICATING)
 _EVENTS_PER_TURN = 256  # packets or runs of one client that are handled before others have their turn
+_NAMES_PER_TURN = 100  # new topic names of one client; if it has more, the others have their turn
+_GREEDY_BYTES = 16 << 10  # read at once from such a client
 _ALIVE_BYTES = 1024  # so much at once of a packet that is not whole yet is a sign of life; less is not
 
 
@@ -47,6 +49,7 @@ class Connection(Outgoing):
     """The server's end of one connection."""
 
     __slots__ = (
+        "_buffer",
         "_waiting",
         "allowed",
         "client_id",
@@ -74,6 +77,7 @@ class Connection(Outgoing):
         self.publishes = False  # it has sent a PUBLISH
         self.closing_reason = ""
         self.exchange: Authenticator | None = None  # an enhanced authentication that is under way
+        self._buffer: bytearray | memoryview = broker.buffer
         self._waiting: deque[object] | None = None  # events of one read at most: nothing is read meanwhile
 
     # What asyncio calls
@@ -88,9 +92,9 @@ class Connection(Outgoing):
         if refusal is not None:
             self.close(refusal, "refused")
 
-    def get_buffer(self, sizehint: int) -> bytearray:
+    def get_buffer(self, sizehint: int) -> bytearray | memoryview:
         """The buffer that all connections share: what is read is used up before the next read."""
-        return self.broker.buffer
+        return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes have arrived in the shared buffer."""
@@ -183,8 +187,20 @@ class Connection(Outgoing):
             broker.hold_back(self)
         if self._full:
             self._go_on()
+        if grew:
+            self._learnt(table.count - known)
         if table.count > broker.limits.topics or (grew and table.name_bytes > broker.limits.topics_bytes):
             broker.forget_topics()
+
+    def _learnt(self, names: int) -> None:
+        """New names cost much more than known ones: who brings many at once is read from a little at a time."""
+        if names <= _NAMES_PER_TURN:
+            self._buffer = self.broker.buffer
+            return
+        self._buffer = memoryview(self.broker.buffer)[:_GREEDY_BYTES]
+        if not self._paused:
+            self.pause_reading()
+            asyncio.get_running_loop().call_soon(self._go_on)
 
     def _handle(self, events: list[Any]) -> None:
         if len(events) > _EVENTS_PER_TURN:

@@ -148,7 +148,7 @@ class Router:
     def _ids_saved(self) -> None:
         """QoS 2 packet ids are stored: now their messages may be committed."""
         self._saves -= 1
-        if self._saves == 0:
+        if self._saves == 0 and not self.ids_ahead:  # else what came since waits for its own ids, in a turn to come
             self._commit()
 
     def _commit(self) -> None:

@@ -22,7 +22,7 @@ _GRACE_S = 2.0  # the gate looks once a second who has taken too long; this is f
 class TlsEntry(asyncio.Protocol):
     """The protocol of the socket, then of the TLS transport, until the one that it is for takes over."""
 
-    __slots__ = ("_broker", "_early", "_ended", "_make", "_raw", "_task", "_tls", "peer")
+    __slots__ = ("_broker", "_cut", "_early", "_ended", "_make", "_raw", "_task", "_tls", "peer")
 
     def __init__(self, broker: "Broker", tls: LiveTls, make: Callable[[], Connection | WebSocket]) -> None:
         self._broker = broker
@@ -31,6 +31,7 @@ class TlsEntry(asyncio.Protocol):
         self._raw: asyncio.Transport | None = None
         self._early: list[bytes] = []  # what came between the handshake and the handing over: one read
         self._ended = False
+        self._cut = False  # by us, which is counted elsewhere
         self._task: asyncio.Task[None] | None = None
         self.peer = ""
 
@@ -56,7 +57,7 @@ class TlsEntry(asyncio.Protocol):
 
     def close(self, reason: int, why: str) -> None:
         """It took too long, or the broker stops."""
-        self._ended = True
+        self._cut = self._ended = True
         if self._raw is not None:
             self._raw.abort()
 
@@ -69,7 +70,7 @@ class TlsEntry(asyncio.Protocol):
                 raw, self, self._tls.context, server_side=True, ssl_handshake_timeout=timeout_s
             )
         except (OSError, ssl.SSLError):
-            if not self._ended:
+            if not self._cut:
                 broker.metrics.tls_failures += 1
             raw.abort()
             transport = None

@@ -7,6 +7,7 @@ message is acknowledged once the handler has taken it, so that what was not prin
 import asyncio
 import ssl
 from collections.abc import Callable
+from dataclasses import replace
 
 from everlog.base import AckRun, MessageColumns, PeerError, PublishRun, TopicTable, Unavailable
 from everlog.cli.message import Message, unpack
@@ -44,6 +45,23 @@ _PUBACK, _PUBREC, _PUBREL, _PUBCOMP = (PacketType.PUBACK, PacketType.PUBREC, Pac
 Handler = Callable[[list[Message]], int]  # takes messages; how many of them, from the first on
 
 
+class Refused(Unavailable):
+    """The server said why it does not serve us, or does no more."""
+
+    def __init__(self, what: str, reason: Reason, properties: Properties) -> None:
+        words = properties.reason_string or reason.name.lower().replace("_", " ")
+        super().__init__(f"{what}: {words}")
+        self.reason = reason
+
+
+class Untrusted(Refused):
+    """The server's certificate is not to be trusted."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        Unavailable.__init__(self, message, hint=hint)
+        self.reason = Reason.NOT_AUTHORIZED
+
+
 class Client(asyncio.Protocol):
     """One connection; `connect` is what it says first."""
 
@@ -62,6 +80,8 @@ class Client(asyncio.Protocol):
         self._names: dict[int, bytes] = {}
         self._answers: dict[int, tuple[Reason, ...]] = {}
         self._inflight: dict[int, int] = {}  # packet id -> the ack that ends or continues it
+        self._sent: dict[int, Publish] = {}  # of those that have no answer yet
+        self._before: Client | None = None
         self._received: set[int] = set()  # QoS 2 ids between PUBREC and PUBREL
         self._window = WINDOW_311
         self._last_id = 0
@@ -80,7 +100,7 @@ class Client(asyncio.Protocol):
         try:
             await self._loop.create_connection(lambda: self, host, port, ssl=tls)
         except ssl.SSLCertVerificationError as error:
-            raise Unavailable(f"{host}:{port}: {error.verify_message}", hint="--cafile names who signed it") from error
+            raise Untrusted(f"{host}:{port}: {error.verify_message}", "--cafile names who signed it") from error
         except OSError as error:
             raise Unavailable(
                 f"can't connect to {host}:{port}: {error}", hint="is the broker running there?"
@@ -89,13 +109,36 @@ class Client(asyncio.Protocol):
         await self._until(lambda: self.connack is not None)
         assert self.connack is not None
         if self.connack.reason.is_error:
-            raise Unavailable(_refusal("connection refused", self.connack.reason, self.connack.properties))
+            raise Refused("connection refused", self.connack.reason, self.connack.properties)
         if self.version == 5:
             self._window = min(WINDOW, self.connack.properties.receive_maximum or WINDOW)
         keep_alive = self.connack.properties.server_keep_alive or self.connect.keep_alive
         if keep_alive:
             self._ping = self._loop.call_later(keep_alive / 2, self._keep_alive, keep_alive)
+        if self._before is not None:
+            before, self._before = self._before, None
+            await self._take_over(before, self.connack.session_present)
         return self.connack
+
+    def successor(self) -> "Client":
+        """For the next connection: it sends again what has no answer yet, and knows what it has received."""
+        after = Client(self.connect, self.handler)
+        after._before = self._before or self
+        after.refused = self.refused
+        return after
+
+    async def _take_over(self, before: "Client", session_present: bool) -> None:
+        if session_present:
+            self._received = before._received
+        self._last_id = before._last_id
+        for packet_id, awaited in before._inflight.items():
+            await self._until(lambda: not self._paused and len(self._inflight) < self._window)
+            self._inflight[packet_id] = awaited
+            if awaited == _PUBCOMP:
+                self._send(encode(Pubrel(packet_id), self.version))
+            else:  # [MQTT-4.4.0-1] with its id; a session that is gone does not know it, so it is no duplicate there
+                packet = self._sent[packet_id] = replace(before._sent[packet_id], dup=session_present)
+                self._send(encode(packet, self.version))
 
     async def publish(
         self, topic: str, payload: bytes, qos: int = 0, retain: bool = False, properties: Properties = NO_PROPERTIES
@@ -103,9 +146,11 @@ class Client(asyncio.Protocol):
         """Send a message once there is room for it; its packet id."""
         await self._until(lambda: not self._paused and len(self._inflight) < self._window)
         packet_id = self._next_id() if qos else 0
+        packet = Publish(topic, payload, qos, retain, False, packet_id, properties)
         if qos:
             self._inflight[packet_id] = _PUBACK if qos == 1 else _PUBREC
-        self._send(encode(Publish(topic, payload, qos, retain, False, packet_id, properties), self.version))
+            self._sent[packet_id] = packet
+        self._send(encode(packet, self.version))
         return packet_id
 
     async def subscribe(
@@ -139,6 +184,10 @@ class Client(asyncio.Protocol):
         """Read on."""
         if self._transport is not None and not self._lost:
             self._transport.resume_reading()
+
+    def wake(self) -> None:
+        """Something may have come true that `wait_until` waits for."""
+        self._wake()
 
     async def close(self) -> None:
         """Say goodbye, if there is still somebody to say it to, and wait for the last byte to leave."""
@@ -201,7 +250,7 @@ class Client(asyncio.Protocol):
             self._answers[event.packet_id] = event.reasons
             self.answered = event.properties
         elif isinstance(event, Disconnect):
-            self._fail(Unavailable(_refusal("disconnected by the server", event.reason, event.properties)))
+            self._fail(Refused("disconnected by the server", event.reason, event.properties))
         elif isinstance(event, PeerError):
             raise event
 
@@ -228,6 +277,7 @@ class Client(asyncio.Protocol):
         for packet_id, code in zip(ids, run.reasons, strict=True):
             if self._inflight.get(packet_id) != run.packet_type:
                 continue  # not one that we wait for
+            self._sent.pop(packet_id, None)
             if code >= 0x80:
                 self.refused.append((packet_id, Reason(code)))
             elif run.packet_type == _PUBREC:
@@ -293,8 +343,3 @@ class Client(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
         self._wake()
-
-
-def _refusal(what: str, reason: Reason, properties: Properties) -> str:
-    words = properties.reason_string or reason.name.lower().replace("_", " ")
-    return f"{what}: {words}"

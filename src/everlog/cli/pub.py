@@ -4,6 +4,7 @@ import asyncio
 import os
 import stat
 import sys
+from collections import deque
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated
@@ -12,14 +13,18 @@ import typer
 
 from everlog.base import PeerError, UsageError
 from everlog.cli import dial
+from everlog.cli.calling import with_call
 from everlog.cli.client import Client
-from everlog.mqtt import NO_PROPERTIES, Properties
+from everlog.cli.reconnect import keep_connected
+from everlog.mqtt import NO_PROPERTIES, Properties, Reason
 from everlog.topics import check_topic_name
 
 READ_BYTES = 64 << 10
 
 
+@with_call
 def pub(
+    call: dial.Call,
     topic: Annotated[str | None, typer.Option("-t", "--topic", metavar="TOPIC", help="Where to.")] = None,
     message: Annotated[str | None, typer.Option("-m", "--message", metavar="TEXT", help="The payload.")] = None,
     file: Annotated[Path | None, typer.Option("-f", "--file", metavar="FILE", help="The payload is a file's.")] = None,
@@ -35,67 +40,66 @@ def pub(
     ] = 0.0,
     user_property: dial.UserProperties = None,
     qos: dial.Qos = 0,
-    host: dial.Host = "localhost",
-    port: dial.Port = None,
-    url: dial.Url = None,
-    client_id: dial.ClientId = None,
-    username: dial.User = None,
-    pw: dial.Password = None,
-    protocol_version: dial.Version = "5",
-    durable: dial.Durable = False,
-    expiry: dial.Expiry = None,
-    keepalive: dial.KeepAlive = 60,
-    cafile: dial.CaFile = None,
-    os_certs: dial.CaSystem = False,
-    cert: dial.Cert = None,
-    key: dial.CertKey = None,
-    insecure: dial.Insecure = False,
-    will_topic: dial.WillTopic = None,
-    will_payload: dial.WillPayload = "",
-    will_qos: dial.WillQos = 0,
-    will_retain: dial.WillRetain = False,
 ) -> int:
     """Publish messages; the options are those of mosquitto_pub."""
-    call = dial.plan_call(
-        host=host,
-        port=port,
-        url=url,
-        client_id=client_id,
-        user=username,
-        password=pw,
-        version=protocol_version,
-        durable=durable,
-        expiry=expiry,
-        keep_alive=keepalive,
-        cafile=cafile,
-        system_cas=os_certs,
-        cert=cert,
-        cert_key=key,
-        insecure=insecure,
-        will=dial.will_of(will_topic, will_payload, will_qos, will_retain),
-    )
     if (message, file).count(None) + [lines, whole, null].count(False) != 4:
         raise UsageError("not exactly one payload", hint="give one of -m, -f, -l, -s, -n")
-    source = _lines() if lines else _again(_payload(message, file, whole), repeat, repeat_delay)
+    payloads = Payloads(_lines() if lines else _again(_payload(message, file, whole), repeat, repeat_delay))
     properties = Properties(user_properties=dial.pairs(user_property)) if user_property else NO_PROPERTIES
-    return asyncio.run(publish(call, _topic(topic or call.topic), source, qos, retain, properties))
+    to = _topic(topic or call.topic)
+    return asyncio.run(publish(call, to, payloads, qos, retain, properties, again=lines))
+
+
+class Payloads:
+    """What is to be published; what was read and not yet sent outlives a connection."""
+
+    def __init__(self, batches: AsyncIterator[list[bytes]]) -> None:
+        self.left: deque[bytes] = deque()
+        self._batches = batches
+        self._reading: asyncio.Task[list[bytes] | None] | None = None
+
+    async def ready(self, client: Client) -> bool:
+        """Wait for some, or for the connection to fail; False when there are no more."""
+        if self.left:
+            return True
+        if self._reading is None:
+            self._reading = asyncio.get_running_loop().create_task(self._read())
+        reading = self._reading
+        reading.add_done_callback(lambda _: client.wake())
+        await client.wait_until(reading.done)
+        self._reading = None
+        batch = reading.result()
+        self.left.extend(batch or ())
+        return batch is not None
+
+    async def _read(self) -> list[bytes] | None:
+        return await anext(self._batches, None)
 
 
 async def publish(
-    call: dial.Call, topic: str, payloads: AsyncIterator[bytes], qos: int, retain: bool, properties: Properties
+    call: dial.Call,
+    topic: str,
+    payloads: Payloads,
+    qos: int,
+    retain: bool,
+    properties: Properties,
+    *,
+    again: bool = False,
 ) -> int:
-    """Send every payload and wait for the acks; 1 when the broker refused one."""
-    client = Client(call.connect)
-    try:
-        await client.open(call.host, call.port, call.tls)
-        async for payload in payloads:
-            await client.publish(topic, payload, qos, retain, properties)
+    """Send every payload and wait for the acks, over as many connections as that takes; 1 if one was refused."""
+
+    async def work(client: Client) -> list[tuple[int, Reason]]:
+        while await payloads.ready(client):
+            while payloads.left:
+                await client.publish(topic, payloads.left[0], qos, retain, properties)
+                payloads.left.popleft()
         await client.settle()
-    finally:
-        await client.close()
-    for packet_id, reason in client.refused:
+        return client.refused
+
+    refused = await keep_connected(call, work, again=again)
+    for packet_id, reason in refused:
         print(f"everlog: message {packet_id} was refused: {reason.name.lower().replace('_', ' ')}", file=sys.stderr)
-    return 1 if client.refused else 0
+    return 1 if refused else 0
 
 
 def _topic(topic: str | None) -> str:
@@ -119,22 +123,21 @@ def _payload(message: str | None, file: Path | None, whole: bool) -> bytes:
         raise UsageError(f"-f {file} can't be read: {error.strerror}") from error
 
 
-async def _again(payload: bytes, count: int, delay_s: float) -> AsyncIterator[bytes]:
+async def _again(payload: bytes, count: int, delay_s: float) -> AsyncIterator[list[bytes]]:
     for number in range(count):
         if number and delay_s:
             await asyncio.sleep(delay_s)
-        yield payload
+        yield [payload]
 
 
-async def _lines() -> AsyncIterator[bytes]:
+async def _lines() -> AsyncIterator[list[bytes]]:
     """Lines of standard input as they come, without their ends; the last need not have one."""
     rest = b""
     while chunk := await _read(sys.stdin.fileno()):
         *whole, rest = (rest + chunk).split(b"\n")
-        for line in whole:
-            yield line
+        yield whole
     if rest:
-        yield rest
+        yield [rest]
 
 
 async def _read(file: int) -> bytes:

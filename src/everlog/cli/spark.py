@@ -93,7 +93,7 @@ def replay(
     topic: options.Topic = None,
     from_: options.From = None,
     to: options.To = None,
-    speed: Annotated[str, typer.Option("--speed", metavar="SPEED", help="max, or a factor: 1.0, 10x.")] = "max",
+    speed: Annotated[str, typer.Option("--speed", metavar="SPEED", help="max, original, or a factor: 10x.")] = "max",
     prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="In front of every topic: replay/")] = "",
     qos: Annotated[int | None, typer.Option("--qos", "-q", min=0, max=2, metavar="QOS", help="Of all of them.")] = 1,
     retain: Annotated[bool, typer.Option("--retain", help="Retain what was retained.")] = False,
@@ -115,7 +115,7 @@ def replay(
 ) -> int:
     """Publish a selection of history again, in its order."""
     from everlog.cli import sparkjobs
-    from everlog.cli.sparkreplay import Manner, check_prefix, parse_speed
+    from everlog.cli.sparkreplay import Manner, check_prefix, speed_of
 
     call = dial.plan_call(
         host=host,
@@ -135,7 +135,7 @@ def replay(
         insecure=insecure,
         will=None,
     )
-    manner = Manner(parse_speed(speed), check_prefix(prefix), qos, retain, mark)
+    manner = Manner(speed_of(speed), check_prefix(prefix), qos, retain, mark)
     return sparkjobs.replay(sparkjobs.Source(data, topic, from_, to, master, conf, verbose), call, manner)
 
 

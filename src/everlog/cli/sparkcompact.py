@@ -106,14 +106,14 @@ def _options(wish: Wish) -> "CompactionOptions":
 
 def _show(made: "Compaction", summary: "CompactionSummary") -> None:
     """What was done, and how far the table goes."""
-    table = Table("shard", "compacted up to", title=made.lake.location.uri, title_justify="left")
+    table = Table("shard", "compacted up to")
     table.columns[1].justify = "right"
     for shard, end in made.lake.ends(made.shards).items():
         table.add_row(str(shard), "nothing yet" if end is None else f"{end:,}")
-    console = Console()
-    console.print(table)
+    print(made.lake.location.uri)
+    Console().print(table)
     rate = summary.rows / summary.seconds if summary.seconds else 0.0
-    console.print(
+    print(
         f"{summary.rows:,} rows in {summary.files:,} files of {summary.bytes / 1e6:,.1f} MB added "
         f"({summary.log_bytes / 1e6:,.1f} MB of log, {rate:,.0f} rows/s), "
         f"{summary.merged:,} files merged, {summary.dropped:,} dropped"

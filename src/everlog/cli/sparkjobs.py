@@ -194,7 +194,8 @@ def _aside(verbose: bool) -> Iterator[None]:
 
 def load(spark: "SparkSession", source: Source, *columns: str) -> "DataFrame":
     """The history as a frame with these columns, or all."""
-    reader = spark.read.format("everlog").option("path", source.data or "")
+    where = source.data or ""
+    reader = spark.read.format("everlog").option("path", where if "://" in where else os.path.abspath(where))
     given = {
         "topic": json.dumps(source.topics) if source.topics else None,
         "from": source.from_,

@@ -1,8 +1,7 @@
 """Publishing kept messages again: in order, so many in flight, at a speed."""
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -10,14 +9,14 @@ from everlog.base import EverlogError, Unavailable, UsageError
 from everlog.cli.client import Client
 from everlog.cli.dial import Call
 from everlog.cli.message import Message
+from everlog.cli.past import Pace, exact_time, parse_speed
 from everlog.mqtt import Properties
 from everlog.topics import check_topic_name
 
 if TYPE_CHECKING:
     from everlog.spark.jobs import Kept
 
-POSITION = "everlog-position"  # user properties of a marked message
-TIME = "everlog-time"
+POSITION, TIME = "everlog-origin", "everlog-origin-time"  # user properties of a marked message
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +39,9 @@ class Outcome:
     last: "Kept | None"
 
 
-def parse_speed(text: str) -> float | None:
-    """`max`, or a factor as 1.0 or 10x."""
-    if text == "max":
-        return None
-    try:
-        speed = float(text.removesuffix("x"))
-    except ValueError:
-        speed = 0.0
-    if not 0 < speed < float("inf"):
-        raise UsageError(f"--speed {text!r} is no speed", hint="write max, 1.0 or 10x")
-    return speed
+def speed_of(text: str) -> float | None:
+    """`max`, `original`, or a factor as 1.0 or 10x."""
+    return parse_speed(f"{text}x" if text[-1:].isdigit() else text)
 
 
 def check_prefix(prefix: str) -> str:
@@ -74,7 +65,7 @@ async def publish_again(
         nothing: list[Kept] = []
         while chunk := await asyncio.to_thread(next, chunks, nothing):
             for kept in chunk:
-                await pace.wait_for(kept.time_us)
+                await pace.wait_for(kept.time_us, _nothing)
                 await _publish(client, kept, manner)
                 sent, last = sent + 1, kept
             tell(sent)
@@ -89,6 +80,10 @@ async def publish_again(
     return Outcome(sent, len(client.refused), last)
 
 
+def _nothing() -> None:
+    """What is to be done before a wait."""
+
+
 async def _publish(client: Client, kept: "Kept", manner: Manner) -> None:
     qos = kept.qos if manner.qos is None else manner.qos
     properties = _properties(kept, manner.mark) if client.version == 5 else Properties()
@@ -99,31 +94,5 @@ def _properties(kept: "Kept", mark: bool) -> Properties:
     own = Message(b"", b"", 0, False, 0, kept.properties).properties
     if not mark:
         return own
-    marks = ((POSITION, f"{kept.shard}:{kept.offset}"), (TIME, str(kept.time_us)))
+    marks = ((POSITION, f"{kept.shard}:{kept.offset}"), (TIME, exact_time(kept.time_us)))
     return replace(own, user_properties=(*own.user_properties, *marks))
-
-
-class Pace:
-    """Waits until a message is due, counted from the first; without a speed everything is due at once."""
-
-    def __init__(
-        self,
-        speed: float | None,
-        now: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
-        self._speed = speed
-        self._now = now
-        self._sleep = sleep
-        self._first_us: int | None = None
-        self._began = 0.0
-
-    async def wait_for(self, time_us: int) -> None:
-        """Come back when a message of that time is due."""
-        if self._speed is None:
-            return
-        if self._first_us is None:
-            self._first_us, self._began = time_us, self._now()
-        due = self._began + (time_us - self._first_us) / 1e6 / self._speed
-        if (wait_s := due - self._now()) > 0:
-            await self._sleep(wait_s)

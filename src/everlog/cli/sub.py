@@ -10,9 +10,11 @@ import typer
 
 from everlog.base import PeerError, UsageError
 from everlog.cli import dial
+from everlog.cli.calling import with_call
 from everlog.cli.client import Client
 from everlog.cli.formats import Formatter, formatter
 from everlog.cli.message import Message
+from everlog.cli.reconnect import keep_connected
 from everlog.mqtt import NO_PROPERTIES, Properties, Reason, Subscription
 from everlog.store import parse_begin
 from everlog.topics import Filter, matches, parse_filter
@@ -31,10 +33,13 @@ class Wish:
     count: int | None
     timeout_s: float | None
     exit_when_subscribed: bool
+    reconnect: bool
     user_properties: tuple[tuple[str, str], ...]
 
 
+@with_call
 def sub(
+    call: dial.Call,
     topics: Annotated[list[str] | None, typer.Option("-t", "--topic", metavar="FILTER", help="Repeatable.")] = None,
     exclude: Annotated[
         list[str] | None, typer.Option("-T", "--filter-out", metavar="FILTER", help="Print none of these; repeatable.")
@@ -61,50 +66,16 @@ def sub(
         bool, typer.Option("--retain-as-published", help="Leave the retain flag as it was published (MQTT 5).")
     ] = False,
     exit_subscribed: Annotated[bool, typer.Option("-E", help="Stop once subscribed.")] = False,
+    no_reconnect: Annotated[
+        bool, typer.Option("--no-reconnect", help="Stop, with exit code 1, when the connection is lost.")
+    ] = False,
     begin: Annotated[
         str | None, typer.Option("--from", metavar="WHEN", help="Begin in the past, as -24h; Everlog's own.")
     ] = None,
     user_property: dial.UserProperties = None,
     qos: dial.Qos = 0,
-    host: dial.Host = "localhost",
-    port: dial.Port = None,
-    url: dial.Url = None,
-    client_id: dial.ClientId = None,
-    username: dial.User = None,
-    pw: dial.Password = None,
-    protocol_version: dial.Version = "5",
-    durable: dial.Durable = False,
-    expiry: dial.Expiry = None,
-    keepalive: dial.KeepAlive = 60,
-    cafile: dial.CaFile = None,
-    os_certs: dial.CaSystem = False,
-    cert: dial.Cert = None,
-    key: dial.CertKey = None,
-    insecure: dial.Insecure = False,
-    will_topic: dial.WillTopic = None,
-    will_payload: dial.WillPayload = "",
-    will_qos: dial.WillQos = 0,
-    will_retain: dial.WillRetain = False,
 ) -> int:
     """Subscribe and print what arrives; the options are those of mosquitto_sub."""
-    call = dial.plan_call(
-        host=host,
-        port=port,
-        url=url,
-        client_id=client_id,
-        user=username,
-        password=pw,
-        version=protocol_version,
-        durable=durable,
-        expiry=expiry,
-        keep_alive=keepalive,
-        cafile=cafile,
-        system_cas=os_certs,
-        cert=cert,
-        cert_key=key,
-        insecure=insecure,
-        will=dial.will_of(will_topic, will_payload, will_qos, will_retain),
-    )
     filters = (*(topics or ()), *([call.topic] if call.topic else ()))
     if not filters and not unsubscribe:
         raise UsageError("no topic filter", hint="give one with -t")
@@ -125,6 +96,7 @@ def sub(
         count=count,
         timeout_s=timeout,
         exit_when_subscribed=exit_subscribed,
+        reconnect=not no_reconnect and begin is None,  # what was replayed would all come again
         user_properties=properties,
     )
     form = formatter(verbose=verbose, template=template, newline=not no_newline)
@@ -175,22 +147,22 @@ class Printer:
 
 
 async def subscribe(call: dial.Call, wish: Wish, printer: Printer) -> int:
-    """Print until enough, until the time is up (27), or until the connection fails."""
-    client = Client(call.connect, printer.take)
+    """Print until enough or until the time is up (27), over as many connections as that takes."""
+
+    async def work(client: Client) -> int:
+        if wish.drop:
+            await client.unsubscribe(wish.drop)
+        if wish.filters and not await _ask(client, wish):
+            return 1
+        if not wish.exit_when_subscribed:
+            await client.wait_until(lambda: printer.finished)
+        return 0
+
     try:
         async with asyncio.timeout(wish.timeout_s):
-            await client.open(call.host, call.port, call.tls)
-            if wish.drop:
-                await client.unsubscribe(wish.drop)
-            if wish.filters and not await _ask(client, wish):
-                return 1
-            if not wish.exit_when_subscribed:
-                await client.wait_until(lambda: printer.finished)
+            return await keep_connected(call, work, printer.take, again=wish.reconnect)
     except TimeoutError:
         return TIMED_OUT
-    finally:
-        await client.close()
-    return 0
 
 
 async def _ask(client: Client, wish: Wish) -> bool:

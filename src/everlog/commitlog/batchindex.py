@@ -4,7 +4,11 @@ from array import array
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
-from everlog.base import Records
+import cython
+
+if not cython.compiled:
+    from everlog.base import Records
+    from everlog.commitlog.pushing import push32, push64
 
 ROW_BYTES = 40
 
@@ -52,14 +56,15 @@ class GrowingIndex:
     def _columns(self) -> tuple["array[int]", ...]:
         return self._offsets, self._first_times, self._last_times, self._positions, self._sizes, self._counts
 
-    def add(self, records: Records, position: int) -> None:
+    def add(self, records: Records, position: int) -> int:
         """A row for a batch at a position of the file."""
-        self._offsets.append(records.base_offset)
-        self._first_times.append(records.first_time)
-        self._last_times.append(records.last_time)
-        self._positions.append(position)
-        self._sizes.append(records.size)
-        self._counts.append(records.count)
+        push64(self._offsets, records.base_offset)
+        push64(self._first_times, records.first_time)
+        push64(self._last_times, records.last_time)
+        push64(self._positions, position)
+        push32(self._sizes, records.size)
+        push32(self._counts, records.count)
+        return 0
 
     def to_bytes(self) -> bytes:
         """The columns one after the other, as the side file holds them."""

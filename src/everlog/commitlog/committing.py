@@ -7,36 +7,22 @@ published stays readable, everything else is refused.
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from everlog.base import MessageColumns, Records, StorageError, TopicTable, Unavailable
+import cython
+
+from everlog.base import StorageError, Unavailable
 from everlog.commitlog.catalog import Segment
-from everlog.commitlog.gathering import Gathering, Placed
-from everlog.commitlog.segmentwriter import SegmentWriter
 from everlog.commitlog.settings import Durability
-from everlog.commitlog.tail import Tail
 from everlog.commitlog.waiting import Waiters
+
+if not cython.compiled:
+    from everlog.base import MessageColumns, Records, TopicTable
+    from everlog.commitlog.gathering import Gathering, Placed
+    from everlog.commitlog.segmentwriter import SegmentWriter
+    from everlog.commitlog.tail import Tail
 
 RESERVE = 1 << 22  # offsets that a log without syncs may give out before it syncs its mark again
 REOPEN = "the log is read-only until it is reopened: free or replace the disk, then restart Everlog"
-
-
-@dataclass(slots=True)
-class CommitCounts:
-    """How much was committed, and in how many groups."""
-
-    groups: int = 0
-    batches: int = 0
-    records: int = 0
-    bytes: int = 0
-
-    def add(self, batches: list[Records]) -> None:
-        """Another group."""
-        self.groups += 1
-        self.batches += len(batches)
-        for records in batches:
-            self.records += records.count
-            self.bytes += records.size
 
 
 class Committer:
@@ -46,14 +32,18 @@ class Committer:
         self.committed = gathering.end
         self.failure: StorageError | None = None
         self.closed = False
-        self.counts = CommitCounts()
+        self.groups = 0  # how much was committed, in how many groups
+        self.batches = 0
+        self.records = 0
+        self.bytes = 0
         self.completed: Callable[[Segment], None] = lambda segment: None
-        self.announce: Callable[[int], None] = lambda committed: None
+        self.announce: Callable[[int], None] | None = None
         self.failed: Callable[[StorageError], None] = lambda failure: None
         self._gathering = gathering
         self._writer = writer
         self._tail = tail
-        self._durability = durability
+        self._syncing = durability == "fsync"
+        self._in_memory = durability == "memory"
         self._gate = threading.Lock()  # guards gathering, failure, closed
         self._stepping = threading.Lock()  # at most one group is being written
         self._waiters = Waiters()
@@ -73,16 +63,15 @@ class Committer:
         """The segment that is written to, None before the first batch of a new one."""
         return self._writer.segment
 
-    @property
-    def pending_bytes(self) -> int:
+    def pending(self) -> int:
         """How many bytes wait to be written."""
-        return self._gathering.pending_bytes
+        return self._gathering.pending()
 
     def append(
         self, columns: MessageColumns, start: int, stop: int, now_us: int, table: TopicTable,
         routes: bytearray | None, wanted: int,
     ) -> int:  # fmt: skip
-        """Take in messages; they are committed some steps later."""
+        """Take in messages; they are committed some steps after they are asked for."""
         with self._gate:
             if self.failure is not None:
                 raise self.failure
@@ -90,24 +79,32 @@ class Committer:
                 raise Unavailable("the log is closed")
             return self._gathering.append(columns, start, stop, now_us, table, routes, wanted)
 
-    def step(self) -> bool:
-        """Commit what has gathered; False when there was nothing."""
-        with self._stepping:
-            return self._step()
+    def ask(self, offset: int) -> int:
+        """What was appended below an offset may be committed from now on; nothing else is."""
+        with self._gate:
+            self._gathering.ask(offset)
+        return 0
 
-    def try_step(self) -> bool:
-        """As `step`, unless another thread is at it: False then too."""
-        if not self._stepping.acquire(blocking=False):
-            return False
+    def step(self) -> bool:
+        """Commit what was asked for; False when there was nothing."""
+        with self._stepping:
+            return self._step(0)
+
+    def try_step(self, offset: int) -> int:
+        """Ask for what is below an offset, then as `step`, as 0 or 1; -1 when another thread is at it."""
+        if not self._stepping.acquire(False):
+            self.ask(offset)
+            return -1
         try:
-            return self._step()
+            return 1 if self._step(offset) else 0
         finally:
             self._stepping.release()
 
-    def _step(self) -> bool:
+    def _step(self, offset: int) -> bool:
         with self._gate:
             if self.failure is not None:
                 return False
+            self._gathering.ask(offset)
             group = self._gathering.take()
         if not group:
             return False
@@ -117,38 +114,54 @@ class Committer:
             self.fail_writing(error)
         return True
 
-    def _commit(self, group: list[Placed]) -> None:
+    def _commit(self, group: list[Placed]) -> int:
         writer = self._writer
-        end = group[-1].records.base_offset + group[-1].records.count
-        if self._durability != "fsync" and end > writer.mark.reserved:
-            writer.mark.keep(writer.current()._replace(reserved=end + RESERVE))
-        if self._durability == "memory":
-            self._publish([placed.records for placed in group], end)
-        while group:
-            base = group[0].segment
-            batches = [placed.records for placed in group if placed.segment == base]
-            group = group[len(batches) :]
+        if not self._syncing:
+            end = group[len(group) - 1][0].end_offset
+            if end > writer.mark.reserved:
+                writer.mark.keep(writer.current()._replace(reserved=end + RESERVE))
+            if self._in_memory:
+                self._publish([placed[0] for placed in group], end)
+        k = 0
+        while k < len(group):
+            base = group[k][1]
+            batches = []
+            size = 0
+            while k < len(group) and group[k][1] == base:
+                records = group[k][0]
+                batches.append(records)
+                size += records.size
+                k += 1
             before = writer.segment
             writer.write(base, batches)
-            size = 0
-            for records in batches:
-                size += records.size
-            with self._gate:
-                self._gathering.written(size)
-            if self._durability == "memory":
+            self._gathering.written(size)
+            if self._in_memory:
                 self._tail.trim(writer.written)
             else:
                 self._publish(batches, writer.written)
             if before is not None and before is not writer.segment:
                 self.completed(before)
+        return 0
 
-    def _publish(self, batches: list[Records], committed: int) -> None:
+    def _publish(self, batches: list[Records], committed: int) -> int:
         """Let readers see batches: their durability is reached."""
         self._tail.add(batches, self._writer.written)
         self.committed = committed
-        self._waiters.wake(committed)
-        self.announce(committed)
-        self.counts.add(batches)
+        self.groups += 1
+        for records in batches:
+            self.batches += 1
+            self.records += records.count
+            self.bytes += records.size
+        if self._waiters.waiting:
+            self._waiters.wake(committed)
+        if self.announce is not None:
+            self.announce(committed)
+        return 0
+
+    def cut(self) -> None:
+        """Take off what the open segment has ahead of its end: nothing more is written."""
+        with self._stepping:
+            self._writer.cut()
 
     def remark(self) -> None:
         """Tell readers that segments were merged or removed."""
@@ -165,7 +178,7 @@ class Committer:
         """Begin a new, empty segment now, unless the last one is empty or something waits to be written."""
         with self._stepping:
             with self._gate:
-                if self.failure is not None or self._gathering.pending_bytes:
+                if self.failure is not None or self._gathering.pending():
                     return
                 base, table = self._gathering.begin_segment(), self._gathering.table
             before = self._writer.segment
@@ -186,12 +199,9 @@ class Committer:
         committing thread is asked to.
         """
         if self.committed < offset:
-            if lead and self._stepping.acquire(blocking=False):
-                try:
-                    self._step()
-                finally:
-                    self._stepping.release()
-            else:
+            if not lead:
+                self.ask(offset)
+            if not lead or self.try_step(offset) < 0:
                 ask()
         if self.committed < offset:
             self._waiters.wait(offset, lambda: self._settled(offset), timeout)

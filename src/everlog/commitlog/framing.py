@@ -13,6 +13,7 @@ from typing import NamedTuple
 import crc32c
 
 from everlog.base import StorageError
+from everlog.commitlog.stamping import frame_bytes
 
 MAGIC = b"EVLS"
 VERSION = 1
@@ -25,8 +26,6 @@ AFTER_SYNC = 0x80000000  # frame flag, beside the count: all before this frame w
 
 _COPY = struct.Struct("<4sHHQQQQ20sI")
 _FRAME = struct.Struct("<4sIQQII")
-_FRAME_HEAD = struct.Struct("<4sI")
-_FRAME_BODY = struct.Struct("<QQII")
 _SALT = struct.Struct("<Q")
 
 
@@ -74,7 +73,7 @@ def read_header(data: bytes, path: str) -> SegmentHeader | None:
 
 
 class Frame(NamedTuple):
-    """What stands before a batch: where, which offsets, how many bytes follow. A tuple: one is made for each commit."""
+    """What stands before a batch: where, which offsets, how many bytes follow."""
 
     position: int
     base_offset: int
@@ -85,8 +84,7 @@ class Frame(NamedTuple):
     def to_bytes(self, salt: int) -> bytes:
         """The frame as it is written."""
         count = self.records | AFTER_SYNC if self.after_sync else self.records
-        body = _FRAME_BODY.pack(self.position, self.base_offset, self.size, count)
-        return _FRAME_HEAD.pack(FRAME_MAGIC, crc32c.crc32c(body, _salted(salt))) + body
+        return frame_bytes(self.position, self.base_offset, self.size, count, salted(salt))
 
     @property
     def end(self) -> int:
@@ -102,7 +100,7 @@ def read_frame(data: bytes, start: int, position: int, salt: int) -> Frame | Non
     if (
         magic != FRAME_MAGIC
         or at != position
-        or check != crc32c.crc32c(data[start + 8 : start + FRAME_BYTES], _salted(salt))
+        or check != crc32c.crc32c(data[start + 8 : start + FRAME_BYTES], salted(salt))
     ):
         return None
     return Frame(at, base, size, count & ~AFTER_SYNC, bool(count & AFTER_SYNC))
@@ -119,5 +117,6 @@ def find_frame(data: bytes, start: int, position: int, salt: int) -> Frame | Non
 
 
 @lru_cache(16)
-def _salted(salt: int) -> int:
+def salted(salt: int) -> int:
+    """What the check of a frame begins with."""
     return int(crc32c.crc32c(_SALT.pack(salt)))

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import crc32c
 
 from everlog.base import StorageError
-from everlog.commitlog.ports import File, Note
+from everlog.commitlog.ports import File
+from everlog.commitlog.stamping import mark_bytes
 
 MAGIC = b"EVLM"
 VERSION = 1
@@ -25,10 +26,7 @@ _CHECK = struct.Struct("<I")
 
 
 class Mark(NamedTuple):
-    """Offsets below `committed` are committed; they end at `position` of the segment that begins at `segment`.
-
-    A tuple: one is made for each commit.
-    """
+    """Offsets below `committed` are committed; they end at `position` of the segment that begins at `segment`."""
 
     sequence: int = 0
     committed: int = 0
@@ -41,8 +39,7 @@ class Mark(NamedTuple):
 
     def to_bytes(self) -> bytes:
         """One slot."""
-        body = _SLOT.pack(MAGIC, VERSION, self.synced, *self[:-1], 0)
-        return body + _CHECK.pack(crc32c.crc32c(body))
+        return mark_bytes(*self)
 
 
 def read_slot(data: bytes, slot: int, path: str) -> Mark | None:
@@ -60,37 +57,30 @@ class MarkFile:
     """The mark of a shard that is being written."""
 
     def __init__(self, file: File, durable: Mark | None, salt: int) -> None:
-        self._file = file
+        self.file = file
         self._durable = durable or Mark(salt=salt)
         self.salt = self._durable.salt
-
-    def note(self, mark: Mark) -> Note:
-        """What is to be written to tell readers."""
-        return self._file, mark.to_bytes()
+        self.reserved = self._durable.reserved  # offsets below this may be given out without another sync of the mark
 
     def publish(self, mark: Mark) -> None:
         """Tell readers; not synced."""
-        self._file.write_at(0, [mark.to_bytes()])
+        self.file.write_at(0, [mark.to_bytes()])
 
     def keep(self, mark: Mark) -> None:
         """Make a mark survive a crash: synced, beside the last one that was."""
         sequence = self._durable.sequence + 1
         kept = mark._replace(sequence=sequence, salt=self.salt)
-        self._file.commit_at(SLOT_SPACING * (1 + sequence % 2), [kept.to_bytes()])  # never over the last one
+        self.file.commit_at(SLOT_SPACING * (1 + sequence % 2), [kept.to_bytes()])  # never over the last one
         self._durable = kept
+        self.reserved = kept.reserved
 
     def keep_again(self) -> None:
         """Make what was found to survive a crash do so for sure: its writer may have been killed before its sync."""
-        self._file.commit_at(SLOT_SPACING * (1 + self._durable.sequence % 2), [self._durable.to_bytes()])
-
-    @property
-    def reserved(self) -> int:
-        """Offsets below this may be given out without another sync of the mark."""
-        return self._durable.reserved
+        self.file.commit_at(SLOT_SPACING * (1 + self._durable.sequence % 2), [self._durable.to_bytes()])
 
     def close(self) -> None:
         """Let go of the file."""
-        self._file.close()
+        self.file.close()
 
 
 def read_marks(data: bytes, path: str) -> tuple[Mark | None, Mark | None]:

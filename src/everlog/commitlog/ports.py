@@ -19,6 +19,10 @@ class File(Protocol):
         """All of the blocks, then `sync`, then, and only then, the note; or OSError."""
         ...
 
+    def allocate(self, position: int, size: int) -> None:
+        """Zeros from a position on, written as data are; OSError when there is no room for all of them."""
+        ...
+
     def sync(self) -> None: ...
 
     def truncate(self, size: int) -> None: ...
@@ -32,7 +36,7 @@ class File(Protocol):
     def close(self) -> None: ...
 
 
-Note = tuple[File, Block]  # to be written at the beginning of another file, not synced
+Note = tuple[File, bytes]  # to be written at the beginning of another file, not synced
 
 
 class Lock(Protocol):

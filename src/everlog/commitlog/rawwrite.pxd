@@ -37,7 +37,7 @@ cdef extern from *:
                           Py_ssize_t mark_size) nogil
 
 
-cdef inline int write_all(int fd, long long position, list blocks, bint sync, int mark_fd, bytes mark) except -1:
+cdef inline int write_all(int fd, long long position, object blocks, bint sync, int mark_fd, bytes mark) except -1:
     cdef Py_ssize_t n = len(blocks), k, mark_size = PyBytes_GET_SIZE(mark)
     cdef const char *mark_at = PyBytes_AS_STRING(mark)
     cdef int failed

@@ -5,12 +5,13 @@ Never compiled itself: the `.pxd` beside it holds an inline C twin, which `syncw
 
 import errno
 import os
+from collections.abc import Sequence
 
 Buffer = bytes | bytearray
 MAX_BLOCKS = 1000  # of one vectored write; the system's limit is 1,024
 
 
-def write_all(fd: int, position: int, blocks: list[Buffer], sync: bool, mark_fd: int, mark: bytes) -> int:
+def write_all(fd: int, position: int, blocks: Sequence[Buffer], sync: bool, mark_fd: int, mark: bytes) -> int:
     """Write all blocks at a position, sync if asked, then write the mark; 0, or the number of the error."""
     rest: list[Buffer | memoryview] = [block for block in blocks if block]
     try:

@@ -10,6 +10,8 @@ from everlog.base import StorageError
 from everlog.commitlog.ports import Block, Note
 from everlog.commitlog.syncwrite import write_blocks
 
+_ZEROS = bytes(64 << 10)
+
 
 class RealFile:
     """A file descriptor; closed when nothing refers to it any more, so a reader outlives a merge or a removal."""
@@ -29,19 +31,22 @@ class RealFile:
 
     def write_at(self, position: int, blocks: Sequence[Block], note: Note | None = None) -> None:
         """All of the blocks, one behind the other, then the note."""
-        self._write(position, blocks, False, note)
+        if note is None:
+            write_blocks(self._fd, position, blocks, False)
+        else:
+            write_blocks(self._fd, position, blocks, False, note[0]._fd, note[1])  # type: ignore[attr-defined]
 
     def commit_at(self, position: int, blocks: Sequence[Block], note: Note | None = None) -> None:
         """Write, sync and write the note in one stretch without the interpreter lock."""
-        self._write(position, blocks, True, note)
-
-    def _write(self, position: int, blocks: Sequence[Block], sync: bool, note: Note | None) -> None:
         if note is None:
-            write_blocks(self._fd, position, list(blocks), sync)
+            write_blocks(self._fd, position, blocks, True)
         else:
-            file, block = note
-            assert isinstance(file, RealFile)
-            write_blocks(self._fd, position, list(blocks), sync, file._fd, bytes(block))
+            write_blocks(self._fd, position, blocks, True, note[0]._fd, note[1])  # type: ignore[attr-defined]
+
+    def allocate(self, position: int, size: int) -> None:
+        """Zeros that are written, not only allocated: blocks marked as unwritten cost a sync as much as new ones."""
+        whole, rest = divmod(size, len(_ZEROS))
+        write_blocks(self._fd, position, [*([_ZEROS] * whole), _ZEROS[:rest]], False)
 
     def sync(self) -> None:
         """Make what was written survive a crash."""

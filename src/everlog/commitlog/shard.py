@@ -8,13 +8,15 @@ import hashlib
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 
-from everlog.base import MessageColumns, Records, StorageError, TopicTable, Unavailable
+from everlog.base import Records, StorageError, Unavailable
 from everlog.commitlog import paths
 from everlog.commitlog.catalog import Catalog
 from everlog.commitlog.committing import Committer
 from everlog.commitlog.damage import Damage, DamageList
 from everlog.commitlog.following import Follower
+from everlog.commitlog.front import READ_ONLY, LogFront
 from everlog.commitlog.gathering import Gathering
 from everlog.commitlog.ports import Disk, Indexer, Lock
 from everlog.commitlog.recovery import recover
@@ -27,31 +29,26 @@ from everlog.commitlog.upkeep import Upkeep
 from everlog.commitlog.views import SegmentView
 from everlog.commitlog.worker import Worker
 
-QUICK_NS = 1_000_000  # a commit that takes longer than this is left to the thread that commits
-QUICK_BYTES = 24 << 10  # and so is one of more than this
-
 
 def wall_clock_us() -> int:
     """The time of day, in microseconds since 1970."""
     return time.time_ns() // 1000
 
 
-class ShardLog:
-    """An append-only log of batches, opened by `open`."""
+class ShardLog(LogFront):
+    """An append-only log of batches, opened by `open`. What is called for every batch is in `LogFront`."""
 
     def __init__(self, catalog: Catalog, settings: LogSettings) -> None:
+        super().__init__(Tail(settings.tail_bytes))
         self.settings = settings
-        self.on_commit: Callable[[ShardLog, int], None] | None = None  # from the committing thread, after each commit
-        self.on_failure: Callable[[ShardLog, StorageError], None] | None = None  # so too, once
+        self.on_failure: Callable[[ShardLog, StorageError], None] | None = None  # from any thread, once
+        self._on_commit: Callable[[ShardLog, int], None] | None = None
         self._catalog = catalog
-        self._tail = Tail(settings.tail_bytes)
-        self._committer: Committer | None = None
         self._upkeep: Upkeep | None = None
         self._follower: Follower | None = None
         self._lock: Lock | None = None
         self._workers: list[Worker] = []
         self._closed = False
-        self._usual_ns = 0  # how long a commit takes, lately
 
     @classmethod
     def open(
@@ -80,7 +77,7 @@ class ShardLog:
                     log._start_threads()
             else:
                 log._follower = Follower(catalog)
-                log._follower.refresh()
+                log._seen = log._follower.refresh()
         except BaseException as error:
             if log._lock is not None:
                 log._lock.release()
@@ -96,7 +93,7 @@ class ShardLog:
         settings, catalog = self.settings, self._catalog
         found = recover(catalog, random_bytes, now_us(), not_below)
         gathering = Gathering(settings, found.end)
-        writer = SegmentWriter(catalog, found.mark, found.end, found.layout, settings.durability == "fsync", now_us)
+        writer = SegmentWriter(catalog, found.mark, found.end, found.layout, settings, now_us)
         segment, first_time = found.end, 0
         if found.segment is not None:
             writer.adopt(found.segment, found.position)
@@ -107,7 +104,6 @@ class ShardLog:
         committer = Committer(gathering, writer, self._tail, settings.durability)
         upkeep = Upkeep(catalog, committer, settings, indexer)
         committer.completed = upkeep.completed
-        committer.announce = self._announce
         committer.failed = self._failed
         committer.remark()
         self._committer, self._upkeep = committer, upkeep
@@ -120,18 +116,9 @@ class ShardLog:
         gave_up = committer.gave_up
         self._workers = [Worker(f"everlog-commit-{name}", self._commit_once, gave_up)]
         self._workers.append(Worker(f"everlog-seal-{name}", upkeep.step, gave_up))
+        self._wake = self._workers[0].wake
         upkeep.wake = self._workers[1].wake
         upkeep.wake()
-
-    def _commit_once(self) -> bool:
-        began = time.perf_counter_ns()
-        if self._writing().step():
-            self._took(time.perf_counter_ns() - began)
-        return False  # who appended asks again: nothing is taken that nobody waits for
-
-    def _announce(self, committed: int) -> None:
-        if self.on_commit is not None:
-            self.on_commit(self, committed)
 
     def _failed(self, failure: StorageError) -> None:
         if self.on_failure is not None:
@@ -139,25 +126,19 @@ class ShardLog:
 
     def _writing(self) -> Committer:
         if self._committer is None:
-            raise Unavailable("the log was opened read-only")
+            raise Unavailable(READ_ONLY)
         return self._committer
 
     @property
-    def end(self) -> int:
-        """The offset behind the last appended record."""
-        return self._committer.end if self._committer is not None else self.committed
+    def on_commit(self) -> Callable[["ShardLog", int], None] | None:
+        """Called after each commit with the log and its committed offset, from the thread that committed."""
+        return self._on_commit
 
-    @property
-    def committed(self) -> int:
-        """The offset behind the last committed record; readers see nothing at or above it."""
+    @on_commit.setter
+    def on_commit(self, call: Callable[["ShardLog", int], None] | None) -> None:
+        self._on_commit = call
         if self._committer is not None:
-            return self._committer.committed
-        return self._follower.committed if self._follower is not None else 0
-
-    @property
-    def pending_bytes(self) -> int:
-        """How many bytes were appended and are not yet written."""
-        return self._committer.pending_bytes if self._committer is not None else 0
+            self._committer.announce = None if call is None else partial(call, self)
 
     @property
     def start(self) -> int:
@@ -169,7 +150,7 @@ class ShardLog:
 
     @property
     def identity(self) -> str:
-        """A name that no other log has and that this one keeps wherever it is moved: made of the salt, not telling it."""
+        """A name that no other log has and that this one keeps wherever it is: made of the salt, not telling it."""
         return hashlib.blake2b(self._catalog.known_salt().to_bytes(8, "little"), digest_size=8).hexdigest()
 
     @property
@@ -182,48 +163,11 @@ class ShardLog:
         """What was met that can't be trusted, with file and position."""
         return self._catalog.damage.reports()
 
-    def append(
-        self,
-        columns: MessageColumns,
-        start: int,
-        stop: int,
-        now_us: int,
-        table: TopicTable,
-        routes: bytearray | None = None,
-        wanted: int = 0,
-    ) -> int:
-        """Append messages as `RecordBuilder.append` takes them; how many. The first has the offset that `end` was."""
-        return self._writing().append(columns, start, stop, now_us, table, routes, wanted)
-
-    def commit(self) -> None:
-        """Ask that what has gathered be committed; returns at once."""
-        if self._workers:
-            self._workers[0].wake()
-
-    def commit_here(self) -> bool:
-        """Commit in this thread if that is likely to be quick, else leave it to the thread that commits.
-
-        Quick means that little has gathered, nobody is at it, and a commit took little time lately: then two changes
-        of thread cost more than they save.
-        """
-        committer = self._writing()
-        if self._usual_ns > QUICK_NS or committer.pending_bytes > QUICK_BYTES or not self._workers:
-            self.commit()
-            return False
-        began = time.perf_counter_ns()
-        if not committer.try_step():
-            self.commit()
-            return False
-        self._took(time.perf_counter_ns() - began)
-        return True
-
-    def _took(self, ns: int) -> None:
-        """A running mean over about eight commits; an estimate, so two threads may lose each other's."""
-        self._usual_ns += (ns - self._usual_ns) // 8
-
     def commit_step(self) -> bool:
         """Commit what has gathered now, in this thread; False when there was nothing."""
-        return self._writing().step()
+        committer = self._writing()
+        committer.ask(committer.end)
+        return committer.step()
 
     def seal_step(self) -> bool:
         """Seal one complete segment now, in this thread; False when there was none."""
@@ -238,29 +182,19 @@ class ShardLog:
         this thread when nobody listens to `on_commit`, which is only ever called from the committing thread.
         """
         lead = self.on_commit is None or not self._workers
-        self._writing().wait(offset, timeout, lead, self.commit)
+        self._writing().wait(offset, timeout, lead, self._wake or (lambda: None))
 
     def refresh(self) -> int:
         """Opened read-only: take in what the writer committed since; the committed offset."""
-        return self._follower.refresh() if self._follower is not None else self.committed
+        if self._follower is not None:
+            self._seen = self._follower.refresh()
+        return self.committed
 
-    def read(self, offset: int, max_bytes: int) -> list[Records]:
-        """Committed whole batches, verified, from the one that holds `offset` on, at least one if there is one.
-
-        Where an offset is damaged or no longer retained, they begin behind it.
-        """
-        committed = self.committed
-        if offset >= committed:
-            return []
-        batches = self._tail.read(offset, max_bytes)
-        if batches is None:
-            try:
-                batches = self._catalog.read(offset, max_bytes)
-            except OSError as error:
-                raise StorageError(f"reading from {self._catalog.directory} failed: {error}") from error
-        if batches and batches[-1].base_offset >= committed:
-            batches = [records for records in batches if records.base_offset < committed]
-        return batches
+    def _read_files(self, offset: int, max_bytes: int) -> list[Records]:
+        try:
+            return self._catalog.read(offset, max_bytes)
+        except OSError as error:
+            raise StorageError(f"reading from {self._catalog.directory} failed: {error}") from error
 
     def segments(self) -> list[SegmentView]:
         """The segments in order, as they are now."""
@@ -323,6 +257,7 @@ class ShardLog:
         """Make all that was appended durable; the failure if it can't be, unless that is known already."""
         failed_before = committer.failure is not None
         try:
+            committer.ask(committer.end)
             while committer.step():
                 pass
             upkeep.checkpoint()

@@ -80,6 +80,15 @@ class SimulatedFile:
         if note is not None:
             note[0].write_at(0, [note[1]])
 
+    def allocate(self, position: int, size: int) -> None:
+        try:
+            self._call("allocate")
+        except OSError:
+            self._change((position, bytes(self._disk.random.randrange(size + 1))))
+            raise
+        self._change((position, bytes(size)))
+        self._disk.tick()
+
     def sync(self) -> None:
         inode = self._inode
         try:

@@ -43,7 +43,6 @@ class LogStatistics:
     ) -> "LogStatistics":
         """The numbers now."""
         segments = catalog.segments
-        counts = committer.counts if committer is not None else None
         return cls(
             *offsets,
             segments=len(segments),
@@ -51,12 +50,12 @@ class LogStatistics:
             segment_bytes=sum(max(0, segment.bytes) for segment in segments),
             tail_batches=len(tail),
             tail_bytes=tail.bytes,
-            pending_bytes=committer.pending_bytes if committer is not None else 0,
+            pending_bytes=committer.pending() if committer is not None else 0,
             waiting_to_seal=upkeep.waiting if upkeep is not None else 0,
-            commits=counts.groups if counts is not None else 0,
-            committed_batches=counts.batches if counts is not None else 0,
-            committed_records=counts.records if counts is not None else 0,
-            committed_bytes=counts.bytes if counts is not None else 0,
+            commits=committer.groups if committer is not None else 0,
+            committed_batches=committer.batches if committer is not None else 0,
+            committed_records=committer.records if committer is not None else 0,
+            committed_bytes=committer.bytes if committer is not None else 0,
             seals=upkeep.sealer.sealed if upkeep is not None else 0,
             merges=upkeep.sealer.merged if upkeep is not None else 0,
             removed=upkeep.removed if upkeep is not None else 0,

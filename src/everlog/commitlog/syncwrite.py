@@ -5,6 +5,7 @@ The primitive is `rawwrite`'s.
 """
 
 import os
+from collections.abc import Sequence
 
 import cython
 
@@ -13,7 +14,7 @@ if not cython.compiled:
 
 
 def write_blocks(
-    fd: int, position: int, blocks: list[Buffer], sync: bool, mark_fd: int = -1, mark: bytes = b""
+    fd: int, position: int, blocks: Sequence[Buffer], sync: bool, mark_fd: int = -1, mark: bytes = b""
 ) -> None:
     """All of the blocks, one behind the other, then fdatasync if asked; OSError when any of it fails.
 

@@ -120,6 +120,7 @@ class Upkeep:
         if self._committer.failure is not None:
             return
         with self._lock:
+            self._committer.cut()
             for segment in self._catalog.segments:
                 contents = segment.contents
                 if contents is not None:

@@ -9,7 +9,7 @@ class Waiters:
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._waiting: list[tuple[int, threading.Lock]] = []
+        self.waiting: list[tuple[int, threading.Lock]] = []
 
     def wait(self, offset: int, ready: Callable[[], bool], timeout: float | None) -> None:
         """Wait until `wake` is called for the offset, or it is ready already; a timeout just returns."""
@@ -19,22 +19,22 @@ class Waiters:
         with self._guard:
             if ready():  # looked at under the guard, so a wake can't come in between
                 return
-            self._waiting.append(entry)
+            self.waiting.append(entry)
         if not gate.acquire(timeout=-1 if timeout is None else timeout):
             with self._guard:
-                if entry in self._waiting:
-                    self._waiting.remove(entry)
+                if entry in self.waiting:
+                    self.waiting.remove(entry)
 
     def wake(self, committed: int | None = None) -> None:
         """Wake those whose offset is committed; without an offset, all. What they look at has been set before."""
-        if not self._waiting:
+        if not self.waiting:
             return
         with self._guard:
             if committed is None:
-                woken, self._waiting = self._waiting, []
+                woken, self.waiting = self.waiting, []
             else:
-                woken = [entry for entry in self._waiting if entry[0] <= committed]
+                woken = [entry for entry in self.waiting if entry[0] <= committed]
                 if woken:
-                    self._waiting = [entry for entry in self._waiting if entry[0] > committed]
+                    self.waiting = [entry for entry in self.waiting if entry[0] > committed]
         for _, gate in woken:
             gate.release()

@@ -30,6 +30,7 @@ STEP_RECORDS = 1 << 20
 STEP_BYTES = 8 << 20
 
 OnDamage = Literal["skip", "fail"]
+OnLost = Literal["skip", "fail"]
 
 
 @dataclass(slots=True)
@@ -38,6 +39,7 @@ class ReadReport:
 
     rows: int = 0
     lost: int = 0  # offsets that are damaged
+    removed: int = 0  # offsets that retention took before they were read
     damage: list[Damage] = field(default_factory=list)
 
 
@@ -47,6 +49,7 @@ def read_slice(
     filters: Iterable[str] | None = None,
     *,
     on_damage: OnDamage = "skip",
+    on_lost: OnLost = "fail",
     report: ReadReport | None = None,
     batch_rows: int = BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
@@ -59,7 +62,7 @@ def read_slice(
     maker = ColumnMaker(piece.shard, chosen)
     pending: list[Piece] = []
     rows = held = 0
-    for found in _found(store, piece, wanted, on_damage, report):
+    for found in _found(store, piece, wanted, on_damage, on_lost, report):
         start = found.start
         held += found.records.size
         while found.stop - start >= batch_rows - rows:
@@ -111,7 +114,12 @@ def _halves(pieces: list[Piece]) -> tuple[list[Piece], list[Piece]]:
 
 
 def _found(
-    store: LogStore, piece: Slice, filters: tuple[Filter, ...] | None, on_damage: OnDamage, report: ReadReport
+    store: LogStore,
+    piece: Slice,
+    filters: tuple[Filter, ...] | None,
+    on_damage: OnDamage,
+    on_lost: OnLost,
+    report: ReadReport,
 ) -> Iterator[Found]:
     """What the store finds in a slice, step by step."""
     reader = store.reader(filters)
@@ -120,7 +128,7 @@ def _found(
         most = min(STEP_RECORDS, piece.stop - offset)
         result = reader.read_shard(piece.shard, offset, most, STEP_BYTES)
         for lost in result.lost:
-            _account(store, piece, lost, on_damage, report)
+            _account(store, piece, lost, on_damage, on_lost, report)
         for found in result.batches:
             clipped = _below(found, piece.stop)
             if clipped is None:
@@ -141,14 +149,16 @@ def _below(found: Found, end: int) -> Found | None:
     return Found(found.shard, records, found.rows, found.start, found.start + fewer) if fewer else None
 
 
-def _account(store: LogStore, piece: Slice, lost: Lost, on_damage: OnDamage, report: ReadReport) -> None:
+def _account(
+    store: LogStore, piece: Slice, lost: Lost, on_damage: OnDamage, on_lost: OnLost, report: ReadReport
+) -> None:
     """Say what became of offsets that can't be read."""
     first, last = max(lost.from_offset, piece.start), min(lost.to_offset, piece.stop)
     shard = store.shards[piece.shard]
     at = first
     for damage in sorted(shard.damage, key=lambda one: one.from_offset):
         if damage.from_offset < last and damage.to_offset > at:
-            _refuse_gap(piece, at, damage.from_offset)
+            _gap(piece, at, damage.from_offset, on_lost, report)
             behind = max(at, min(damage.to_offset, last))
             report.lost += behind - max(at, damage.from_offset)
             at = behind
@@ -156,14 +166,16 @@ def _account(store: LogStore, piece: Slice, lost: Lost, on_damage: OnDamage, rep
                 raise StorageError(str(damage), hint='read the rest with the option "onDamage" set to "skip"')
             log.warning("left out of what is read: %s", damage)
             report.damage.append(damage)
-    _refuse_gap(piece, at, last)
+    _gap(piece, at, last, on_lost, report)
 
 
-def _refuse_gap(piece: Slice, first: int, last: int) -> None:
-    """Raise when a segment of the snapshot held offsets that are neither readable nor damaged: it is gone."""
+def _gap(piece: Slice, first: int, last: int, on_lost: OnLost, report: ReadReport) -> None:
+    """Raise when a segment of the snapshot held offsets that are neither readable nor damaged, or count them: gone."""
     for segment in piece.segments:
         start, stop = max(first, segment.base_offset), min(last, segment.end_offset)
-        if start < stop:
+        if start < stop and on_lost == "skip":
+            report.removed += stop - start
+        elif start < stop:
             raise Unavailable(
                 f"retention removed offsets {start} to {stop - 1} of shard {piece.shard} before they were read",
                 hint="load the frame again, or keep more: --retention-age and --retention-bytes",

@@ -16,6 +16,22 @@ _opened: "OrderedDict[str, tuple[tuple[int, int, int], LogStore]]" = OrderedDict
 
 def open_store(path: str, shard: int, at_least: int) -> LogStore:
     """The store in a data directory, in which a shard is committed at least up to an offset."""
+    store = _open(path)
+    if shard >= len(store.shards):
+        raise Unavailable(f"{path} has no shard {shard}")
+    if store.shards[shard].committed < at_least:
+        store.refresh()
+    return store
+
+
+def open_fresh(path: str) -> LogStore:
+    """The store in a data directory with all that is committed now."""
+    store = _open(path)
+    store.refresh()
+    return store
+
+
+def _open(path: str) -> LogStore:
     about = _about(path)
     held = _opened.get(path)
     if held is not None and held[0] != about:
@@ -26,12 +42,7 @@ def open_store(path: str, shard: int, at_least: int) -> LogStore:
         while len(_opened) > KEPT_STORES:
             _opened.popitem(last=False)[1][1].close()
     _opened.move_to_end(path)
-    store = held[1]
-    if shard >= len(store.shards):
-        raise Unavailable(f"{path} has no shard {shard}")
-    if store.shards[shard].committed < at_least:
-        store.refresh()
-    return store
+    return held[1]
 
 
 def close_stores() -> None:

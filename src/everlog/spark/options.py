@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 from everlog.base import UsageError
-from everlog.spark.arrow import OnDamage, parse_filters
+from everlog.spark.arrow import OnDamage, OnLost, parse_filters
 from everlog.spark.schema import DEFAULT_COLUMNS, check_columns
 
 Tier = Literal["all", "log", "table"]
@@ -41,6 +41,7 @@ class SourceOptions:
     on_damage: OnDamage = "skip"
     tier: Tier = "all"
     tasks: int | None = None
+    on_lost: OnLost = "fail"  # a stream may go on behind what retention took
 
 
 def read_options(given: Mapping[str, str], also: Mapping[str, str] | None = None) -> SourceOptions:

@@ -57,7 +57,7 @@ def pin(options: SourceOptions, now_us: int) -> Pinned:
     store = LogStore.open(path, writable=False)
     try:
         snapshot = snapshot_of(store, path)
-        cold = None if options.tier == "log" else _cold(snapshot)
+        cold = None if options.tier == "log" else cold_of(snapshot)
         starts, ends = _bounds(snapshot, cold, options.tier)
 
         def at(time_us: int) -> tuple[int, ...]:
@@ -76,7 +76,7 @@ def pin(options: SourceOptions, now_us: int) -> Pinned:
     return Pinned(snapshot, cold, {shard: (low, max(low, high)) for shard, (low, high) in ranges.items()})
 
 
-def _cold(snapshot: Snapshot) -> "ColdSnapshot | None":
+def cold_of(snapshot: Snapshot) -> "ColdSnapshot | None":
     """The table of the store, if it has one."""
     record = read_lake_record(snapshot.path)
     if record is None:

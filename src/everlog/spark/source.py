@@ -26,6 +26,7 @@ from everlog.spark.snapshot import TASKS_A_CORE, Slice, pack, target_bytes
 
 if TYPE_CHECKING:
     from everlog.spark.cold import TableSlice
+    from everlog.spark.stream import EverlogStreamReader
 
 log = logging.getLogger(__name__)
 
@@ -55,8 +56,10 @@ class EverlogSource(DataSource):
 
     def schema(self) -> str:
         """The columns, as the options choose them."""
-        options = read_options(self.options)
-        if self._pinned is None:
+        from everlog.spark.streamoptions import STREAM_OPTIONS
+
+        options = read_options(self.options, STREAM_OPTIONS)
+        if self._pinned is None and self._is_batch():
             self._pinned = pin(options, _now_us())
         return spark_ddl(options.columns, payload=spark_type(options.payload, options.payload_schema))
 
@@ -64,6 +67,13 @@ class EverlogSource(DataSource):
         """A reader of what was pinned."""
         options = read_options(self.options)
         return EverlogReader(options, self._pinned or pin(options, _now_us()), schema)
+
+    def streamReader(self, schema: StructType) -> "EverlogStreamReader":
+        """A reader of what is there now and of what comes."""
+        from everlog.spark.stream import EverlogStreamReader
+        from everlog.spark.streamoptions import read_stream_options
+
+        return EverlogStreamReader(read_stream_options(self.options), schema)
 
 
 @dataclass
@@ -104,13 +114,18 @@ class EverlogReader(DataSourceReader):
                 yield self._shaped(batch)
         if report.damage:
             log.warning("%d records were left out as they are damaged, in %d places", report.lost, len(report.damage))
+        if report.removed:
+            log.warning("left out of the stream: retention removed %d offsets before they were read", report.removed)
 
     def _read(
         self, piece: "Slice | TableSlice", columns: tuple[str, ...], report: ReadReport
     ) -> Iterator[pa.RecordBatch]:
         filters = self.options.filters
         if isinstance(piece, Slice):
-            return read_slice(piece, columns, filters, on_damage=self.options.on_damage, report=report)
+            options = self.options
+            return read_slice(
+                piece, columns, filters, on_damage=options.on_damage, on_lost=options.on_lost, report=report
+            )
         from everlog.spark.cold import read_table_slice
 
         return read_table_slice(piece, columns, filters, report=report)

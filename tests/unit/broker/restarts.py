@@ -23,6 +23,8 @@ from everlog.mqtt import (
     Suback,
     Subscribe,
     Subscription,
+    Unsuback,
+    Unsubscribe,
     decode,
     encode,
     read_fixed_header,
@@ -170,6 +172,10 @@ class Client:
     async def subscribe(self, *filters: str, qos: int = 1) -> Suback:
         self.send(Subscribe(1, tuple(Subscription(text, qos) for text in filters)))
         return await self.expect(Suback)
+
+    async def unsubscribe(self, *filters: str) -> Unsuback:
+        self.send(Unsubscribe(2, filters))
+        return await self.expect(Unsuback)
 
     async def publish(self, topic: str, payload: bytes = b"x", **more: Any) -> None:
         """At QoS 1, until it is acknowledged."""

@@ -6,7 +6,6 @@ import pytest
 from tests.unit.broker.test_router import Stage, numbers
 
 from everlog.base import StorageError
-from everlog.broker import pulling
 from everlog.broker.course import NO_BOUND, Courses
 from everlog.sessions import Session, Subscribed
 from everlog.store import ReadResult
@@ -48,6 +47,7 @@ def behind(stage, count, **options):
 
 
 def test_a_turn_of_the_event_loop_is_not_all_for_those_who_are_behind(stage):
+    stage.router.pulling._clock = lambda: 0.0
     for number in range(64):
         stage.publish(f"{number}" + "x" * LARGE)
     clients = behind(stage, 4)
@@ -58,11 +58,10 @@ def test_a_turn_of_the_event_loop_is_not_all_for_those_who_are_behind(stage):
         stage.soon.pop(0)()
         seen.append([len(client.payloads) for client in clients])
     assert seen[-1] == [64] * 4
-    slice_of = pulling._SLICE_BYTES // LARGE + 1
-    most = pulling._TURN_BYTES // LARGE + slice_of
+    a_slice, a_turn = (size // LARGE + 1 for size in (256 << 10, 1 << 20))
     for before, after in pairwise(seen):
-        assert sum(after) - sum(before) <= most
-        assert max(after) - min(after) <= 2 * slice_of  # nobody is far ahead
+        assert sum(after) - sum(before) <= a_turn + a_slice
+        assert max(after) - min(after) <= 2 * a_slice  # nobody is far ahead
     assert all(client.session.lag == {} for client in clients)
 
 
@@ -76,7 +75,7 @@ def test_a_slow_disk_leaves_room_for_others_too(stage):
     while stage.soon:
         before = stage.steps
         stage.soon.pop(0)()
-        assert stage.steps - before <= pulling._SLICE_BYTES // LARGE + 1  # one slice of one session
+        assert stage.steps - before <= (256 << 10) // LARGE + 1  # one slice of one session
     assert [len(client.payloads) for client in clients] == [20] * 3
 
 
@@ -186,3 +185,16 @@ def test_the_shard_that_is_furthest_back_in_time_comes_first():
     assert courses.furthest_back(session) == 1
     courses.course(session, 1, 0).time_us = 101
     assert courses.furthest_back(session) == 0
+
+
+def test_what_is_committed_and_not_routed_yet_is_left_to_the_router():
+    stage = Stage()
+    stage.keep.add("#")
+    stage.publish(*numbers(4))
+    (client,) = behind(stage, 1)
+    stage.publish(*numbers(4, 8), turn=False)
+    stage.log.shards[0].commit_now()
+    stage.router.pulling.pump(client.session)
+    assert (client.payloads, client.session.lag) == (numbers(4), {})
+    stage.turn()
+    assert client.payloads == numbers(8)

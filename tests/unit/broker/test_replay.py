@@ -2,7 +2,7 @@
 
 import pytest
 from tests.conformance.conftest import Stage
-from tests.memorylog import MemoryLog
+from tests.memorylog import StrictLog
 
 from everlog.base import PeerError
 from everlog.broker.replay import filter_of, rewind, split_filter, wishes_of
@@ -19,7 +19,7 @@ def made():
     stages = []
 
     def make(log=None, **settings):
-        stages.append(Stage(log or MemoryLog(), keep=KEEP_ALL, **settings))
+        stages.append(Stage(log or StrictLog(), keep=KEEP_ALL, **settings))
         return stages[-1]
 
     yield make
@@ -139,7 +139,7 @@ def test_a_replay_begins_where_it_is_asked_to(made, version, begin, first):
 
 
 def test_shards_that_a_position_does_not_name_begin_at_their_earliest(made):
-    stage = made(MemoryLog(2))
+    stage = made(StrictLog(2))
     filled(stage, 5, "a")  # shard 1
     filled(stage, 5, "bb", first=5)  # shard 0
     client = stage.connected("c")
@@ -152,7 +152,7 @@ def test_shards_that_a_position_does_not_name_begin_at_their_earliest(made):
 
 
 def test_one_property_is_for_every_filter_and_a_filters_own_beginning_is_stronger(made):
-    stage = made(MemoryLog())
+    stage = made(StrictLog())
     filled(stage, 3, "a")
     filled(stage, 3, "b", first=3)
     filled(stage, 3, "c", first=6)
@@ -288,7 +288,7 @@ def test_history_comes_at_the_lower_of_both_qos(made, qos):
 
 
 def test_what_is_in_no_log_is_pushed_meanwhile():
-    stage = Stage(MemoryLog(), keep=[("kept", 0)])
+    stage = Stage(StrictLog(), keep=[("kept", 0)])
     try:
         filled(stage, 3, "kept")
         client = stage.connected("c", receive_maximum=1)
@@ -362,6 +362,21 @@ def test_what_is_owed_to_another_filter_is_delivered_once(made):
     client.expect_nothing()
 
 
+def test_a_filter_that_joins_a_session_that_is_behind_is_read_from_where_it_begins(made):
+    stage = made()
+    client = stage.connected("c", receive_maximum=1)
+    client.subscribe("b", qos=1, identifier=1)
+    filled(stage, 3, "a")
+    filled(stage, 5, "b", first=3)
+    assert client.payloads(1) == ["3"]
+    under_way = client.expect(Publish)
+    replay(client, "0:1", "a", identifier=2)
+    assert under_way.payload == b"4"
+    client.acknowledge(under_way)
+    assert client.payloads(5) == ["1", "2", "5", "6", "7"]
+    client.expect_nothing()
+
+
 def test_another_sessions_subscription_is_not_touched(made):
     stage = made()
     other = stage.connected("other")
@@ -423,7 +438,7 @@ def test_a_durable_session_that_replays_is_still_behind_when_it_is_away(made):
 
 
 def test_a_position_that_retention_has_passed_begins_at_the_earliest_and_says_so(made):
-    log = MemoryLog()
+    log = StrictLog()
     stage = made(log)
     filled(stage, 10)
     stage.call(lambda: log.shards[0].drop(4))
@@ -439,7 +454,7 @@ def test_a_position_that_retention_has_passed_begins_at_the_earliest_and_says_so
 
 @pytest.mark.parametrize("begin", ["earliest", "-7d"])
 def test_who_asks_for_all_there_is_has_lost_nothing(made, begin):
-    log = MemoryLog()
+    log = StrictLog()
     stage = made(log)
     filled(stage, 10)
     stage.call(lambda: log.shards[0].drop(4))
@@ -450,7 +465,7 @@ def test_who_asks_for_all_there_is_has_lost_nothing(made, begin):
 
 
 def test_what_goes_while_it_is_replayed_is_counted(made):
-    log = MemoryLog()
+    log = StrictLog()
     stage = made(log)
     filled(stage, 10)
     client = stage.connected("c", receive_maximum=2)
@@ -471,7 +486,7 @@ def places(messages):
 
 
 def test_messages_carry_position_and_time_if_asked(made):
-    stage = made(MemoryLog(2))
+    stage = made(StrictLog(2))
     filled(stage, 2, "a")
     filled(stage, 1, "bb", first=2)
     client = stage.connected("c")
@@ -491,7 +506,7 @@ def test_messages_carry_position_and_time_if_asked(made):
 
 
 def test_a_live_subscription_may_have_positions_too_and_what_is_in_no_log_a_time():
-    stage = Stage(MemoryLog(), keep=[("kept", 0)])
+    stage = Stage(StrictLog(), keep=[("kept", 0)])
     try:
         client, plain = stage.connected("c"), stage.connected("plain")
         replay(client, None, "#", qos=0, position=True)

@@ -195,3 +195,31 @@ def test_a_message_gone_from_the_log_is_given_up():
     assert client.session.inflight == 0
     stage.publish("2")
     assert client.payloads[-1] == "2"
+
+
+class SlowTables:
+    """Tables that store ids when the test says so."""
+
+    def __init__(self):
+        self.moved = set()
+        self.waiting = []
+
+    def when_durable(self, call):
+        self.waiting.append(call)
+
+
+def test_a_message_whose_id_is_not_stored_yet_is_not_committed_with_an_earlier_one():
+    stage, tables = Stage(), SlowTables()
+    stage.keep.add("#")
+    stage.router.attach(tables)
+    stage.publish("1", turn=False)
+    stage.router.ids_ahead = True
+    stage.turn()
+    assert (stage.log.shards[0].committed, len(tables.waiting)) == (0, 1)
+    stage.publish("2", turn=False)
+    stage.router.ids_ahead = True
+    tables.waiting.pop(0)()  # the first id is stored before the second one's turn has come
+    assert stage.log.shards[0].committed == 0
+    stage.turn()
+    tables.waiting.pop(0)()
+    assert stage.log.shards[0].committed == 2

@@ -65,6 +65,8 @@ def rows(log: ShardLog, start: int | None = None, max_bytes: int = 1500) -> list
 
 
 def small(**changes: object) -> LogSettings:
-    """Settings under which a few messages fill a segment."""
-    settings: dict[str, object] = {"segment_bytes": 1500, "batch_bytes": 600, "merge_below": 0, "tail_bytes": 0}
+    """Settings under which a few messages fill a segment, and a file ends where its batches do."""
+    settings: dict[str, object] = {
+        "segment_bytes": 1500, "batch_bytes": 600, "merge_below": 0, "tail_bytes": 0, "preallocate_bytes": 0,
+    }  # fmt: skip
     return LogSettings(**{**settings, **changes})  # type: ignore[arg-type]

@@ -38,6 +38,18 @@ def test_files_are_written_read_and_cut_at_positions(disk: Disk, tmp_path: Path)
     file.close()
 
 
+def test_room_is_zeros_that_are_written_over(disk: Disk, tmp_path: Path) -> None:
+    disk.make_directory(str(tmp_path))
+    file = disk.create(f"{tmp_path}/f")
+    file.write_at(0, [b"abc"])
+    file.allocate(3, 150_000)
+    file.commit_at(3, [b"def"])
+    assert file.size() == 150_003
+    assert file.read_at(0, 200_000) == b"abcdef".ljust(150_003, b"\0")
+    file.allocate(2, 2)
+    assert (file.size(), file.read_at(0, 6)) == (150_003, b"ab\0\0ef")
+
+
 def test_names_come_change_and_go(disk: Disk, tmp_path: Path) -> None:
     directory = str(tmp_path)
     for name, data in (("a", b"1"), ("b", b"2")):

@@ -161,7 +161,7 @@ def test_waiters_are_woken_when_their_own_offset_is_reached() -> None:
 
         threads.append(threading.Thread(target=wait))
         threads[-1].start()
-    while len(waiters._waiting) < 3:
+    while len(waiters.waiting) < 3:
         pass
     committed = 5
     waiters.wake(5)
@@ -171,7 +171,7 @@ def test_waiters_are_woken_when_their_own_offset_is_reached() -> None:
     waiters.wake()
     threads[2].join()
     waiters.wait(8, lambda: False, 0.001)
-    assert waiters._waiting == []
+    assert waiters.waiting == []
 
 
 def test_a_worker_runs_a_step_for_every_wake_and_reports_its_end() -> None:

@@ -181,7 +181,7 @@ def a_session() -> Session:
     session.kept = True
     session.away_us = 12
     session.will = Will("gone", b"x", 2, True, Properties(will_delay_interval=3, content_type="t"))
-    session.subscriptions = {"a/+": Subscribed("a/+", 2, True, True, 2, 77, (1, 2)), "b": Subscribed("b", 0)}
+    session.subscriptions = {"a/+": Subscribed("a/+", 2, True, True, 2, 77, (1, 2), True), "b": Subscribed("b", 0)}
     session.lag = {0: 10, 1: 20}
     session.doubt = {1: 25}
     session.window.restore([(3, 1, 5), (9, RELEASED, 1 << 56 | 6)], 10)

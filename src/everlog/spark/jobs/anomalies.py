@@ -6,8 +6,8 @@ from statistics import median
 from everlog.spark.jobs.structurefile import Anomaly, Level, Shape
 
 STRAY = "fits no shape"
-RARE = 0.01  # of all topics and of all messages: a shape below both is rare
-QUIET = 0.1  # of a typical shape's messages a topic: a rare shape below it needs no neighbour to be told
+RARE = 0.01  # of all messages: a shape below is rare if it has few topics too, or is quiet
+QUIET = 0.1  # of a typical shape's messages a topic: a shape below is quiet; if rare, it needs no neighbour to be told
 MAX_NOTES = 100  # those with fewest messages
 MAX_MODELS = 500  # shapes that a rare one is compared with, those with most messages
 
@@ -18,16 +18,20 @@ def strangers(shapes: Sequence[Shape]) -> tuple[list[Shape], list[Anomaly]]:
     A mistake is rare, and nearly like a common shape or hardly ever used.
     """
     topics, messages = sum(shape.topics for shape in shapes), sum(shape.messages for shape in shapes)
-    rare = [shape for shape in shapes if shape.topics <= RARE * topics and shape.messages <= RARE * messages]
-    if not rare or len(rare) == len(shapes):
+    used = [shape.messages / shape.topics for shape in shapes if shape.messages > RARE * messages]
+    if not used:
         return list(shapes), []
-    common = [shape for shape in shapes if shape.topics > RARE * topics or shape.messages > RARE * messages]
-    typical = median(shape.messages / shape.topics for shape in common)
+    typical = median(used)
+    rare, common = [], []
+    for shape in shapes:
+        is_quiet = shape.messages < QUIET * typical * shape.topics
+        few = shape.messages <= RARE * messages and (shape.topics <= RARE * topics or is_quiet)
+        (rare if few else common).append(shape)
     notes = []
     strays: set[str] = set()
     for shape in sorted(rare, key=lambda one: (one.messages, one.text)):
         why = nearest(shape, common[:MAX_MODELS])
-        if why is None and shape.messages / shape.topics < QUIET * typical:
+        if why is None and shape.messages < QUIET * typical * shape.topics:
             why = "unlike any other shape, and hardly used"
         if why is not None:
             kind = STRAY if shape.topics == 1 else "rare shape"

@@ -7,6 +7,7 @@ of the shape. Pure: it sees masked topics, of which there are far fewer than top
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 
 from everlog.spark.jobs.masks import ANY, CLASSES
 
@@ -15,6 +16,8 @@ HEAVY = 3  # times the mean number of topics of a value: such a value stays part
 ALIKE = 0.6  # of what is beneath the smaller of two values is beneath the other too
 PURE = 0.9  # of the topics have a number there: then a word in its place stands apart
 ONLY = 0.98  # of the topics have one word there: then another in its place stands apart
+QUIET = 0.1  # of the messages a topic that another value has: a value below, spelled like it, is a slip
+SPELLED_ALIKE = 0.8  # of the letters of two words
 COMPARED = 64  # groups that a value is compared with, the largest; beyond them it stands alone
 
 _CLASSES = frozenset((*CLASSES, ANY))
@@ -45,6 +48,7 @@ class _Group:
     rows: list[int]
     beneath: set[tuple[str, ...]]
     topics: int
+    messages: int
 
 
 def learn_shapes(patterns: Sequence[Pattern]) -> list[Draft]:
@@ -76,10 +80,11 @@ def _groups(patterns: Sequence[Pattern], rows: list[int], level: int) -> list[_G
     single: dict[str, _Group] = {}
     for row in rows:
         value = patterns[row].levels[level]
-        group = single.setdefault(value, _Group([value], [], set(), 0))
+        group = single.setdefault(value, _Group([value], [], set(), 0, 0))
         group.rows.append(row)
         group.beneath.add(patterns[row].levels[level + 1 :])
         group.topics += patterns[row].topics
+        group.messages += patterns[row].messages
     found = sorted(single.values(), key=lambda one: (-one.topics, one.values))
     is_last = level + 1 == len(patterns[rows[0]].levels)
     if not is_last:  # at the last level nothing is beneath, so everything would be alike
@@ -112,7 +117,16 @@ def _without_strangers(group: _Group, parts: list[_Group]) -> list[_Group]:
         return [_merged(known), *strangers]
     if not known and len(parts) > 1 and max(part.topics for part in parts) >= ONLY * group.topics:
         return parts
-    return [group]
+    slips = [part for part in parts if len(parts) <= COMPARED and any(_is_slip(part, other) for other in parts)]
+    return [_merged([part for part in parts if part not in slips]), *slips] if slips else [group]
+
+
+def _is_slip(part: _Group, other: _Group) -> bool:
+    """Whether a value is spelled nearly like another, and hardly used beside it."""
+    if part.messages * other.topics >= QUIET * other.messages * part.topics:
+        return False
+    one, two = part.values[0], other.values[0]
+    return one.casefold() != two.casefold() and SequenceMatcher(None, one, two).ratio() >= SPELLED_ALIKE
 
 
 def _join_light(groups: list[_Group]) -> list[_Group]:
@@ -137,7 +151,7 @@ def _merged(groups: Iterable[_Group]) -> _Group:
 
 
 def _copy(group: _Group) -> _Group:
-    return _Group(list(group.values), list(group.rows), set(group.beneath), group.topics)
+    return _Group(list(group.values), list(group.rows), set(group.beneath), group.topics, group.messages)
 
 
 def _take(home: _Group, group: _Group) -> None:
@@ -145,3 +159,4 @@ def _take(home: _Group, group: _Group) -> None:
     home.rows += group.rows
     home.beneath |= group.beneath
     home.topics += group.topics
+    home.messages += group.messages

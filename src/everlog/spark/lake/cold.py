@@ -13,16 +13,38 @@ import numpy as np
 
 from everlog.base import StorageError
 from everlog.spark.lake.datafile import DataFile, files_of
-from everlog.spark.lake.layout import shard_transaction
 from everlog.spark.lake.loaded import LoadedFile, load_file, range_may_match, times_of
 from everlog.spark.lake.location import Location, locate
-from everlog.spark.lake.table import find_lake
+from everlog.spark.lake.table import Lake, find_lake
 from everlog.store import Found, LakeRecord, Lost, ReadResult
 from everlog.topics import Filter
 
 CACHE_BYTES = 512 << 20  # of loaded files; the least recently used go first, the last one stays
 
 _Key = tuple[str, tuple[Filter, ...] | None]
+
+
+class Version:
+    """The table as it was once: the files of each shard by offset, and where they end. Files and ends fit together."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+        self._table = lake.load()
+        self._ends: dict[int, int] = {}
+        self.files: dict[int, list[DataFile]] = {}
+        for file in files_of(self._table):
+            self.files.setdefault(file.shard, []).append(file)
+
+    def start(self, shard: int) -> int:
+        """The first offset of a shard; its end when there is none."""
+        files = self.files.get(shard)
+        return files[0].first_offset if files else self.end(shard)
+
+    def end(self, shard: int) -> int:
+        """The first offset of a shard that is not in the table."""
+        if shard not in self._ends:
+            self._ends[shard] = self._lake.ends([shard], self._table)[shard] or 0
+        return self._ends[shard]
 
 
 class LakeStore:
@@ -35,10 +57,7 @@ class LakeStore:
         self._cache: OrderedDict[_Key, LoadedFile] = OrderedDict()
         self._lock = threading.Lock()
         self._loading: dict[_Key, threading.Lock] = {}
-        self._table = self._lake.load()
-        self._files: dict[int, list[DataFile]] = {}
-        self._ends: dict[int, int] = {}
-        self._take_in()
+        self._version = Version(self._lake)
 
     @classmethod
     def of_record(cls, record: LakeRecord, options: Mapping[str, str] | None = None) -> "LakeStore":
@@ -51,37 +70,24 @@ class LakeStore:
         return self._lake.store
 
     def refresh(self) -> None:
-        """Take in what was committed since."""
-        with self._lock:
-            self._table.update_incremental()
-            self._take_in()
-
-    def _take_in(self) -> None:
-        files: dict[int, list[DataFile]] = {}
-        for file in files_of(self._table):
-            files.setdefault(file.shard, []).append(file)
-        self._files, self._ends = files, {}
+        """Take in what was committed since; a read that is under way goes on with what it began with."""
+        self._version = Version(self._lake)
 
     def start(self, shard: int) -> int:
         """The first offset that the table has."""
-        files = self._files.get(shard)
-        return files[0].first_offset if files else self.end(shard)
+        return self._version.start(shard)
 
     def end(self, shard: int) -> int:
         """The first offset that is not in the table yet."""
-        known = self._ends.get(shard)
-        if known is None:
-            with self._lock:
-                known = self._table.transaction_version(shard_transaction(self._lake.store, shard)) or 0
-                self._ends[shard] = known
-        return known
+        return self._version.end(shard)
 
     def position_at(self, shard: int, time_us: int) -> int:
         """The first record that is not older than a time, or the end."""
-        files = self._files.get(shard, [])
+        version = self._version
+        files = version.files.get(shard, [])
         number = bisect_left(files, time_us, key=lambda file: file.last_time)
         if number == len(files):
-            return self.end(shard)
+            return version.end(shard)
         if files[number].first_time >= time_us:
             return files[number].first_offset
         offsets, times = times_of(self._filesystem, f"{self._root}/{files[number].path}")
@@ -90,25 +96,24 @@ class LakeStore:
     def read(
         self, shard: int, offset: int, filters: Sequence[Filter] | None, max_records: int, max_bytes: int
     ) -> ReadResult:
-        """Records from an offset on; a step ends with a file, or where it is full."""
-        files, end = self._files.get(shard, []), self.end(shard)
+        """Records from an offset on; a step opens one file at most, so that it never takes long."""
+        version = self._version
+        files, start, end = version.files.get(shard, []), version.start(shard), version.end(shard)
         lost: tuple[Lost, ...] = ()
-        start = files[0].first_offset if files else end
         if offset < start:
             lost = (Lost(shard, offset, start),)
             offset = start
         wanted = None if filters is None else tuple(dict.fromkeys(filters))
         batches: list[Found] = []
-        while offset < end and not batches:
+        while offset < end:
             number = bisect_left(files, offset, key=lambda file: file.last_offset)
             if number == len(files):
                 offset = end
+            elif wanted is None or range_may_match(wanted, files[number].first_topic, files[number].last_topic):
+                offset = self._read_file(shard, files[number], offset, wanted, max_records, max_bytes, batches)
                 break
-            file = files[number]
-            if wanted is not None and not range_may_match(wanted, file.first_topic, file.last_topic):
-                offset = file.last_offset + 1
-                continue
-            offset = self._read_file(shard, file, offset, wanted, max_records, max_bytes, batches)
+            else:
+                offset = files[number].last_offset + 1
         return ReadResult(batches, (offset,), offset >= end, lost)
 
     def _read_file(
@@ -121,7 +126,7 @@ class LakeStore:
         max_bytes: int,
         batches: list[Found],
     ) -> int:
-        """Add what a file has from an offset on; where to go on."""
+        """Add what a file has from an offset on; where to go on, behind the file when it has no more."""
         loaded = self._load((file.path, filters))
         first = loaded.find(offset)
         if first == len(loaded):
@@ -141,9 +146,13 @@ class LakeStore:
         with turn:
             with self._lock:
                 loaded = self._cache.get(key)
-            if loaded is None:
-                loaded = self._read(key)
-                self._keep(key, loaded)
+            try:
+                if loaded is None:
+                    loaded = self._read(key)
+                    self._keep(key, loaded)
+            finally:
+                with self._lock:
+                    self._loading.pop(key, None)
         return loaded
 
     def _read(self, key: _Key) -> LoadedFile:
@@ -157,7 +166,6 @@ class LakeStore:
 
     def _keep(self, key: _Key, loaded: LoadedFile) -> None:
         with self._lock:
-            self._loading.pop(key, None)
             self._cache[key] = loaded
             while len(self._cache) > 1 and sum(one.bytes for one in self._cache.values()) > self._cache_bytes:
                 self._cache.popitem(last=False)
@@ -166,4 +174,3 @@ class LakeStore:
         """Let go of what was loaded."""
         with self._lock:
             self._cache.clear()
-            self._files, self._ends = {}, {}

@@ -21,6 +21,7 @@ _COLUMNS = ("offset", "timestamp", "topic", "qos", "retain", "expiry", "properti
 _SPAN = 0xFFFFFFFF  # of offsets and microseconds in a batch
 _ROW_BYTES = 25  # of a batch beside properties and payload
 _BATCH_ROWS = 8192
+_HELD_BYTES = 64 << 10  # that a file without any rows takes, names and all
 
 
 class LoadedFile:
@@ -29,7 +30,7 @@ class LoadedFile:
     def __init__(self, rows: pa.Table) -> None:
         order = pc.sort_indices(rows["offset"])
         whole = rows.take(order).combine_chunks()
-        self.bytes = whole.nbytes
+        self.bytes = whole.nbytes + _HELD_BYTES
         self.offsets: npt.NDArray[np.int64] = np.asarray(whole["offset"])
         self.times: npt.NDArray[np.int64] = np.asarray(whole["timestamp"].cast(pa.int64()))
         self._flags = _flags(whole)

@@ -3,10 +3,12 @@
 import os
 import time
 import uuid
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -24,6 +26,7 @@ WRITE_BATCH = 64 * 1024  # values that are encoded at once; at Arrow's usual 1,0
 
 # Levels are made of topics when a file is written. They come as dictionaries, which are written as they are.
 READ_COLUMNS = tuple(name for name in FILE_SCHEMA.names if name != "levels")
+_MADE = ("topic", "levels")
 _LEVELS = pa.list_(pa.field("element", pa.dictionary(pa.int32(), pa.string()), nullable=False))
 _WRITTEN = pa.schema(
     [
@@ -61,16 +64,12 @@ class Writer:
     def write(self, rows: pa.Table, day: int) -> DataFile:
         """One file of rows of one shard and day, which come by rising offset with READ_COLUMNS."""
         offsets, times = np.asarray(rows["offset"]), np.asarray(rows["timestamp"].cast(pa.int64()))
-        topics = rows["topic"].dictionary_encode().unify_dictionaries().combine_chunks()
-        if isinstance(topics, pa.ChunkedArray):
-            topics = topics.chunk(0)
+        topics = _single(rows["topic"].dictionary_encode().unify_dictionaries())
         names = topics.dictionary
-        ranks = self.clustering.ranks(names)
-        order = order_of(np.asarray(topics.indices), ranks)
         shard = rows["shard"][0].as_py()
         day_name = day_text(day)
         path = data_path(day_name, shard, int(offsets[0]), uuid.uuid4().hex)
-        size = self._store(path, _ordered(rows, topics, pa.array(order)))
+        size = self._store(path, _row_groups(rows, topics, self.clustering.ranks(names)))
         bounds = pc.min_max(names)
         qos = pc.min_max(rows["qos"])
         return DataFile(
@@ -89,27 +88,26 @@ class Writer:
             qos=(qos["min"].as_py(), qos["max"].as_py()),
         )
 
-    def _store(self, path: str, rows: pa.Table) -> int:
+    def _store(self, path: str, groups: Iterable[pa.Table]) -> int:
         """Write rows to a new file and have it on the disk, or in the bucket; its size."""
         filesystem, root = self.location.filesystem()
         where = f"{root}/{path}"
         if not self.location.is_local:
             with filesystem.open_output_stream(where) as sink:
-                self._encode(rows, sink)
+                self._encode(groups, sink)
             return int(filesystem.get_file_info(where).size)
         os.makedirs(os.path.dirname(where), exist_ok=True)
         with pa.OSFile(where, "wb") as sink:
-            self._encode(rows, sink)
+            self._encode(groups, sink)
         _sync(where)
         _sync(os.path.dirname(where))
         _sync(root)
         return os.path.getsize(where)
 
-    def _encode(self, rows: pa.Table, sink: pa.NativeFile) -> None:
-        pq.write_table(
-            rows,
+    def _encode(self, groups: Iterable[pa.Table], sink: pa.NativeFile) -> None:
+        with pq.ParquetWriter(
             sink,
-            row_group_size=ROW_GROUP,
+            _WRITTEN,
             write_batch_size=WRITE_BATCH,
             compression=self.codec,
             compression_level=ZSTD_LEVEL if self.codec == "zstd" else None,
@@ -118,31 +116,38 @@ class Writer:
             write_statistics=_STATISTICS,
             write_page_index=True,
             store_schema=False,  # else readers would be told of our dictionaries
-        )
+        ) as writer:
+            for group in groups:
+                writer.write_table(group, row_group_size=ROW_GROUP)
 
 
-def _ordered(rows: pa.Table, topics: pa.DictionaryArray, order: pa.Array) -> pa.Table:
-    """The rows in their place, with all columns."""
-    ids = topics.indices.take(order)
-    lists = pc.split_pattern(topics.dictionary, "/")
-    levels = pa.ListArray.from_arrays(lists.offsets, lists.values.dictionary_encode(), type=_LEVELS)
-    columns = []
-    for field in _WRITTEN:
-        if field.name == "topic":
-            columns.append(pa.DictionaryArray.from_arrays(ids, topics.dictionary))
-        elif field.name == "levels":
-            columns.append(levels.take(ids))
-        else:
-            columns.append(_taken(rows[field.name], order))
-    return pa.table(columns, schema=_WRITTEN)
+def _row_groups(rows: pa.Table, topics: pa.DictionaryArray, ranks: npt.NDArray[np.uint32]) -> Iterator[pa.Table]:
+    """The rows in their order with all columns, a row group at a time; each has the names of its own topics only."""
+    order, placed = order_of(np.asarray(topics.indices), ranks)
+    names = topics.dictionary.take(pa.array(np.argsort(ranks)))
+    whole = {field.name: _single(rows[field.name]) for field in _WRITTEN if field.name not in _MADE}
+    for start in range(0, len(order), ROW_GROUP):
+        some = pa.array(order[start : start + ROW_GROUP])
+        places = placed[start : start + ROW_GROUP]
+        used = names.slice(int(places[0]), int(places[-1] - places[0]) + 1)
+        ids = pa.array(places - places[0])
+        lists = pc.split_pattern(used, "/")
+        levels = pa.ListArray.from_arrays(lists.offsets, lists.values.dictionary_encode(), type=_LEVELS)
+        made = {"topic": pa.DictionaryArray.from_arrays(ids, used), "levels": levels.take(ids)}
+        columns = [made[name] if name in made else _taken(whole[name], some) for name in _WRITTEN.names]
+        yield pa.table(columns, schema=_WRITTEN)
 
 
-def _taken(column: pa.ChunkedArray, order: pa.Array) -> pa.Array:
-    """A column's values in another order; one that is all null needs no order."""
-    if column.null_count == len(column):
-        return pa.nulls(len(column), column.type)
+def _single(column: pa.ChunkedArray) -> pa.Array:
     whole = column.combine_chunks()
-    return (whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole).take(order)
+    return whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
+
+
+def _taken(column: pa.Array, rows: pa.Array) -> pa.Array:
+    """Some values of a column; of one that is all null any are the same."""
+    if column.null_count == len(column):
+        return pa.nulls(len(rows), column.type)
+    return column.take(rows)
 
 
 def _sync(path: str) -> None:

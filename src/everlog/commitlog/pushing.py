@@ -1,0 +1,16 @@
+"""The primitive that Python does by `array.append` and C by growing the array itself.
+
+Never compiled itself: the `.pxd` beside it holds inline C twins. No column is lent out as a buffer while it grows.
+"""
+
+from array import array
+
+
+def push64(column: "array[int]", value: int) -> None:
+    """Append to a column of 64-bit numbers."""
+    column.append(value)
+
+
+def push32(column: "array[int]", value: int) -> None:
+    """Append to a column of 32-bit numbers."""
+    column.append(value)

@@ -1,0 +1,201 @@
+"""The streaming reader: `spark.readStream.format("everlog")`.
+
+Spark keeps the progress in its checkpoint, and asks for the same range again after a restart: what a range holds never
+changes, whether it is read from the log or, where the log has dropped it, from the table. The store is opened once and
+looked at anew for every batch. The driver's side and the tasks have a reader each, in processes of their own.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from everlog.base import StorageError, Unavailable, UsageError
+from everlog.spark.admission import Extent, admit
+from everlog.spark.opened import open_fresh
+from everlog.spark.pinned import Pinned, Ranges, cold_of, pin
+from everlog.spark.progress import Progress, read_progress
+from everlog.spark.snapshot import Snapshot, snapshot_of
+from everlog.spark.source import EverlogReader
+from everlog.spark.streamoptions import StreamOptions
+from everlog.store import Lost
+
+if TYPE_CHECKING:
+    from everlog.spark.cold import ColdSnapshot
+
+log = logging.getLogger(__name__)
+
+
+class EverlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans and reads micro-batches of one store."""
+
+    def __init__(self, options: StreamOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._path = os.path.abspath(options.source.path)
+        self._until: dict[int, int] | None = None  # of a run that ends where the log ended when it began
+        EverlogReader(options.source, _NOTHING, schema)  # refuses a schema that is not the table's
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a stream without a checkpoint begins."""
+        pinned = pin(self._options.source, time.time_ns() // 1000)
+        starts = {shard: first for shard, (first, _) in pinned.ranges.items()}
+        return Progress.of(pinned.snapshot.identity, starts).to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """What the options say; Spark knows one limit, both are kept to."""
+        if self._options.max_records is not None:
+            return ReadMaxRows(self._options.max_records)
+        if self._options.max_bytes is not None:
+            return ReadMaxBytes(self._options.max_bytes)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Take the ends that there are now for the ends of this run."""
+        self._until = self._ends(self._look())
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """How far the next micro-batch goes."""
+        snapshot = self._look()
+        begin = read_progress(start, snapshot.identity, self._wanted(snapshot)).offsets
+        ends = self._ends(snapshot)
+        _check_ends(snapshot, begin, ends)
+        if self._until is not None:
+            ends = {shard: max(begin[shard], min(end, self._until[shard])) for shard, end in ends.items()}
+        if ends != begin and not isinstance(limit, ReadAllAvailable):
+            ranges = {shard: (begin[shard], end) for shard, end in ends.items()}
+            cold = self._cold(snapshot, ranges)
+            self._refuse(find_lost(snapshot, cold, ranges))
+            there = {shard: first for shard, (first, _) in without_lost(snapshot, cold, ranges).items()}
+            extents = _extents(snapshot, cold)
+            ends = admit(there, ends, extents, self._options.max_records, self._options.max_bytes)
+        return Progress.of(snapshot.identity, ends).to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Where the log ends now."""
+        snapshot = self._look()
+        return Progress.of(snapshot.identity, self._ends(snapshot)).to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """What the tasks of a micro-batch read."""
+        snapshot = self._look()
+        shards = self._wanted(snapshot)
+        begin = read_progress(start, snapshot.identity, shards).offsets
+        stop = read_progress(end, snapshot.identity, shards).offsets
+        _check_ends(snapshot, stop, self._ends(snapshot))
+        ranges = {shard: (begin[shard], max(begin[shard], stop[shard])) for shard in begin}
+        cold = self._cold(snapshot, ranges)
+        lost = find_lost(snapshot, cold, ranges)
+        self._refuse(lost)
+        for one in lost:
+            log.warning(
+                "left out of the stream: retention removed %d offsets of shard %d, %d to %d",
+                one.to_offset - one.from_offset,
+                one.shard,
+                one.from_offset,
+                one.to_offset - 1,
+            )
+        pinned = Pinned(snapshot, cold, without_lost(snapshot, cold, ranges))
+        return EverlogReader(self._options.source, pinned, self._schema).partitions()
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        """The rows of a partition."""
+        return EverlogReader(self._options.source, _NOTHING, self._schema).read(partition)
+
+    def _look(self) -> Snapshot:
+        """The store as it is now."""
+        return snapshot_of(open_fresh(self._path), self._path)
+
+    def _wanted(self, snapshot: Snapshot) -> tuple[int, ...]:
+        shards = self._options.source.shards
+        known = tuple(shard.shard for shard in snapshot.shards)
+        if shards is not None and not set(shards) <= set(known):
+            raise UsageError(f"there is no shard {max(shards)}", hint=f"the shards are 0 to {known[-1]}")
+        return known if shards is None else shards
+
+    def _ends(self, snapshot: Snapshot) -> dict[int, int]:
+        return {shard: snapshot.shards[shard].end for shard in self._wanted(snapshot)}
+
+    def _cold(self, snapshot: Snapshot, ranges: Ranges) -> "ColdSnapshot | None":
+        """The table, if something is wanted that the log no longer has."""
+        if self._options.source.tier == "log":
+            return None
+        below = any(first < snapshot.shards[shard].start and first < last for shard, (first, last) in ranges.items())
+        return cold_of(snapshot) if below else None
+
+    def _refuse(self, lost: list[Lost]) -> None:
+        if lost and self._options.source.on_lost == "fail":
+            which = ", ".join(f"{one.from_offset} to {one.to_offset - 1} of shard {one.shard}" for one in lost)
+            raise Unavailable(
+                f"retention removed offsets that the stream has not read: {which}",
+                hint='set the option onLost to "skip" to go on behind them, and keep more: --retention-age',
+            )
+
+
+_NOTHING = Pinned(Snapshot("", "", ()), None, {})
+
+
+def find_lost(snapshot: Snapshot, cold: "ColdSnapshot | None", ranges: Ranges) -> list[Lost]:
+    """What of the ranges is neither in the log nor in the table."""
+    lost = []
+    for shard, (first, last) in ranges.items():
+        for start, stop in _gaps(snapshot, cold, shard):
+            low, high = max(first, start), min(last, stop)
+            if low < high:
+                lost.append(Lost(shard, low, high))
+    return lost
+
+
+def without_lost(snapshot: Snapshot, cold: "ColdSnapshot | None", ranges: Ranges) -> Ranges:
+    """The ranges without what was lost at their beginning."""
+    found = {}
+    for shard, (first, last) in ranges.items():
+        for start, stop in _gaps(snapshot, cold, shard):
+            if start <= first < stop:
+                first = min(last, stop)
+        found[shard] = (first, last)
+    return found
+
+
+def _gaps(snapshot: Snapshot, cold: "ColdSnapshot | None", shard: int) -> list[tuple[int, int]]:
+    """Offsets that nothing has: below the table's, and between the table's and the log's."""
+    begins = snapshot.shards[shard].start
+    if cold is None or cold.starts[shard] >= cold.ends[shard]:
+        return [(0, begins)]
+    return [(0, min(begins, cold.starts[shard])), (cold.ends[shard], begins)]
+
+
+def _extents(snapshot: Snapshot, cold: "ColdSnapshot | None") -> list[Extent]:
+    """What takes how much: files of the table where there is no log, segments of the log."""
+    found = [
+        Extent(shard.shard, segment.base_offset, segment.end_offset, max(1, segment.bytes))
+        for shard in snapshot.shards
+        for segment in shard.segments
+    ]
+    for file in cold.files if cold is not None else ():
+        stop = min(file.last_offset + 1, snapshot.shards[file.shard].start)
+        if file.first_offset < stop:
+            share = (stop - file.first_offset) / (file.last_offset + 1 - file.first_offset)
+            found.append(Extent(file.shard, file.first_offset, stop, max(1, int(file.bytes * share))))
+    return found
+
+
+def _check_ends(snapshot: Snapshot, asked: dict[int, int], ends: dict[int, int]) -> None:
+    for shard, offset in asked.items():
+        if offset > ends[shard]:
+            raise StorageError(
+                f"the stream has read shard {shard} up to offset {offset}, and the log ends at {ends[shard]}",
+                hint=f"{snapshot.path} may be an older copy: put back the newer one, or use a new checkpointLocation",
+            )

@@ -1,0 +1,65 @@
+"""Taking a part of what was gathered: the part and the rest are what they would have been together."""
+
+from random import Random
+
+import pytest
+from tests.unit.commitlog.feeding import EXPIRY, to_columns
+
+from everlog.base import RecordBuilder, Records, TopicTable, UsageError
+
+
+def gathered(random: Random, runs: int) -> RecordBuilder:
+    builder, table = RecordBuilder(), TopicTable()
+    for n in range(runs):
+        messages = [(b"t/%d" % random.randrange(9), bytes(random.randrange(60))) for _ in range(random.randrange(1, 4))]
+        columns = to_columns(messages, table, random.choice((b"", EXPIRY)))
+        builder.append(columns, 0, len(messages), 1000 + n * random.randrange(5000), table)
+    return builder
+
+
+def facts(parts: list[Records]) -> list[tuple[int, int, bytes, int, bytes, bytes]]:
+    return [
+        (offset, time, records.table.name(topic), flags, properties, payload)
+        for records in parts
+        for offset, time, topic, flags, properties, payload in records.rows()
+    ]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_parts_hold_together_what_one_batch_would(seed: int) -> None:
+    whole = gathered(Random(seed), 20).take(70)
+    builder, random = gathered(Random(seed), 20), Random(seed)
+    parts = []
+    offset, names = 70, 0
+    while len(builder):
+        rows = random.randrange(len(builder)) + 1
+        size, left = builder.size, len(builder) - rows
+        records = builder.take(offset, rows)
+        assert (records.count, len(builder), records.verify()) == (rows, left, True)
+        assert builder.size < size
+        assert records.first_new_topic == names
+        names += records.new_topics
+        offset += rows
+        parts.append(records)
+    assert facts(parts) == facts([whole])
+    assert (parts[0].first_time, parts[-1].last_time) == (whole.first_time, whole.last_time)
+    assert [part.last_time for part in parts] == [part.rows()[-1][1] for part in parts]
+
+
+def test_what_stays_is_gathered_on() -> None:
+    builder, table = RecordBuilder(), TopicTable()
+    for n in range(200):
+        builder.append(to_columns([(b"a", b"%d" % n)], table, EXPIRY), 0, 1, n, table)
+        if n % 3 == 2:
+            records = builder.take(n - 1 - n // 3, 2)
+            assert [row[5] for row in records.rows()] == [b"%d" % k for k in range(n // 3 * 2, n // 3 * 2 + 2)]
+    assert [row[5] for row in builder.take(0).rows()] == [b"%d" % k for k in range(132, 200)]
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+def test_more_than_there_is_can_not_be_taken(rows: int) -> None:
+    builder, table = RecordBuilder(), TopicTable()
+    builder.append(to_columns([(b"a", b"1"), (b"b", b"2")], table), 0, 2, 1, table)
+    with pytest.raises(UsageError):
+        builder.take(0, rows)
+    assert builder.take(0).count == 2
