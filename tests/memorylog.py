@@ -1,7 +1,6 @@
 """A log in memory behind the broker's port, committed at once or when the test says so."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from everlog.base import MessageColumns, RecordBuilder, Records, StorageError, TopicTable
 from everlog.store import Found, Lost, ReadResult
@@ -69,7 +68,7 @@ class MemoryLog:
         self.failure_calls: list[Callable[[int, StorageError], None]] = []
 
     def reader(self, filters: Iterable[Filter] | None) -> "MemoryReader":
-        return MemoryReader(self)
+        return MemoryReader(self, None if filters is None else tuple(filters))
 
     def positions_at(self, time_us: int) -> tuple[int, ...]:
         return tuple(
@@ -94,53 +93,39 @@ class MemoryLog:
 
 
 class MemoryReader:
-    """Gives every record, whatever the filters: who asks must look at topics all the same."""
+    """Gives what matches, at most so many batches a step."""
 
-    def __init__(self, log: MemoryLog) -> None:
-        self._log = log
-
-    def read_shard(self, shard: int, offset: int, max_records: int, max_bytes: int) -> ReadResult:
-        found = []
-        start = self._log.shards[shard].start
-        gone = (Lost(shard, offset, start),) if offset < start else ()
-        offset = max(offset, start)
-        for records in self._log.shards[shard].read(offset, max_bytes):
-            first = max(0, offset - records.base_offset)
-            found.append(Found(shard, records, None, first, records.count))
-            offset = records.end_offset
-        end = self._log.shards[shard].committed
-        lost = (Lost(shard, offset, end),) if offset < end else ()
-        return ReadResult(found, (end,), True, gone + lost)
-
-    def release(self) -> None:
-        """Nothing is kept between steps."""
-
-
-class StrictLog(MemoryLog):
-    """Its readers give what matches and nothing else, a few batches a step."""
-
-    def reader(self, filters: Iterable[Filter] | None) -> Any:
-        return StrictReader(self, tuple(filters or ()))
-
-
-class StrictReader:
-    """Reads no more than three batches at a time."""
-
-    def __init__(self, log: MemoryLog, filters: tuple[Filter, ...]) -> None:
+    def __init__(self, log: MemoryLog, filters: tuple[Filter, ...] | None, most: int = 1 << 30) -> None:
         self._log = log
         self._filters = filters
+        self._most = most
 
     def read_shard(self, shard: int, offset: int, max_records: int, max_bytes: int) -> ReadResult:
         source = self._log.shards[shard]
-        lost = (Lost(shard, offset, source.start),) if offset < source.start else ()
-        found, end = [], source.committed
-        for records in source.read(offset, max_bytes)[:3]:
+        lost = [Lost(shard, offset, source.start)] if offset < source.start else []
+        found, at = [], max(offset, source.start)
+        for records in source.read(offset, max_bytes)[: self._most]:
             rows = [k for k, row in enumerate(records.rows()) if row[0] >= offset and self._wants(records, row[2])]
             if rows:
                 column = bytearray(b"".join(row.to_bytes(4, "little") for row in rows))
                 found.append(Found(shard, records, column, 0, len(rows)))
-            end = records.end_offset
-        return ReadResult(found, (end,), False, lost)
+            at = records.end_offset
+        if at < source.committed and (not source.batches or source.batches[-1].end_offset <= at):
+            lost.append(Lost(shard, at, source.committed))
+            at = source.committed
+        return ReadResult(found, (at,), at == source.committed, tuple(lost))
+
+    def release(self) -> None:
+        """Nothing is kept between steps."""
 
     def _wants(self, records: Records, topic: int) -> bool:
+        if self._filters is None:
+            return True
         return any(matches(flt, records.table.name(topic).decode()) for flt in self._filters)
+
+
+class SteppingLog(MemoryLog):
+    """Its readers give a few batches a step."""
+
+    def reader(self, filters: Iterable[Filter] | None) -> "MemoryReader":
+        return MemoryReader(self, None if filters is None else tuple(filters), 3)

@@ -573,3 +573,17 @@ def test_a_message_refused_by_a_member_of_a_durable_group_is_done(stage):
     away(stage, first, "m0")
     second.expect_nothing()
     assert group_state(stage).lag == 0
+
+
+def test_a_group_that_is_made_with_everlog_from_begins_there(stages):
+    stage = stages(keep=[("#", 0)])
+    publish(stage, *range(6))
+    first, second = stage.connected("m0", **DURABLE), stage.connected("m1", **DURABLE)
+    begin = Properties(user_properties=(("everlog-from", "earliest"),))
+    first.send(Subscribe(1, (Subscription("$share/g/t/#", 1),), begin))
+    assert first.expect(Suback).reasons == (Reason.GRANTED_QOS_1,)
+    assert drain(first) == list(range(6))
+    second.send(Subscribe(1, (Subscription("$share/g/t/#", 1),), begin))
+    assert "goes on where it is" in (second.expect(Suback).properties.reason_string or "")
+    publish(stage, 6)
+    assert sorted([*drain(first), *drain(second)]) == [6]

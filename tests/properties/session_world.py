@@ -172,7 +172,7 @@ class World:
         with contextlib.suppress(asyncio.CancelledError):
             await broker._sweeper
         await broker.persistence.stop()
-        broker._verifiers.shutdown()
+        broker.gate.close()
 
     def restart(self) -> None:
         """A clean stop, and another broker."""

@@ -80,17 +80,20 @@ class Dealing(RuleBasedStateMachine):
 
     @rule(members=st.lists(st.sampled_from(MEMBERS), min_size=1))
     def deal_owed(self, members: list[str]) -> None:
-        blocked = set()
-        for k, position in enumerate(sorted(self.cursor.owed)):
-            plain = self.open[position]
-            assert plain.member is None
-            if self.ordered and plain.topic in blocked:
-                continue
-            keeper = self.cursor.keeper(plain.topic) if self.ordered else None
-            if k >= len(members):
-                blocked.add(plain.topic)
-                continue
-            self._deal(position, keeper or members[k], False)
+        if not self.ordered:
+            for position, member in zip(self.cursor.each_owed(), members, strict=False):
+                self._deal(position, member, False)
+            return
+        for keeper in (None, *MEMBERS):
+            for topic in self.cursor.waiting(keeper, 2):
+                member = self.cursor.keeper(topic) or members[0]
+                for position in self.cursor.oldest_of(topic, len(members)):
+                    self._deal(position, member, False)
+
+    @precondition(lambda self: not self.ordered)
+    @rule()
+    def look_at_what_is_owed(self) -> None:
+        assert list(self.cursor.each_owed()) == list(self.cursor.each_owed()) == sorted(self.cursor.owed)
 
     @precondition(lambda self: self.open)
     @rule(data=st.data())
@@ -186,6 +189,11 @@ class Dealing(RuleBasedStateMachine):
             assert len({plain.member for plain in mine.values() if plain.member is not None}) <= 1
             owed = [one for one, plain in mine.items() if plain.member is None]
             assert self.cursor.is_waiting(topic) == bool(owed)
+            assert self.cursor.oldest_of(topic, 1) == sorted(owed)[:1]
+            assert self.cursor.oldest_of(topic, 99) == sorted(owed)
+            for keeper in (None, *MEMBERS):
+                is_there = topic in self.cursor.waiting(keeper, 99)
+                assert is_there == (bool(owed) and self.cursor.keeper(topic) == keeper)
 
 
 class DealingInOrder(Dealing):

@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.memorylog import StrictLog
+from tests.memorylog import SteppingLog
 from tests.unit.broker.restarts import Client, Disk, Running
 
 from everlog.mqtt import (
@@ -76,7 +76,7 @@ class Model:
 
 async def run(program: list[Any], window: int) -> None:
     disk = Disk()
-    disk.log = StrictLog()
+    disk.log = SteppingLog()
     async with Running(disk, keep=[("#", 0)]) as running:
         publisher = await running.client("p", clean=True, expiry=0)
         client = await connected(running, window)

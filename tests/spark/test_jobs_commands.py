@@ -1,17 +1,21 @@
 """The commands of `everlog spark`, as a user calls them."""
 
+import io
 import json
 import re
 import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.listening import eventually
 from tests.spark.history import T0_US, Sent, write_store
 
 from everlog.cli import main
+from everlog.cli.sparkprogress import SparkProgress
 from everlog.spark.jobs import Drawing, Grid, read_structure, render
 from everlog.spark.jobs.charts import bars, hour_map, timeline
 from everlog.spark.jobs.totals import moment
@@ -139,11 +143,44 @@ print(topics.where("topic like '%oslo%'").agg(F.sum("messages")).first()[0], spa
 
 
 def test_a_failing_script_is_an_error(spark: SparkSession, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import io
-
     monkeypatch.setattr("sys.stdin", io.StringIO("print(1)\nraise ValueError('mine')"))
     with pytest.raises(ValueError, match="mine"):
         main(["spark", "shell", str(store)])
+
+
+class Terminal(io.StringIO):
+    """A terminal that remembers what was written to it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+class Tracker:
+    """What Spark says of its stages: one that is done, one that is half done."""
+
+    def __init__(self) -> None:
+        self.active = [1]
+
+    def getActiveStageIds(self) -> list[int]:
+        return self.active
+
+    def getStageInfo(self, stage: int) -> SimpleNamespace:
+        return SimpleNamespace(numTasks=4, numCompletedTasks=4 if stage == 1 else 2)
+
+
+def test_the_progress_bar_counts_the_tasks_of_all_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen, tracker = Terminal(), Tracker()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("everlog.cli.sparkprogress._terminal", lambda: screen)
+    session = SimpleNamespace(sparkContext=SimpleNamespace(statusTracker=lambda: tracker))
+    monkeypatch.setattr(screen, "close", lambda: None)
+    with SparkProgress() as bar:
+        bar.step("counting")
+        bar.watch(session)  # type: ignore[arg-type]
+        eventually(lambda: "4/4" in screen.getvalue(), "the first stage is shown")
+        tracker.active = [2]
+        eventually(lambda: "6/8" in screen.getvalue(), "both stages are shown")
+    assert "counting" in screen.getvalue()
 
 
 def test_a_page_obeys_nothing_that_a_publisher_wrote() -> None:

@@ -31,6 +31,7 @@ from everlog.spark import (
 )
 from everlog.spark.jobs import FILE_NAME, Level, Shape, Structure, write_structure
 from everlog.spark.lake.layout import data_path, shard_transaction
+from everlog.spark.lake.merging import MergeTask, merge_files
 from everlog.spark.lake.table import Lake, Overtaken
 from everlog.spark.snapshot import plan
 from everlog.store import read_lake_record
@@ -320,16 +321,21 @@ def test_a_rewrite_that_another_one_beats_to_the_commit_is_refused(tmp_path: Pat
     fill(tmp_path, messages(2_000))
     made = compaction(tmp_path, CompactionOptions(group_bytes=20_000))
     made.run()
+    rows = lake_rows(made)
     first, second, *_ = made.lake.files()
     stale = made.lake.load()
 
     class Stale(Lake):
+        """Sees the table as it was, as one does that checked just before another's commit."""
+
         def load(self) -> DeltaTable:
             return stale
 
-    made.lake.drop([first], "test")
+    task = MergeTask((first, second), made.lake.location, str(tmp_path))
+    made.lake.rewrite(task.files, [merge_files(task)], "test")
     with pytest.raises(Overtaken):
-        Stale(made.lake.location, made.lake.store).drop([second], "test")
+        Stale(made.lake.location, made.lake.store).rewrite(task.files, [merge_files(task)], "test")
+    assert lake_rows(made) == rows
 
 
 def test_retention_drops_old_days_and_they_do_not_come_back(tmp_path: Path) -> None:

@@ -101,6 +101,7 @@ def _listens(port: int) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_tutorial_can_be_followed(spark: SparkSession, tmp_path: Path) -> None:
     follower = Follower(tmp_path)
     try:

@@ -189,9 +189,9 @@ def test_a_lost_subscribers_will_is_published(broker):
     assert heir.lines() == [b"wills/dying farewell"]
 
 
-def test_the_end_of_the_broker_ends_a_subscriber_with_code_1(tmp_path):
+def test_the_end_of_the_broker_ends_a_subscriber_that_does_not_reconnect(tmp_path):
     broker = Broker(tmp_path)
-    sub = Sub(broker, "orphan", "-t", "x")
+    sub = Sub(broker, "orphan", "-t", "x", "--no-reconnect")
     broker.subscribers.clear()
     broker.stop()
     out, err = sub.process.communicate(timeout=PATIENCE_S)

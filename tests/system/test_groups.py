@@ -30,6 +30,7 @@ class Served:
         self._command = [
             *(sys.executable, "-m", "everlog", "serve", "--port", str(self.port), "--data", str(data)),
             *("--http-port", "none", "--shards", str(shards), "--set", "groups.member_messages=20"),
+            *("--set", "groups.ack_timeout=1s"),
         ]
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -76,28 +77,34 @@ class Worker:
         self.done: Counter[int] = Counter()
         self._served, self._name, self._durable, self._random = served, name, durable, random
         self._client: Client | None = None
+        self._waiting: list[Publish] = []
 
     async def run(self) -> None:
         while True:
             self._client = client = await self._served.client(self._name, durable=self._durable)
-            with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-                if not client.connack.session_present:
-                    client.send(subscribe())
-                await self._work(client)
-            await client.drop()
+            if not client.connack.session_present:
+                client.send(subscribe())
+            try:
+                async with asyncio.TaskGroup() as both:
+                    both.create_task(self._receive(client))
+                    both.create_task(self._acknowledge(client))
+            except* (OSError, asyncio.IncompleteReadError):
+                await client.drop()
 
-    async def _work(self, client: Client) -> None:
-        waiting: list[Publish] = []
+    async def _receive(self, client: Client) -> None:
+        self._waiting.clear()
         while True:
             packet = await client.receive()
             if isinstance(packet, Publish):
-                waiting.append(packet)
-            if len(waiting) > self._random.randrange(8):
-                self._random.shuffle(waiting)
-                for one in waiting:
-                    self.done[int(one.payload)] += 1
-                client.send(*(Puback(one.packet_id) for one in waiting))
-                waiting.clear()
+                self._waiting.append(packet)
+
+    async def _acknowledge(self, client: Client) -> None:
+        while True:
+            await asyncio.sleep(self._random.uniform(0, 0.02))
+            self._random.shuffle(self._waiting)
+            some, self._waiting = self._waiting[:8], self._waiting[8:]
+            self.done.update(int(one.payload) for one in some)
+            client.send(*(Puback(one.packet_id) for one in some))
 
     async def lose(self) -> None:
         if self._client is not None:

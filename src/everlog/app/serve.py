@@ -9,17 +9,18 @@ import signal
 from contextlib import AsyncExitStack, ExitStack
 
 from everlog import __version__, _kernels
+from everlog.app.coldtier import cold_tier
 from everlog.app.logs import set_up_logging
 from everlog.app.plugins import load_methods
+from everlog.app.retaining import Retaining, RetentionOptions
 from everlog.app.settings import DEFAULT_HTTP_PORT, Settings, groups_of, limits_of, log_arguments
 from everlog.base import EverlogError
 from everlog.broker import Broker, Kind, Listener, Listening, Security, SysTopics, listen
 from everlog.commitlog import LogSettings
 from everlog.sessions import SqliteTables
-from everlog.store import LogStore
+from everlog.store import ColdStore, LogStore
 from everlog.web import is_listening, log_is_writable, not_stopping, start_web
 
-RETENTION_EVERY_S = 10.0
 _log = logging.getLogger("everlog")
 
 
@@ -33,8 +34,11 @@ def run(settings: Settings) -> int:
         parts.callback(store.close)
         tables = SqliteTables(os.path.join(log.data, "sessions.db"), sync=log.durability == "fsync")
         parts.callback(tables.close)
+        cold = cold_tier(log.data, store.identity)
+        if cold is not None:
+            parts.callback(cold.close)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_serve(settings, store, tables))
+            runner.run(_serve(settings, store, tables, cold))
     return 0
 
 
@@ -46,7 +50,7 @@ def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
     return uvloop.Loop
 
 
-async def _serve(settings: Settings, store: LogStore, tables: SqliteTables) -> None:
+async def _serve(settings: Settings, store: LogStore, tables: SqliteTables, cold: ColdStore | None) -> None:
     security = Security(
         allow_anonymous=settings.allows_anonymous,
         password_file=settings.security.password_file,
@@ -60,6 +64,7 @@ async def _serve(settings: Settings, store: LogStore, tables: SqliteTables) -> N
         keep=[(text, settings.keep.min_qos) for text in settings.keep.filters],
         seed=secrets.randbits(64),
         tables=tables,
+        cold=cold,
         groups=groups_of(settings),
     )
     stopping = asyncio.Event()
@@ -72,7 +77,8 @@ async def _serve(settings: Settings, store: LogStore, tables: SqliteTables) -> N
         topics = SysTopics(broker, settings.sys.interval)
         topics.start()
         parts.push_async_callback(topics.stop)
-        retention = asyncio.create_task(_retain(store, broker))
+        options = RetentionOptions(settings.log.data, settings.retention.await_table)
+        retention = asyncio.create_task(Retaining(store, broker, options).run())
         parts.callback(retention.cancel)
         _on_signals(stopping, broker, listening)
         _announce(settings, [str(address) for address in listening.addresses()], url, len(store.shards))
@@ -91,14 +97,6 @@ async def _serve_http(settings: Settings, broker: Broker, listening: Listening, 
         return None
     parts.push_async_callback(web.close)
     return web.url
-
-
-async def _retain(store: LogStore, broker: Broker) -> None:
-    """Now and then: delete what is older or more than is to be kept."""
-    loop = asyncio.get_running_loop()
-    while True:
-        await asyncio.sleep(RETENTION_EVERY_S)
-        await loop.run_in_executor(None, store.run_retention, broker.now_us())
 
 
 def _on_signals(stopping: asyncio.Event, broker: Broker, listening: Listening) -> None:

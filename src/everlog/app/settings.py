@@ -84,6 +84,18 @@ class Keep(Section, frozen=True, kw_only=True):
     min_qos: Annotated[int, Meta(ge=0, le=2, description="messages below this QoS are not kept for `filters`")] = 0
 
 
+class Retention(Section, frozen=True, kw_only=True):
+    """What is deleted, beyond `log.retention_age` and `log.retention_bytes`."""
+
+    await_table: Annotated[
+        bool,
+        Meta(
+            description="delete only what the table of `everlog spark compact` has, "
+            "however old it is and however much that keeps"
+        ),
+    ] = False
+
+
 class Security(Section, frozen=True, kw_only=True):
     """Who may connect, and what they may do."""
 
@@ -162,6 +174,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     listener: Listener = field(default_factory=Listener)
     log: Log = field(default_factory=Log)
     keep: Keep = field(default_factory=Keep)
+    retention: Retention = field(default_factory=Retention)
     limits: Limits = field(default_factory=Limits)
     groups: Groups = field(default_factory=Groups)
     security: Security = field(default_factory=Security)

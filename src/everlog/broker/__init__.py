@@ -19,6 +19,7 @@ from everlog.broker.limits import Limits
 from everlog.broker.listeners import Address, Kind, Listener, Listening, cannot_listen, listen
 from everlog.broker.metrics import Metrics
 from everlog.broker.passwords import delete_user, set_password
+from everlog.broker.retention import Doomed, RetentionState, look_in_steps, tell_in_steps
 from everlog.broker.scram import ScramSha256
 from everlog.broker.security import Security, certificate_user
 from everlog.broker.sharedgroups import GroupOptions
@@ -34,6 +35,7 @@ __all__ = [
     "Connection",
     "Continue",
     "Credentials",
+    "Doomed",
     "Event",
     "Factory",
     "GroupOptions",
@@ -46,6 +48,7 @@ __all__ = [
     "Metrics",
     "Outcome",
     "Refuse",
+    "RetentionState",
     "ScramSha256",
     "Security",
     "Survey",
@@ -56,5 +59,7 @@ __all__ = [
     "delete_user",
     "event",
     "listen",
+    "look_in_steps",
     "set_password",
+    "tell_in_steps",
 ]

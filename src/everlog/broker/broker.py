@@ -26,6 +26,7 @@ from everlog.broker.persistence import Persistence
 from everlog.broker.ports import Log
 from everlog.broker.restoring import restore
 from everlog.broker.retained import RetainedMessages
+from everlog.broker.retention import RetentionState
 from everlog.broker.router import Router
 from everlog.broker.security import Security
 from everlog.broker.sharedgroups import GroupOptions, SharedGroups
@@ -71,6 +72,7 @@ class Broker:
         self.log = log
         self.limits = limits
         self.metrics = Metrics()
+        self.retention = RetentionState()
         self.table = TopicTable(seed, 2 * limits.topics, 2 * limits.topics_bytes + BUFFER_BYTES)
         self.columns = MessageColumns(1024)
         self.carried = Carried(limits.unfinished_bytes, self._unfinished)

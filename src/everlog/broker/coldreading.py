@@ -20,6 +20,7 @@ from everlog.store import Begin, ColdStore, Found, Lost, Positions, ReadResult
 from everlog.topics import Filter
 
 _THREADS = 4  # questions at a time, of all sessions; the others wait
+_LOOKUPS = 16  # beginnings that one session has looked up at a time; more are refused
 _READ_RECORDS = 8192
 _READ_BYTES = 1 << 20  # kept for one session until it has taken them
 _log = logging.getLogger("everlog.broker")
@@ -48,7 +49,8 @@ class ColdReading:
         self._wake = wake
         self._questions: dict[Session, _Question] = {}
         self._again: dict[Session, dict[tuple[int, int], Records] | None] = {}  # None while it is being looked up
-        self._failed: dict[Session, None] = {}
+        self._failed: dict[Session, Callable[[], None]] = {}  # and what to do about it
+        self._lookups: dict[Session, int] = {}
         self._pool = ThreadPoolExecutor(_THREADS, "everlog-cold")
 
     def close(self) -> None:
@@ -56,25 +58,33 @@ class ColdReading:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def forget(self, session: Session) -> None:
-        """It has no connection any more: what was found for it is let go of."""
+        """It has caught up, or has no connection any more: what was found for it is let go of."""
         for known in (self._questions, self._again, self._failed):
             known.pop(session, None)
 
     def retry(self) -> None:
         """Once in a while: who was not answered asks again."""
         failed, self._failed = self._failed, {}
-        for session in failed:
-            self.arrived(session)
+        for ask_again in failed.values():
+            ask_again()
 
     # Where a replay begins
 
-    def find_places(self, asked: dict[str, Begin], then: Callable[[Places], None]) -> None:
+    def find_places(self, session: Session, asked: dict[str, Begin], then: Callable[[Places], None]) -> None:
         """Have `then` called with where these beginnings are; None for those that can't be told now."""
+        under_way = self._lookups.get(session, 0)
+        if under_way >= _LOOKUPS:
+            then(dict.fromkeys(asked))
+            return
+        self._lookups[session] = under_way + 1
 
         def look() -> Places:
             return {text: self._history.begins_in_cold(begin) for text, begin in asked.items()}
 
         def found(done: "Future[Places]") -> None:
+            self._lookups[session] -= 1
+            if not self._lookups[session]:
+                del self._lookups[session]
             then(self._outcome(done) or dict.fromkeys(asked))
 
         self._ask(look, found)
@@ -100,7 +110,7 @@ class ColdReading:
             question.result = self._outcome(done)
             if question.result is None:
                 del self._questions[session]
-                self._failed[session] = None
+                self._failed[session] = partial(self.arrived, session)
             else:
                 self.arrived(session)
 
@@ -122,8 +132,12 @@ class ColdReading:
         self._again[session] = None
 
         def found(done: "Future[dict[tuple[int, int], Records]]") -> None:
-            if session in self._again:
-                self._again[session] = self._outcome(done) or {}
+            if session not in self._again:
+                return
+            self._again[session] = self._outcome(done)
+            if self._again[session] is None:
+                self._failed[session] = partial(self.find_again, session, positions, filters)
+            else:
                 self.arrived(session)
 
         self._ask(partial(self._find, positions, filters), found)

@@ -15,7 +15,7 @@ from everlog.broker.control import HANDLERS
 from everlog.broker.detach import attached, detached
 from everlog.broker.events import event as report
 from everlog.broker.incoming import acked, published
-from everlog.broker.outgoing import Outgoing
+from everlog.broker.outgoing import Outgoing, peer_of
 from everlog.mqtt import (
     Connack,
     Disconnect,
@@ -295,9 +295,3 @@ class Connection(Outgoing):
             return
         if self.transport is not None and data is not None:
             self.transport.write(data)
-
-
-def peer_of(transport: asyncio.BaseTransport) -> str:
-    """Where a peer connects from, for the log."""
-    peer = transport.get_extra_info("peername")
-    return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer or "local")

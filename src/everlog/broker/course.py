@@ -4,10 +4,11 @@ A replay of a narrow filter thus costs what it selects, whatever else the sessio
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from everlog.broker.audience import deliver
 from everlog.broker.ports import Log
-from everlog.sessions import Session
+from everlog.sessions import Delivery, Session
 from everlog.store import Reader
 from everlog.topics import Filter, parse_filter
 
@@ -17,11 +18,15 @@ _MAX_BOUNDS = 8  # with more beginnings ahead all filters are read at once: rows
 
 @dataclass(slots=True)
 class Course:
-    """A reader that is right below `bound`; None if nothing is wanted there. `time_us` is where it has come to."""
+    """A reader that is right below `bound`; None if nothing is wanted there. `time_us` is where it has come to.
+
+    `delivery` is how all that it reads goes to the session, where that is the same whichever of the filters match.
+    """
 
     reader: Reader | None
     bound: int
     filters: tuple[Filter, ...]
+    delivery: Delivery | None = None
     time_us: int = 0
 
 
@@ -62,7 +67,8 @@ class Courses:
         if course is None or at >= course.bound:
             texts, bound = _wanted(session, shard, at)
             reader, filters = self._reader(way, texts) if texts else (None, ())
-            course = way.courses[shard] = Course(reader, bound, filters, course.time_us if course is not None else 0)
+            come_to = course.time_us if course is not None else 0
+            course = way.courses[shard] = Course(reader, bound, filters, _alike(session, texts, shard, at), come_to)
         return course
 
     def _reader(self, way: _Way, texts: tuple[str, ...]) -> tuple[Reader, tuple[Filter, ...]]:
@@ -84,6 +90,17 @@ def _wanted(session: Session, shard: int, at: int) -> tuple[tuple[str, ...], int
     if len(ahead) > _MAX_BOUNDS:
         return tuple(begins), NO_BOUND
     return tuple(text for text, begin in begins.items() if begin <= at), min(ahead, default=NO_BOUND)
+
+
+def _alike(session: Session, texts: tuple[str, ...], shard: int, at: int) -> Delivery | None:
+    """The one way in which messages of these filters go to the session from an offset on; None if there are several."""
+    chosen = [session.subscriptions[text] for text in texts]
+    if any(one.since and one.since[shard] > at for one in chosen):
+        return None
+    ways = {replace(one, filter="", retain_handling=0, since=()) for one in chosen}
+    if len(ways) != 1 or (len(chosen) > 1 and chosen[0].identifier):
+        return None
+    return deliver(session, list(ways))
 
 
 def _ahead(begins: Iterable[int], at: int) -> set[int]:

@@ -12,10 +12,10 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from everlog.base import Records, gather
-from everlog.broker.groups import Group, Member
+from everlog.broker.groups import Group, Member, spend
 from everlog.broker.partition import merge_rows
-from everlog.broker.topicorder import deal_in_order, name_owed
-from everlog.sessions import LIVE, Delivery, GroupCursor, GroupRow, Owed, Piece, group_row, row_at
+from everlog.broker.topicorder import deal_in_order, deal_owed_in_order
+from everlog.sessions import LIVE, Delivery, GroupCursor, GroupRow, Piece, group_row, row_at
 from everlog.topics import parse_filter
 
 if TYPE_CHECKING:
@@ -152,37 +152,28 @@ class DurableGroup:
         """Give what nobody has to members with credit, in the log's order."""
         if self.group is None:
             return
-        cursor, most = self.cursor, self._hub.options.member_messages
+        most = self._hub.options.member_messages
         credits = {member: credit for member in self.group.members.values() if (credit := member.credit(most)) > 0}
-        if cursor.ordered:
-            name_owed(self)
-        blocked: set[bytes | None] = set()
-        batch: tuple[int, Records] | None = None
-        for position in sorted(cursor.owed):
+        if not credits:
+            return
+        if self.cursor.ordered:
+            deal_owed_in_order(self, credits, now_us)
+            return
+        plan: dict[Member, list[int]] = {}
+        for position in self.cursor.each_owed():
+            member = self.choose(position, credits)
+            if member is not None:
+                plan.setdefault(member, []).append(position)
+                spend(credits, member)
             if not credits:
                 break
-            owed = cursor.owed[position]
-            if owed.topic is not None and owed.topic in blocked:
-                continue
-            member = self._choose(position, owed, credits)
-            if member is None:
-                blocked.add(owed.topic)
-                continue
-            batch = self.batch_of(position, batch)
-            if batch is None:
-                self.drop(position)
-                continue
-            credits[member] -= 1
-            if credits[member] == 0:
-                del credits[member]
-            self._give(member, batch[1], position, owed, now_us)
+        for member, positions in plan.items():
+            self.give(member, positions, now_us)
 
-    def _choose(self, position: int, owed: Owed, credits: dict[Member, int]) -> Member | None:
-        """Who gets an owed message: whoever must, else who had it last, else the next in turn; not who has it still."""
+    def choose(self, position: int, credits: dict[Member, int]) -> Member | None:
+        """Who gets an owed message: who had it last, else the next in turn, but not who has it still."""
+        owed = self.cursor.owed[position]
         able = [member for member in credits if position not in member.taken]
-        keeper = None if owed.topic is None else self.cursor.keeper(owed.topic)
-        if keeper is not None:
-            return next((member for member in able if member.session.client_id == keeper), None)
         for member in able:
             if member.session.client_id == owed.member:
                 return member
@@ -191,24 +182,61 @@ class DurableGroup:
         self.group.turn += 1
         return able[self.group.turn % len(able)]
 
-    def _give(self, member: Member, records: Records, position: int, owed: Owed, now_us: int) -> None:
-        row = row_at(records, position & _OFFSET)
-        piece = Piece(records, bytearray(row.to_bytes(4, "little")), 0, 1, member.delivery)
-        self._hub.redelivered += owed.deals > 0
-        session, shard = member.session, position >> OFFSET_BITS
-        topics = None if owed.topic is None else {position: owed.topic}
-        is_same = owed.member == session.client_id and owed.packet_id > 0 and member.delivery.qos > 0
-        if is_same and session.window.state(owed.packet_id) == 0:
-            data = session.deal_again(piece, owed.packet_id, position, now_us, member.tag)  # [MQTT-4.4.0-1]
-            if data:
-                member.held += 1
-                names = None if owed.topic is None else [owed.topic]
-                self.cursor.dealt(session.client_id, [position], owed.packet_id, self._hub.time(), False, names)
-            self._hub.hand(session, data)
-        else:
-            self.push(member, piece, shard, now_us, topics)
-        if position in self.cursor.owed:  # it has expired, or needs no acknowledgement
-            self.cursor.drop(position)
+    def give(self, member: Member, positions: list[int], now_us: int) -> None:
+        """Owed messages, in order, to a member that has credit for them."""
+        batch: tuple[int, Records] | None = None
+        some: list[int] = []
+        for position in positions:
+            found = self.batch_of(position, batch)
+            if some and found is not batch:
+                self._give(member, batch, some, now_us)
+                some = []
+            batch = found
+            owed = self.cursor.owed[position]
+            if batch is None:
+                self.drop(position)
+            elif owed.member == member.session.client_id and self._give_again(member, batch[1], position, now_us):
+                continue
+            else:
+                some.append(position)
+        if some:
+            self._give(member, batch, some, now_us)
+
+    def _give(self, member: Member, batch: tuple[int, Records] | None, positions: list[int], now_us: int) -> None:
+        """Messages of one batch with packet ids of their own."""
+        assert batch is not None
+        shard, records = batch
+        owed = [self.cursor.owed[position] for position in positions]
+        rows = b"".join(row_at(records, position & _OFFSET).to_bytes(4, "little") for position in positions)
+        topics = None
+        if self.cursor.ordered:
+            topics = {position: one.topic for position, one in zip(positions, owed, strict=True) if one.topic}
+        self._hub.redelivered += sum(one.deals > 0 for one in owed)
+        self.push(member, Piece(records, bytearray(rows), 0, len(positions), member.delivery), shard, now_us, topics)
+        self._drop_unsent(positions)
+
+    def _give_again(self, member: Member, records: Records, position: int, now_us: int) -> bool:
+        """[MQTT-4.4.0-1] with DUP and the packet id that it had, if the member had it; False if that can't be."""
+        session, owed = member.session, self.cursor.owed[position]
+        if not owed.packet_id or not member.delivery.qos or session.window.state(owed.packet_id):
+            return False
+        row = row_at(records, position & _OFFSET).to_bytes(4, "little")
+        piece = Piece(records, bytearray(row), 0, 1, member.delivery)
+        data = session.deal_again(piece, owed.packet_id, position, now_us, member.tag)
+        if data:
+            member.held += 1
+            names = None if owed.topic is None else [owed.topic]
+            self.cursor.dealt(session.client_id, [position], owed.packet_id, self._hub.time(), False, names)
+        self._hub.redelivered += 1
+        self._hub.hand(session, data)
+        self._drop_unsent([position])
+        return True
+
+    def _drop_unsent(self, positions: list[int]) -> None:
+        """What was given and is owed still has expired, or needs no acknowledgement."""
+        for position in positions:
+            if position in self.cursor.owed:
+                self.cursor.drop(position)
 
     def drop(self, position: int) -> None:
         """The log does not have a message any more."""

@@ -107,3 +107,10 @@ class Group:
         else:
             self.turn += count  # the odd ones go to others next time
         return [(members[which], size) for which, size in dealt]
+
+
+def spend(credits: dict[Member, int], member: Member) -> None:
+    """A member is given a message."""
+    credits[member] -= 1
+    if credits[member] == 0:
+        del credits[member]

@@ -27,10 +27,10 @@ class History:
         return locate(begin, self.starts(), self._ends(), self._log.positions_at)
 
     def needs_cold(self, begin: Begin) -> bool:
-        """Whether only the cold tier can tell where it begins."""
+        """Whether only the cold tier can tell where it begins, as the log has lost its first records."""
         if self.cold is None or begin.kind is BeginKind.LATEST:
             return False
-        return any(found <= start for found, start in zip(self.begins(begin), self.starts(), strict=True))
+        return any(found <= start and start for found, start in zip(self.begins(begin), self.starts(), strict=True))
 
     def begins_in_cold(self, begin: Begin) -> tuple[Positions, Positions]:
         """Where it begins with the cold tier, and the first offset that there is of each shard; blocks."""

@@ -187,3 +187,9 @@ class Outgoing(asyncio.BufferedProtocol):
             self.transport.close()
             if self.transport.get_write_buffer_size():
                 asyncio.get_running_loop().call_later(_FLUSH_S, self.transport.abort)
+
+
+def peer_of(transport: asyncio.BaseTransport) -> str:
+    """Where a peer connects from, for the log."""
+    peer = transport.get_extra_info("peername")
+    return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer or "local")

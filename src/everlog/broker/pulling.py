@@ -10,6 +10,7 @@ import logging
 import time
 from bisect import bisect_left
 from collections.abc import Callable
+from functools import partial
 from logging import WARNING
 
 from everlog.base import EverlogError, gather
@@ -19,7 +20,7 @@ from everlog.broker.delivering import Delivering
 from everlog.broker.events import event
 from everlog.broker.ports import Log, Sink
 from everlog.broker.redelivery import OFFSET, begin, send_again
-from everlog.sessions import NOT_KEPT, RELEASED, Piece, Session
+from everlog.sessions import NOT_KEPT, RELEASED, Delivery, Piece, Session
 from everlog.store import Found, ReadResult
 from everlog.topics import parse_filter
 
@@ -183,6 +184,8 @@ class Pulling:
                 del lag[shard]  # nothing was routed between this line and the last read: no gap, no repeat
         if not lag:
             self._courses.forget(session)
+            if self.cold is not None:
+                self.cold.forget(session)
             if session in self.on_live:
                 self.on_live.pop(session)()
 
@@ -203,7 +206,8 @@ class Pulling:
             return 0  # it is asked for, and the session is pumped when it is here
         for lost in result.lost:
             self.lose(session, shard, lost.from_offset, min(lost.to_offset, end))
-        if not all(self._hand_over(session, found, shard, end) for found in result.batches):
+        hand_over = self._hand_over if course.delivery is None else partial(self._hand_on, course.delivery)
+        if not all(hand_over(session, found, shard, end) for found in result.batches):
             return 0  # the session is full, and has said where it stopped
         session.lag[shard] = min(result.positions[0], end)
         if session.lag[shard] == at:
@@ -227,17 +231,29 @@ class Pulling:
             self.lost += stop - first
             event(_log, "lost", WARNING, client=session.client_id, shard=shard, first=first, stop=stop)
 
+    def _hand_on(self, delivery: Delivery, session: Session, found: Found, shard: int, end: int) -> bool:
+        """Give a session rows that all go to it in one way; False when it could not take all, and has noted where."""
+        records = found.records
+        piece = Piece(records, found.rows, found.start, found.stop, delivery)
+        if records.end_offset > end:  # a batch may go on where live subscribers are handed it later
+            numbers = found.row_numbers()
+            piece.stop = piece.start + bisect_left(numbers, end, key=records.offset)
+        session.lag.pop(shard, None)  # so that the session takes them; it sets it again where it stops
+        if piece.start < piece.stop:
+            self._delivering.push(piece, shard, self._delivering.now_us())
+        return shard not in session.lag
+
     def _hand_over(self, session: Session, found: Found, shard: int, end: int) -> bool:
-        """Give a session rows of the log; False when it could not take all, and has noted where it stopped."""
+        """So where the filters that match make a difference."""
         records, first, stop = found.records, found.start, found.stop
         if found.rows is not None:
             records = gather([(records, found.rows[4 * first : 4 * stop])], True)
             first, stop = 0, records.count
-        if records.end_offset > end:  # a batch may go on where live subscribers are handed it later
+        if records.end_offset > end:
             stop = bisect_left(range(stop), end, first, key=records.offset)
         parts = self._delivering.split(records, first, stop)
         now = self._delivering.now_us()
-        session.lag.pop(shard, None)  # so that the session takes them; it sets it again where it stops
+        session.lag.pop(shard, None)
         mine = [
             (delivery, rows, start, stop)
             for number, rows, start, stop in parts

@@ -45,7 +45,7 @@ class Replaying:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
 
-    def find_places(self, packet: Subscribe, wishes: Wishes, then: Callable[[Places], None]) -> bool:
+    def find_places(self, session: Session, packet: Subscribe, wishes: Wishes, then: Callable[[Places], None]) -> bool:
         """Have the cold tier asked where the packet's replays begin and `then` called; False if it need not be."""
         broker = self._broker
         if broker.history.cold is None:
@@ -60,7 +60,7 @@ class Replaying:
                 continue  # refused in its turn
         cold = broker.router.pulling.cold
         if asked and cold is not None:
-            cold.find_places(asked, then)
+            cold.find_places(session, asked, then)
         return bool(asked)
 
     def go_back(
@@ -68,11 +68,11 @@ class Replaying:
     ) -> tuple[Positions, dict[str, Subscribed]]:
         """Let the session go back to where a replay begins: the offsets, and its other subscriptions as they become."""
         broker = self._broker
-        if flt.group is not None:
-            raise PeerError(Reason.TOPIC_FILTER_INVALID, "a shared subscription has no history of its own")
         if broker.acl is not None and not broker.acl.may_replay(connection.user, session.client_id, flt.pattern):
             raise PeerError(Reason.NOT_AUTHORIZED, "the history of the filter is not allowed")
         begins, lost = forget_lost(*self._place(text, answer))
+        if flt.group is not None:
+            return self._begin_group(flt, begins, answer), {}
         for shard, (first, stop) in lost.items():
             broker.router.pulling.lose(session, shard, first, stop)
         if lost:
@@ -83,6 +83,17 @@ class Replaying:
         if answer.wishes.live:
             broker.router.pulling.on_live[session] = partial(self._say_live, session)
         return begins, rewind(session, flt.text, begins, broker.router.routed)
+
+    def _begin_group(self, flt: Filter, begins: Positions, answer: Answer) -> Positions:
+        """Where a shared group begins, if it is made by this; one that there is goes on where it is."""
+        at = self._broker.groups.place_of(flt)
+        if at is not None:
+            answer.why["the group is there already and goes on where it is"] = None
+        else:
+            self._broker.metrics.replays += 1
+        answer.begins.append(show_positions(at or begins))
+        answer.end = show_positions(self._broker.router.routed)
+        return begins
 
     def _place(self, text: str, answer: Answer) -> tuple[Positions, Positions]:
         if text in answer.places:

@@ -91,7 +91,7 @@ def prepared(text: str) -> str:
 class ScramSha256:
     """One exchange: client-first to server-first, client-final to server-final."""
 
-    __slots__ = ("_auth_message", "_credentials", "_gs2", "_is_known", "_make_nonce", "_nonce", "_user", "_verifier")
+    __slots__ = ("_auth_message", "_credentials", "_gs2", "_make_nonce", "_nonce", "_user", "_verifier")
 
     def __init__(
         self,
@@ -102,7 +102,6 @@ class ScramSha256:
         self._make_nonce = make_nonce
         self._user = self._nonce = self._auth_message = ""
         self._gs2 = b""
-        self._is_known = False
         self._verifier: Verifier
 
     def begin(self, method: str, data: bytes | None, applicant: Applicant) -> Outcome:
@@ -112,7 +111,6 @@ class ScramSha256:
         except _Wrong as error:
             return Refuse(why=str(error))
         entry = self._credentials.secret(KIND, self._user)
-        self._is_known = entry is not None
         self._verifier = parse_verifier(entry) if entry is not None else _decoy(self._user)
         first = f"r={self._nonce},s={_text(self._verifier.salt)},i={self._verifier.iterations}"
         self._auth_message = f"{bare},{first}"
@@ -128,7 +126,7 @@ class ScramSha256:
         verifier = self._verifier
         signature = _hmac(verifier.stored_key, message)
         client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
-        if not hmac.compare_digest(_hash(client_key), verifier.stored_key) or not self._is_known:
+        if not hmac.compare_digest(_hash(client_key), verifier.stored_key):  # no hash is a decoy's
             return Refuse(Reason.NOT_AUTHORIZED, "user name or password is wrong")
         return Accept(self._user, b"v=" + base64.b64encode(_hmac(verifier.server_key, message)))
 

@@ -281,9 +281,21 @@ class SharedGroups:
         found = [*(durable.state() for durable in self._groups.values()), *transient]
         return sorted(found, key=lambda one: (one.name, one.filter))
 
+    def place_of(self, flt: Filter) -> tuple[int, ...] | None:
+        """Where the durable group of a shared filter reads on in each shard, if there is one."""
+        durable = self._groups.get(_key_of(flt))
+        return None if durable is None else tuple(durable.reads_on())
+
     def positions(self) -> dict[tuple[str, str], tuple[int, ...]]:
         """For each durable group (name, filter) the offset in each shard below which it needs nothing."""
         return {key: durable.cursor.floors(durable.reads_on()) for key, durable in self._groups.items()}
+
+    def unread(self) -> list[tuple[str, list[int], list[int]]]:
+        """For each durable group its filter, where it reads on in each shard, and the positions below that it owes."""
+        return [
+            (f"{_PREFIX}{name}/{pattern}", durable.reads_on(), list(durable.cursor.owed))
+            for (name, pattern), durable in self._groups.items()
+        ]
 
 
 def _key_of(flt: Filter) -> tuple[str, str]:

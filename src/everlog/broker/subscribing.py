@@ -31,12 +31,13 @@ class Subscriber:
     def subscribe(self, connection: "Connection", packet: Subscribe) -> None:
         """SUBSCRIBE; where a replay begins may take a while to find out, then the rest happens by then."""
         wishes, session = wishes_of(packet.properties), connection.session
+        assert session is not None
 
         def then(places: Places) -> None:
             if connection.session is session and connection.is_open:
                 self._subscribe(connection, packet, wishes, places)
 
-        if not self._replaying.find_places(packet, wishes, then):
+        if not self._replaying.find_places(session, packet, wishes, then):
             self._subscribe(connection, packet, wishes, {})
 
     def _subscribe(self, connection: "Connection", packet: Subscribe, wishes: Wishes, places: Places) -> None:
@@ -100,7 +101,7 @@ class Subscriber:
         self._put(session, flt, subscribed)
         if flt.group is not None:
             in_order = ("everlog-order", "topic") in packet.properties.user_properties
-            broker.groups.subscribed(session, flt, ordered=in_order)
+            broker.groups.subscribed(session, flt, ordered=in_order, since=None if begin is None else since)
         broker.metrics.subscribes += 1
         answer.reasons.append(Reason(asked.qos))
         wants_retained = asked.retain_handling == 0 or (asked.retain_handling == 1 and old is None)

@@ -113,7 +113,10 @@ def _add_asleep(found: Survey, packed: bytes, committed: list[int]) -> int:
     """A session that is one byte string: what it has, and its lag."""
     stored = unpack_session(packed)
     found.subscriptions += len(stored.subscriptions)
-    found.shared_subscriptions += sum(one.filter.startswith("$share/") for one in stored.subscriptions)
+    shared = sum(one.filter.startswith("$share/") for one in stored.subscriptions)
+    found.shared_subscriptions += shared
+    if shared == len(stored.subscriptions):
+        return 0  # what its groups have before them is theirs
     offsets = (offset for (offset,) in _OFFSET.iter_unpack(stored.cursor.positions))
     return sum(max(0, end - offset) for end, offset in zip(committed, offsets, strict=False) if offset >= 0)
 

@@ -39,6 +39,8 @@ class Sample:
     bytes_out: int = 0
     connects: int = 0
     groups: tuple[GroupState, ...] = ()
+    retention_lost: int = 0
+    retention_next: str = "[]"
 
 
 _LOADS = {
@@ -70,6 +72,8 @@ _COUNTS = {
     "subscriptions/count": "subscriptions",
     "shared_subscriptions/count": "shared_subscriptions",
     "retained messages/count": "retained",
+    "retention/lost": "retention_lost",
+    "retention/next": "retention_next",
 }
 
 
@@ -144,6 +148,8 @@ def take_sample(broker: Broker, counted: Survey, since: float) -> Sample:
         bytes_out=metrics.bytes_out,
         connects=metrics.connects,
         groups=tuple(sorted(broker.groups.states(), key=lambda one: -one.lag)[:MOST_GROUPS]),
+        retention_lost=broker.retention.lost,
+        retention_next=broker.retention.next_text(),
     )
 
 

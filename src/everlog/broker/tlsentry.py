@@ -9,7 +9,8 @@ import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from everlog.broker.connection import Connection, peer_of
+from everlog.broker.connection import Connection
+from everlog.broker.outgoing import peer_of
 from everlog.broker.tls import LiveTls
 from everlog.broker.websocket import WebSocket
 

@@ -7,13 +7,14 @@ nothing else.
 from typing import TYPE_CHECKING
 
 from everlog.base import Records
-from everlog.broker.groups import Member
+from everlog.broker.groups import Member, spend
 from everlog.sessions import Piece, row_at
 
 if TYPE_CHECKING:
     from everlog.broker.durablegroup import DurableGroup
 
 _OFFSET_BITS = 56
+_MORE_TOPICS = 100  # looked at beyond the credit that there is, where some can't be dealt
 
 
 def deal_in_order(
@@ -67,7 +68,30 @@ def _which(
     return next(k % size for k in range(turn, turn + size) if credits[k % size] > 0)
 
 
-def name_owed(durable: "DurableGroup") -> None:
+def deal_owed_in_order(durable: "DurableGroup", credits: dict[Member, int], now_us: int) -> None:
+    """Give what nobody has to members with credit: of each topic the oldest first, and all to one member."""
+    _name_owed(durable)
+    cursor = durable.cursor
+    clients = {member.session.client_id: member for member in credits}
+    plan: dict[Member, list[int]] = {}
+    for keeper in (None, *clients):
+        if not credits:
+            break
+        for topic in cursor.waiting(keeper, sum(credits.values()) + _MORE_TOPICS):
+            (first,) = cursor.oldest_of(topic, 1)
+            member = durable.choose(first, credits) if keeper is None else clients[keeper]
+            if member is None or member not in credits:
+                continue
+            for position in cursor.oldest_of(topic, credits[member]):
+                if position in member.taken:
+                    break
+                plan.setdefault(member, []).append(position)
+                spend(credits, member)
+    for member, positions in plan.items():
+        durable.give(member, sorted(positions), now_us)
+
+
+def _name_owed(durable: "DurableGroup") -> None:
     """Learn the topics of owed messages where they are not known: those that were stored."""
     cursor = durable.cursor
     batch = None

@@ -29,6 +29,8 @@ class RetentionPlan:
     lost_to: int  # ... to before this
     next_from: int  # the offsets that go next time a segment is removed
     next_to: int
+    next_us: int | None = None  # when they are too old; None when they never are
+    held_bytes: int = 0  # of segments that would go, and stay because of `keep_from`
 
     @property
     def lost(self) -> int:
@@ -42,25 +44,48 @@ def plan_retention(
     retention_bytes: int | None,
     retention_us: int | None,
     protect: int | None = None,
+    *,
+    keep_from: int | None = None,
+    ages: Sequence[int | None] | None = None,
 ) -> RetentionPlan:
     """The oldest segments that are too old, or too many for the bytes allowed; the last one always stays.
 
     `protect` is the offset of the reader who is furthest behind: it holds nothing back, the plan says what it loses.
+    What reaches behind the offset `keep_from` stays, whatever the limits say. `ages` has for each segment how old it
+    may get, in place of `retention_us` for all.
     """
-    total = sum(segment.bytes for segment in segments)
-    remove: list[int] = []
-    freed = 0
-    for segment in segments[:-1]:
-        expired = retention_us is not None and segment.last_time < now_us - retention_us
-        too_many = retention_bytes is not None and total - freed > retention_bytes
-        if not (expired or too_many):
-            break
-        remove.append(segment.base_offset)
-        freed += segment.bytes
-    kept = segments[len(remove) :]
+    if ages is None:
+        ages = [retention_us] * len(segments)
+    due = _due(segments, now_us, retention_bytes, ages)
+    going = due
+    if keep_from is not None:
+        going = next((k for k, segment in enumerate(segments[:due]) if segment.end_offset > keep_from), due)
+    kept = segments[going:]
     start = kept[0].base_offset if kept else 0
     lost_from = min(protect, start) if protect is not None else start
     if segments:
         lost_from = max(lost_from, min(segments[0].base_offset, start))
-    next_to = kept[1].base_offset if len(kept) > 1 else start
-    return RetentionPlan(tuple(remove), start, freed, lost_from, start, start, next_to)
+    next_to = kept[1].base_offset if len(kept) > 1 else kept[0].end_offset if kept else start
+    next_age = ages[going] if kept else None
+    return RetentionPlan(
+        tuple(segment.base_offset for segment in segments[:going]),
+        start,
+        sum(segment.bytes for segment in segments[:going]),
+        lost_from,
+        start,
+        start,
+        next_to,
+        kept[0].last_time + next_age if next_age is not None and next_to > start else None,
+        sum(segment.bytes for segment in segments[going:due]),
+    )
+
+
+def _due(segments: Sequence[Facts], now_us: int, most_bytes: int | None, ages: Sequence[int | None]) -> int:
+    """How many of the oldest segments the limits let go."""
+    left = sum(segment.bytes for segment in segments)
+    for k, (segment, age) in enumerate(zip(segments[:-1], ages[:-1], strict=True)):
+        expired = age is not None and segment.last_time < now_us - age
+        if not expired and (most_bytes is None or left <= most_bytes):
+            return k
+        left -= segment.bytes
+    return max(0, len(segments) - 1)

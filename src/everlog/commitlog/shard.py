@@ -211,17 +211,24 @@ class ShardLog(LogFront):
         found = self._catalog.offset_at(time_us)
         return self.committed if found is None else min(found, self.committed)
 
-    def plan_retention(self, now_us: int, protect: int | None = None) -> RetentionPlan:
-        """What retention would remove now, and what a reader at the offset `protect` would lose."""
+    def plan_retention(self, now_us: int, protect: int | None = None, *, keep_from: int | None = None) -> RetentionPlan:
+        """What retention would remove now, and what a reader at `protect` would lose; from `keep_from` on all stays."""
         settings = self.settings
-        return plan_retention(self.segments(), now_us, settings.retention_bytes, settings.retention_us, protect)
+        return plan_retention(
+            self.segments(),
+            now_us,
+            settings.retention_bytes,
+            settings.retention_us,
+            protect,
+            keep_from=keep_from,
+        )
 
-    def run_retention(self, now_us: int, protect: int | None = None) -> RetentionPlan:
+    def run_retention(self, now_us: int, protect: int | None = None, *, keep_from: int | None = None) -> RetentionPlan:
         """Remove what is too old or too much; what was done."""
         self._writing()
         assert self._upkeep is not None
         try:
-            return self._upkeep.run_retention(now_us, lambda: self.plan_retention(now_us, protect))
+            return self._upkeep.run_retention(now_us, lambda: self.plan_retention(now_us, protect, keep_from=keep_from))
         except OSError as error:
             raise StorageError(f"removing segments from {self._catalog.directory} failed: {error}") from error
 

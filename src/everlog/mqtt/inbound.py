@@ -2,7 +2,7 @@
 
 It takes only what is plainly right. Whatever looks wrong goes to the plain decoder (`decode`), which knows every rule
 and its reason code, so the rules are written once. The columns are shared by all decoders of a thread and reused: a
-run is good until the next `feed` of any of them.
+run is good until the next `feed` of any of them. One long module, because calls within one are what C compilers inline.
 """
 
 from typing import Any

@@ -7,8 +7,11 @@ Invariants: no position is both in flight and owed; together they are at most `l
 of a topic that are in flight are with one member, and none is dealt while an older one of its topic is owed.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import islice
 
 OFFSET_BITS = 56
 _IDS = 65_535
@@ -49,7 +52,10 @@ class GroupCursor:
         self._again: dict[int, int] = {}  # position -> how often it was dealt before, of those in flight anew
         self._topics: dict[int, bytes] = {}  # in an ordered group: the topic of each position in flight
         self._pins: dict[bytes, tuple[str, int]] = {}  # topic -> the member that has it, how many of it are in flight
-        self._waiting: dict[bytes, int] = {}  # topic -> how many of it are owed
+        self._queue: list[int] = []  # a heap of what is owed, and of some that no longer is
+        self._queued: set[int] = set()  # what is in it
+        self._waiting: dict[bytes, deque[int]] = {}  # so by topic and rising, of topics that something is owed of
+        self._by_keeper: dict[str | None, dict[bytes, None]] = {}  # and those topics by the member they must go to
 
     @property
     def inflight(self) -> int:
@@ -87,6 +93,29 @@ class GroupCursor:
         """Whether an older message of a topic is owed."""
         return topic in self._waiting
 
+    def waiting(self, keeper: str | None, most: int) -> list[bytes]:
+        """Some topics that something is owed of and that must go to a member, or with None that may go to any."""
+        return list(islice(self._by_keeper.get(keeper, ()), most))
+
+    def oldest_of(self, topic: bytes, most: int) -> list[int]:
+        """The oldest messages of a topic that are owed."""
+        return [position for position in islice(self._waiting.get(topic, ()), most) if position in self.owed]
+
+    def each_owed(self) -> Iterator[int]:
+        """What is owed, in order. Whoever stops early leaves the rest as it is."""
+        aside = []
+        try:
+            while self._queue:
+                position = heappop(self._queue)
+                if position in self.owed:
+                    aside.append(position)
+                    yield position
+                else:
+                    self._queued.discard(position)
+        finally:
+            for position in aside:
+                heappush(self._queue, position)
+
     def dealt(
         self,
         member: str,
@@ -108,7 +137,7 @@ class GroupCursor:
         if topics is not None:
             for position, topic in zip(positions, topics, strict=True):
                 self._topics[position] = topic
-                self._pins[topic] = (member, self._pins.get(topic, ("", 0))[1] + 1)
+                self._pin(topic, member, 1)
 
     def acked(self, positions: Iterable[int]) -> int:
         """Messages are done, whoever says so of those that had them; how many of them were not yet."""
@@ -173,8 +202,7 @@ class GroupCursor:
         """The topic of an owed message, where the group began to need it later."""
         owed = self.owed[position]
         if owed.topic is None:
-            self.owed[position] = Owed(owed.member, owed.packet_id, owed.deals, topic)
-            self._waiting[topic] = self._waiting.get(topic, 0) + 1
+            self._owe(position, Owed(owed.member, owed.packet_id, owed.deals, topic))
 
     def unnamed(self) -> list[int]:
         """Owed messages whose topic is not known."""
@@ -211,24 +239,39 @@ class GroupCursor:
 
     def _return(self, positions: Iterable[int]) -> list[int]:
         """Messages in flight become owed."""
-        entries = [(one, self._owed(one, self._deal_of(one), self._inflight[one])) for one in positions]
+        newest_first = sorted(positions, reverse=True)  # each comes before those of its topic that are owed already
+        entries = [(one, self._owed(one, self._deal_of(one), self._inflight[one])) for one in newest_first]
         self.acked(position for position, _ in entries)
         self.restore(entries)
         return [position for position, _ in entries]
 
     def _owe(self, position: int, owed: Owed) -> None:
         self.owed[position] = owed
-        if owed.topic is not None:
-            self._waiting[owed.topic] = self._waiting.get(owed.topic, 0) + 1
+        if owed.topic is None:
+            if position not in self._queued:
+                self._queued.add(position)
+                heappush(self._queue, position)
+            return
+        queue = self._waiting.get(owed.topic)
+        if queue is None:
+            self._waiting[owed.topic] = deque((position,))
+            self._by_keeper.setdefault(self.keeper(owed.topic), {})[owed.topic] = None
+        elif position > queue[-1]:
+            queue.append(position)
+        elif position < queue[0]:
+            queue.appendleft(position)
+        else:
+            self._waiting[owed.topic] = deque(sorted({*queue, position}))
 
     def _no_more_owed(self, position: int) -> Owed | None:
         owed = self.owed.pop(position, None)
         if owed is not None and owed.topic is not None:
-            count = self._waiting[owed.topic] - 1
-            if count:
-                self._waiting[owed.topic] = count
-            else:
+            queue = self._waiting[owed.topic]
+            while queue and queue[0] not in self.owed:
+                queue.popleft()
+            if not queue:
                 del self._waiting[owed.topic]
+                self._no_more_waiting(owed.topic)
         return owed
 
     def _forget(self, position: int) -> None:
@@ -236,11 +279,29 @@ class GroupCursor:
         self._again.pop(position, None)
         topic = self._topics.pop(position, None)
         if topic is not None:
-            member, count = self._pins[topic]
-            if count > 1:
-                self._pins[topic] = (member, count - 1)
-            else:
-                del self._pins[topic]
+            self._pin(topic, self._pins[topic][0], -1)
+
+    def _pin(self, topic: bytes, member: str, more: int) -> None:
+        """A message of a topic more or less is in flight to a member."""
+        before = self._pins.get(topic)
+        count = more if before is None else before[1] + more
+        if before is not None and count:
+            self._pins[topic] = (member, count)
+            return
+        if topic in self._waiting:
+            self._no_more_waiting(topic)
+            self._by_keeper.setdefault(member if count else None, {})[topic] = None
+        if count:
+            self._pins[topic] = (member, count)
+        else:
+            del self._pins[topic]
+
+    def _no_more_waiting(self, topic: bytes) -> None:
+        keeper = self.keeper(topic)
+        topics = self._by_keeper[keeper]
+        del topics[topic]
+        if not topics:
+            del self._by_keeper[keeper]
 
 
 def shares(count: int, credits: Sequence[int], turn: int) -> list[tuple[int, int]]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from everlog.spark.lake.table import find_lake, open_lake
     from everlog.spark.schema import COLUMNS, DEFAULT_COLUMNS, SCHEMA, schema_of, spark_ddl
     from everlog.spark.session import spark_session
+    from everlog.spark.sink.appending import append_batch
     from everlog.spark.snapshot import SegmentFile, ShardSnapshot, Slice, Snapshot, pack, plan, take_snapshot
     from everlog.spark.source import EverlogSource
 
@@ -37,6 +38,7 @@ __all__ = [
     "ShardSnapshot",
     "Slice",
     "Snapshot",
+    "append_batch",
     "check_bucket",
     "find_java",
     "find_lake",
@@ -67,6 +69,7 @@ _HOMES = {
     "java": ("find_java",),
     "schema": ("COLUMNS", "DEFAULT_COLUMNS", "SCHEMA", "schema_of", "spark_ddl"),
     "session": ("spark_session",),
+    "sink.appending": ("append_batch",),
     "snapshot": ("SegmentFile", "ShardSnapshot", "Slice", "Snapshot", "pack", "plan", "take_snapshot"),
     "source": ("EverlogSource",),
 }

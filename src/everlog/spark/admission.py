@@ -1,7 +1,7 @@
 """How much of what there is a micro-batch takes. Decided from facts alone.
 
-Every shard gets a part that is in proportion to what waits in it, so none is starved; a batch takes one record at least,
-so that a stream never stands still.
+Every shard gets a part that is in proportion to what waits in it, so none is starved; a batch takes one record at
+least, so that a stream never stands still.
 """
 
 from collections.abc import Iterable, Mapping

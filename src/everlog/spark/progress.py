@@ -1,4 +1,4 @@
-"""How far a stream has read: an offset of each shard, and the store that they are of. What Spark keeps as a checkpoint."""
+"""How far a stream has read: an offset of each shard, and the store they are of. Spark keeps it as a checkpoint."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -26,6 +26,7 @@ from everlog.spark.snapshot import TASKS_A_CORE, Slice, pack, target_bytes
 
 if TYPE_CHECKING:
     from everlog.spark.cold import TableSlice
+    from everlog.spark.sink.writers import EverlogStreamWriter, EverlogWriter
     from everlog.spark.stream import EverlogStreamReader
 
 log = logging.getLogger(__name__)
@@ -74,6 +75,20 @@ class EverlogSource(DataSource):
         from everlog.spark.streamoptions import read_stream_options
 
         return EverlogStreamReader(read_stream_options(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> "EverlogWriter":
+        """A writer of a frame's rows to topics or a table."""
+        from everlog.spark.sink.options import read_sink_options
+        from everlog.spark.sink.writers import EverlogWriter
+
+        return EverlogWriter(read_sink_options(self.options), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "EverlogStreamWriter":
+        """So of a stream's."""
+        from everlog.spark.sink.options import read_sink_options
+        from everlog.spark.sink.writers import EverlogStreamWriter
+
+        return EverlogStreamWriter(read_sink_options(self.options), schema, overwrite)
 
 
 @dataclass

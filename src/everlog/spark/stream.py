@@ -110,7 +110,7 @@ class EverlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         pinned = Pinned(snapshot, cold, without_lost(snapshot, cold, ranges))
         return EverlogReader(self._options.source, pinned, self._schema).partitions()
 
-    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The rows of a partition."""
         return EverlogReader(self._options.source, _NOTHING, self._schema).read(partition)
 

@@ -13,7 +13,7 @@ from functools import partial
 import crc32c
 
 from everlog.base import MessageColumns, StorageError, TopicTable, UsageError
-from everlog.commitlog import Disk, LogSettings, RealDisk, ShardLog
+from everlog.commitlog import Disk, LogSettings, RealDisk, RetentionPlan, ShardLog
 from everlog.store.indexer import TopicIndexer
 from everlog.store.port import Found, Lost, Positions, ReadResult, ShardStatistics
 from everlog.store.recent import RecentBatches
@@ -228,11 +228,30 @@ class LogStore:
             )
         return found
 
-    def run_retention(self, now_us: int, protect: Positions | None = None) -> list[Lost]:
-        """Remove what is too old or too much; what readers at the positions `protect` lose by it."""
+    @property
+    def limits_retention(self) -> bool:
+        """Whether anything is ever too old or too much."""
+        settings = [log.settings for log in self.shards]
+        return any(one.retention_us is not None or one.retention_bytes is not None for one in settings)
+
+    def plan_retention(self, now_us: int, keep_from: Positions | None = None) -> list[RetentionPlan]:
+        """For each shard what `run_retention` would remove now; nothing from the positions `keep_from` on."""
+        return [
+            log.plan_retention(now_us, keep_from=None if keep_from is None else keep_from[number])
+            for number, log in enumerate(self.shards)
+        ]
+
+    def run_retention(
+        self, now_us: int, protect: Positions | None = None, keep_from: Positions | None = None
+    ) -> list[Lost]:
+        """Remove what is too old or too much, below `keep_from`; what readers at the positions `protect` lose by it."""
         lost = []
         for number, (log, sealed) in enumerate(zip(self.shards, self._sealed, strict=True)):
-            plan = log.run_retention(now_us, None if protect is None else protect[number])
+            plan = log.run_retention(
+                now_us,
+                None if protect is None else protect[number],
+                keep_from=None if keep_from is None else keep_from[number],
+            )
             sealed.trim()
             if plan.lost > 0:
                 lost.append(Lost(number, plan.lost_from, plan.lost_to))

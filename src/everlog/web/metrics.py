@@ -63,6 +63,7 @@ class BrokerCollector(Collector):
         yield from self._lag()
         yield from self._groups()
         yield from self._log()
+        yield from self._retention()
         yield from self._counters()
 
     def _clients(self) -> Iterator[Metric]:
@@ -143,6 +144,17 @@ class BrokerCollector(Collector):
         for number, shard in enumerate(log.shards):
             failed.add_metric([str(number)], getattr(shard, "failure", None) is not None)
         yield failed
+
+    def _retention(self) -> Iterator[Metric]:
+        state = self._broker.retention
+        yield _counter("retention_lost", "Messages deleted before a session or a group had read them.", state.lost)
+        yield _counter("retention_losers", "Times that a session or a group lost messages so.", state.losers)
+        yield _gauge("retention_next_readers", "Sessions and groups that lose next.", state.next_readers)
+        left_s = GaugeMetricFamily("everlog_retention_next_seconds", "Until what goes next is too old.")
+        if state.next_us is not None:
+            left_s.add_metric([], max(0, state.next_us - self._broker.now_us()) / 1_000_000)
+        yield left_s
+        yield _gauge("retention_held_bytes", "To be deleted once the table has it.", state.held_bytes)
 
     def _counters(self) -> Iterator[Metric]:
         for field in fields(Metrics):

@@ -4,10 +4,10 @@ import tomllib
 import msgspec
 import pytest
 
-from everlog.app import BadSettings, Settings, all_keys, is_loopback, limits_of, load, log_arguments
+from everlog.app import BadSettings, Settings, all_keys, groups_of, is_loopback, limits_of, load, log_arguments
 from everlog.app.keys import LIMIT_RANGES
 from everlog.base import UsageError
-from everlog.broker import Limits
+from everlog.broker import GroupOptions, Limits
 from everlog.commitlog import LogSettings
 
 
@@ -262,6 +262,12 @@ def test_the_limits_section_is_the_brokers_limits():
     assert names == [field.name for field in dataclasses.fields(Limits)]
     assert limits_of(Settings()) == Limits()
     assert limits_of(load(environ={"EVERLOG_LIMITS_CONNECTIONS": "5"}, directory="/").settings).connections == 5
+
+
+def test_the_groups_section_is_what_the_broker_takes(write):
+    assert groups_of(Settings()) == GroupOptions()
+    path = write('[groups]\nack_timeout = "5s"\nordered = ["a", "b"]\nmember_messages = 3\ninflight_messages = 9')
+    assert groups_of(load(path, environ={}).settings) == GroupOptions(9, 3, 5.0, ("a", "b"))
 
 
 def test_every_limit_range_is_one_of_a_limit_and_holds_its_default():

@@ -33,7 +33,12 @@ def test_a_lost_connection_leaves_nothing_behind(stage):
         client.reset()
         stage.offline("a")
     broker = stage.broker
-    assert (len(broker.clients.connections), len(broker.router.delivering.sinks), len(broker.audiences), broker.pending) == (
+    assert (
+        len(broker.clients.connections),
+        len(broker.router.delivering.sinks),
+        len(broker.audiences),
+        broker.pending,
+    ) == (
         0,
         0,
         0,

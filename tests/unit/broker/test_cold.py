@@ -127,6 +127,7 @@ def test_a_small_window_reads_the_table_once(made):
     replay(client, "earliest", "t")
     assert client.payloads(10) == numbers(10)
     assert table.reads == 1
+    stage.until(lambda: not stage.broker.router.pulling.cold._questions)  # nothing of it is kept behind
 
 
 def test_only_what_matches_is_read(made):
@@ -215,6 +216,19 @@ def test_a_table_that_can_not_be_read_refuses_the_replay_and_nothing_else(made):
     assert client.payloads(2) == ["8", "9"]
 
 
+def test_very_many_questions_of_one_client_are_not_all_asked(made):
+    stage, table, _ = moved(made)
+    table.gate.clear()
+    client = stage.connected("c")
+    asked = Properties(user_properties=(("everlog-from", "earliest"),))
+    client.send(*(Subscribe(number, (Subscription(f"t{number}", 1),), asked) for number in range(1, 31)))
+    refused = [client.expect(Suback) for _ in range(14)]
+    assert {one.reasons for one in refused} == {(Reason.UNSPECIFIED_ERROR,)}
+    table.gate.set()
+    assert {client.expect(Suback).reasons for _ in range(16)} == {(Reason.GRANTED_QOS_1,)}
+    assert len(stage.broker.clients.sessions["c"].subscriptions) == 16
+
+
 def test_a_read_that_fails_is_tried_again(made):
     stage, table, _ = moved(made)
     client = stage.connected("c", receive_maximum=1)
@@ -239,6 +253,23 @@ def test_what_was_under_way_from_the_table_is_sent_again_after_a_reconnect(made)
     assert [one.dup for one in found] == [True] * 3 + [False] * 7
     assert dict(found[1].properties.user_properties)["everlog-position"] == "0:1"
     client.expect_nothing()
+
+
+def test_nothing_under_way_is_given_up_because_the_table_can_not_be_read_now(made):
+    stage, table, _ = moved(made)
+    client = stage.connected("c", **KEEP, receive_maximum=3)
+    replay(client, "earliest", "t")
+    assert [client.expect(Publish).payload for _ in range(3)] == [b"0", b"1", b"2"]
+    client.close()
+    stage.offline("c")
+    table.failing = True
+    client = stage.connected("c", **KEEP)
+    stage.until(lambda: stage.broker.router.pulling.cold.failures)
+    client.expect_nothing()
+    table.failing = False
+    found = [client.message() for _ in range(10)]
+    assert [one.payload.decode() for one in found] == numbers(10)
+    assert [one.dup for one in found] == [True] * 3 + [False] * 7
 
 
 def test_a_replay_from_the_table_goes_on_after_a_crash():

@@ -5,7 +5,9 @@ import asyncio
 import pytest
 from tests.unit.broker.restarts import Client, Disk, Running, eventually
 
+from everlog.broker.durablegroup import GroupState
 from everlog.broker.sharedgroups import GroupOptions
+from everlog.broker.sysinfo import ROOT, Sample, SysInfo
 from everlog.mqtt import Puback, Publish
 from everlog.sessions import Changes, GroupRow, MemoryTables, Subscribed
 from everlog.topics import parse_filter
@@ -288,3 +290,14 @@ def test_a_batch_that_could_not_be_written_is_written_later() -> None:
             assert row.owed == b""
 
     asyncio.run(run())
+
+
+def test_what_the_broker_says_of_a_group_is_taken_back_when_it_is_gone() -> None:
+    info = SysInfo()
+    states = (GroupState("g", "a", True, lag=5, inflight=2, members=1), GroupState("g", "b", True, lag=7, members=2))
+    said = info.changes(Sample(groups=states))
+    assert [said[f"{ROOT}groups/g/{name}"] for name in ("lag", "inflight", "members")] == ["12", "2", "3"]
+    assert info.changes(Sample(groups=states)) == {}
+    gone = info.changes(Sample(time=1))
+    assert [gone[f"{ROOT}groups/g/{name}"] for name in ("lag", "inflight", "members")] == ["", "", ""]
+    assert f"{ROOT}groups/g/lag" not in info.changes(Sample(time=2))

@@ -214,3 +214,30 @@ def test_the_common_name_of_a_certificate_is_the_user(names, user):
 def test_no_certificate_no_user():
     assert certificate_user(None) is None
     assert certificate_user({}) is None
+
+
+def test_a_scram_entry_is_made_when_asked_for_and_never_left_behind(tmp_path):
+    path = tmp_path / "pw"
+    assert set_password(path, "a", b"one", scram=True)
+    assert set_password(path, "b", b"two")
+    before = read_passwords(path)
+    assert before.has("scram-sha-256")
+    assert before.secret("scram-sha-256", "b") is None
+    assert not set_password(path, "a", b"three")  # no --scram, but the old password must not live on in its entry
+    after = read_passwords(path)
+    assert list(after.hashes) == ["a", "b"]
+    assert after.secret("scram-sha-256", "a") not in (None, before.secret("scram-sha-256", "a"))
+    delete_user(path, "a")
+    assert not read_passwords(path).has("scram-sha-256")
+
+
+@pytest.mark.parametrize(("user", "password"), [("\u2168", b"x"), ("a", b"\xff"), ("a", b"x\x07")])
+def test_what_scram_can_not_have_is_refused(tmp_path, user, password):
+    with pytest.raises(UsageError, match="SCRAM"):
+        set_password(tmp_path / "pw", user, password, scram=True)
+    assert not (tmp_path / "pw").exists()
+
+
+def test_a_damaged_scram_entry_is_named_by_its_place():
+    with pytest.raises(UsageError, match=r"pw:1:3: the SCRAM-SHA-256 entry is damaged"):
+        parse_passwords("a:$scram-sha-256$4096$AAAA$AAAA$AAAA\n", "pw")

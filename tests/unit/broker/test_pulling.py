@@ -198,3 +198,20 @@ def test_what_is_committed_and_not_routed_yet_is_left_to_the_router():
     assert (client.payloads, client.session.lag) == (numbers(4), {})
     stage.turn()
     assert client.payloads == numbers(8)
+
+
+def test_what_goes_to_the_session_in_one_way_needs_no_look_at_its_topics():
+    def way(**subscriptions):
+        session = Session("c")
+        session.subscriptions = {text: Subscribed(text, **options) for text, options in subscriptions.items()}
+        found = Courses(Readers()).course(session, 0, 10).delivery
+        return None if found is None else (found.qos, found.identifiers, found.position, found.until)
+
+    assert way(a={"qos": 1, "since": (10,), "identifier": 7}) == (1, b"\x0b\x07", False, ())
+    assert way(a={"qos": 1, "since": (5,)}, b={"qos": 1, "since": (7,)}) == (1, b"", False, ())
+    assert way(a={"qos": 1, "position": True}, b={"qos": 1, "position": True}) == (1, b"", True, ())
+    assert way(a={"qos": 1}, b={"qos": 2}) is None
+    assert way(a={"qos": 1, "identifier": 7}, b={"qos": 1, "identifier": 7}) is None
+    assert way(a={"qos": 1}, b={"qos": 1, "no_local": True}) is None
+    assert way(a={"qos": 1}, b={"qos": 1, "since": (11,)}) == (1, b"", False, ())  # `b` is not read yet
+    assert way(**{f"f{number}": {"qos": 1, "since": (number,)} for number in range(40)}) is None

@@ -2,7 +2,7 @@
 
 import pytest
 from tests.conformance.conftest import Stage
-from tests.memorylog import StrictLog
+from tests.memorylog import SteppingLog
 
 from everlog.base import PeerError
 from everlog.broker.replay import filter_of, rewind, split_filter, wishes_of
@@ -19,7 +19,7 @@ def made():
     stages = []
 
     def make(log=None, **settings):
-        stages.append(Stage(log or StrictLog(), keep=KEEP_ALL, **settings))
+        stages.append(Stage(log or SteppingLog(), keep=KEEP_ALL, **settings))
         return stages[-1]
 
     yield make
@@ -139,7 +139,7 @@ def test_a_replay_begins_where_it_is_asked_to(made, version, begin, first):
 
 
 def test_shards_that_a_position_does_not_name_begin_at_their_earliest(made):
-    stage = made(StrictLog(2))
+    stage = made(SteppingLog(2))
     filled(stage, 5, "a")  # shard 1
     filled(stage, 5, "bb", first=5)  # shard 0
     client = stage.connected("c")
@@ -152,7 +152,7 @@ def test_shards_that_a_position_does_not_name_begin_at_their_earliest(made):
 
 
 def test_one_property_is_for_every_filter_and_a_filters_own_beginning_is_stronger(made):
-    stage = made(StrictLog())
+    stage = made(SteppingLog())
     filled(stage, 3, "a")
     filled(stage, 3, "b", first=3)
     filled(stage, 3, "c", first=6)
@@ -202,11 +202,17 @@ def test_a_client_that_wants_no_problem_information_is_told_the_reason_alone(mad
     assert client.payloads(2) == numbers(2)
 
 
-def test_a_shared_subscription_is_not_replayed(made):
+@pytest.mark.parametrize("by_filter", [False, True])
+def test_a_shared_group_may_begin_in_the_past(made, by_filter):
     stage = made()
+    filled(stage, 3, "t")
     client = stage.connected("c")
-    assert replay(client, "earliest", "$share/g/t").reasons == (Reason.TOPIC_FILTER_INVALID,)
-    assert client.subscribe("$replay/earliest/$share/g/t") == (Reason.TOPIC_FILTER_INVALID,)
+    if by_filter:
+        assert client.subscribe("$replay/earliest/$share/g/t", qos=1) == (Reason.GRANTED_QOS_1,)
+    else:
+        assert replay(client, "earliest", "$share/g/t").reasons == (Reason.GRANTED_QOS_1,)
+    assert client.payloads(3) == numbers(3)
+    client.expect_nothing()
 
 
 # The subscription
@@ -288,7 +294,7 @@ def test_history_comes_at_the_lower_of_both_qos(made, qos):
 
 
 def test_what_is_in_no_log_is_pushed_meanwhile():
-    stage = Stage(StrictLog(), keep=[("kept", 0)])
+    stage = Stage(SteppingLog(), keep=[("kept", 0)])
     try:
         filled(stage, 3, "kept")
         client = stage.connected("c", receive_maximum=1)
@@ -438,7 +444,7 @@ def test_a_durable_session_that_replays_is_still_behind_when_it_is_away(made):
 
 
 def test_a_position_that_retention_has_passed_begins_at_the_earliest_and_says_so(made):
-    log = StrictLog()
+    log = SteppingLog()
     stage = made(log)
     filled(stage, 10)
     stage.call(lambda: log.shards[0].drop(4))
@@ -454,7 +460,7 @@ def test_a_position_that_retention_has_passed_begins_at_the_earliest_and_says_so
 
 @pytest.mark.parametrize("begin", ["earliest", "-7d"])
 def test_who_asks_for_all_there_is_has_lost_nothing(made, begin):
-    log = StrictLog()
+    log = SteppingLog()
     stage = made(log)
     filled(stage, 10)
     stage.call(lambda: log.shards[0].drop(4))
@@ -465,7 +471,7 @@ def test_who_asks_for_all_there_is_has_lost_nothing(made, begin):
 
 
 def test_what_goes_while_it_is_replayed_is_counted(made):
-    log = StrictLog()
+    log = SteppingLog()
     stage = made(log)
     filled(stage, 10)
     client = stage.connected("c", receive_maximum=2)
@@ -486,7 +492,7 @@ def places(messages):
 
 
 def test_messages_carry_position_and_time_if_asked(made):
-    stage = made(StrictLog(2))
+    stage = made(SteppingLog(2))
     filled(stage, 2, "a")
     filled(stage, 1, "bb", first=2)
     client = stage.connected("c")
@@ -506,7 +512,7 @@ def test_messages_carry_position_and_time_if_asked(made):
 
 
 def test_a_live_subscription_may_have_positions_too_and_what_is_in_no_log_a_time():
-    stage = Stage(StrictLog(), keep=[("kept", 0)])
+    stage = Stage(SteppingLog(), keep=[("kept", 0)])
     try:
         client, plain = stage.connected("c"), stage.connected("plain")
         replay(client, None, "#", qos=0, position=True)

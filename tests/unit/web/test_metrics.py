@@ -8,9 +8,11 @@ import paho.mqtt.client as paho
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.brokers import RunningBroker
+from tests.conformance.rawclient import RawClient
 from tests.listening import eventually, on_loop
 
 from everlog.broker import Metrics
+from everlog.mqtt import Publish
 from everlog.sessions import Session
 from everlog.web import Exposition
 from everlog.web.metrics import _SUMMED, COUNTERS
@@ -85,6 +87,20 @@ def test_the_sessions_most_behind_are_named(running: RunningBroker) -> None:
     assert found["everlog_session_lag_max_messages"] == 7
     assert found['everlog_session_lag_messages{client_id=a "strange"\nname}'] == 7
     running.call(running.broker.clients.sessions.clear)
+
+
+def test_shared_groups_are_told_with_their_lag(running: RunningBroker) -> None:
+    with RawClient(running.port) as client:
+        client.connect("worker", clean_start=False, expiry=1000)
+        client.subscribe("$share/g/a/+", qos=1)
+        client.publish("a/b", "1", 1)
+        client.expect(Publish)
+        found = read(running)
+        for name, value in (("lag_messages", 1), ("inflight_messages", 1), ("members", 1)):
+            assert found[f"everlog_group_{name}{{filter=a/+,group=g}}"] == value
+        assert (found["everlog_groups"], found["everlog_groups_durable"]) == (1, 1)
+        client.unsubscribe("$share/g/a/+")
+        assert read(running)["everlog_groups"] == 0
 
 
 def test_every_counter_of_the_broker_has_a_meaning() -> None:

@@ -50,6 +50,7 @@ class CompactionSummary:
     merged: int = 0
     dropped: int = 0
     seconds: float = 0.0
+    cpu_seconds: float = 0.0  # of the tasks that wrote
     version: int | None = None
     lost: list[Lost] = field(default_factory=list)
     damage: list[str] = field(default_factory=list)
@@ -63,6 +64,7 @@ class CompactionSummary:
         self.files += len(files)
         self.bytes += sum(file.bytes for file in files)
         self.log_bytes += plan.bytes
+        self.cpu_seconds += sum(one.cpu_seconds for one in written)
         self.lost += plan.lost
         self.damage += [text for one in written for text in one.damage]
 

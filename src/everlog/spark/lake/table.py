@@ -95,7 +95,7 @@ class Lake:
         table.update_incremental()
         version = table.version()
         if self.location.is_local:
-            _sync_log(self.location.uri)
+            sync_log(self.location.uri)
         return version
 
 
@@ -160,7 +160,7 @@ def _create(location: Location, store: str) -> None:
             raise
 
 
-def _sync_log(root: str) -> None:
+def sync_log(root: str) -> None:
     """Have the newest commits of a local table on the disk: what relies on them may delete segments."""
     directory = f"{root}/_delta_log"
     newest = sorted(name for name in os.listdir(directory) if name.endswith(".json"))[-2:]

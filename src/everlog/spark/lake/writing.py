@@ -3,6 +3,7 @@
 The files mean nothing until the driver commits them, so a task may be run again, twice at once, or die.
 """
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -38,15 +39,18 @@ class Written:
 
     files: tuple[DataFile, ...]
     damage: tuple[str, ...] = ()
+    cpu_seconds: float = 0.0
 
 
 def write_slice(task: WriteTask) -> Written:
     """Write one slice: a file a day, or several when it is large."""
+    began = time.process_time()
     report = ReadReport()
     writer = Writer(task.location, Clustering.of_store(task.piece.path), task.codec)
     batches = read_slice(task.piece, READ_COLUMNS, on_damage=task.on_damage, report=report, batch_rows=BATCH_ROWS)
     files = [writer.write(rows, day) for day, rows in _by_file(_by_day(batches), task.file_bytes)]
-    return Written(tuple(files), tuple(str(damage) for damage in report.damage))
+    damage = tuple(str(damage) for damage in report.damage)
+    return Written(tuple(files), damage, time.process_time() - began)
 
 
 def _by_day(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:

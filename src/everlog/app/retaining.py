@@ -1,0 +1,115 @@
+"""The loop that has the store forget: what goes is planned, who has not read it is found, it goes, and that is told.
+
+Lag holds nothing back. What no table has is held back if that was asked for. Files are touched in a thread.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from logging import WARNING
+from typing import TypeVar
+
+from everlog.base import EverlogError, StorageError
+from everlog.broker import Broker, Doomed, event, look_in_steps, tell_in_steps
+from everlog.commitlog import RetentionPlan
+from everlog.store import LogStore, Positions, read_lake_record
+
+EVERY_S = 10.0
+WARN_EVERY_S = 600.0  # that limits are passed because no table has what is too much
+_REST = 20  # a look at all sessions that removes nothing stands for so many times as long as it took
+_log = logging.getLogger("everlog.retention")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionOptions:
+    """How the loop goes about it."""
+
+    data: str  # the data directory, where `lake.json` says how far the table goes
+    await_table: bool = False
+
+
+class Retaining:
+    """Runs the retention of one store for one broker."""
+
+    def __init__(
+        self, store: LogStore, broker: Broker, options: RetentionOptions, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._store = store
+        self._broker = broker
+        self._options = options
+        self._clock = clock
+        self._look_again = 0.0
+        self._warn_again = 0.0
+
+    async def run(self, every_s: float = EVERY_S) -> None:
+        """For ever."""
+        while True:
+            await asyncio.sleep(every_s)
+            try:
+                await self.once()
+            except EverlogError as error:  # the next time may fare better
+                event(_log, "retention_failed", WARNING, reason=error)
+
+    async def once(self) -> None:
+        """Remove what is to go now, and tell who lost by it."""
+        store, now_us = self._store, self._broker.now_us()
+        plans, tabled = await asyncio.to_thread(self._plan, now_us)
+        state = self._broker.retention
+        state.held_bytes = sum(plan.held_bytes for plan in plans)
+        state.next_us = min((plan.next_us for plan in plans if plan.next_us is not None), default=None)
+        self._warn_of_held(plans)
+        doomed = self._doomed(plans, tabled)
+        goes = any(plan.remove for plan in plans)
+        losing: Sequence[tuple[bool, str]] = ()
+        protect: Positions | None = None
+        if goes or (store.limits_retention and self._clock() >= self._look_again):
+            tally, took_s = await self._walk(look_in_steps(self._broker, doomed))
+            self._look_again = self._clock() + _REST * took_s
+            state.next_readers, state.next_named = tally.next_readers, tally.most
+            losing, protect = tally.losing, tuple(tally.lowest)
+        await asyncio.to_thread(store.run_retention, now_us, protect, doomed.goes)
+        if losing:
+            await self._walk(tell_in_steps(self._broker, losing, doomed))
+
+    def _plan(self, now_us: int) -> tuple[list[RetentionPlan], Positions]:
+        """In a thread: what would go, and how far a table has each shard."""
+        store, ends = self._store, {}
+        try:
+            record = read_lake_record(self._options.data)
+            if record is not None and record.store == store.identity:
+                ends = record.ends
+        except StorageError as error:  # as if there were no table
+            event(_log, "table_unknown", WARNING, reason=error)
+        tabled = tuple(ends.get(shard, 0) for shard in range(len(store.shards)))
+        return store.plan_retention(now_us, tabled if self._options.await_table else None), tabled
+
+    def _doomed(self, plans: list[RetentionPlan], tabled: Positions) -> Doomed:
+        return Doomed(
+            starts=tuple(log.start for log in self._store.shards),
+            goes=tuple(plan.start for plan in plans),
+            next=tuple(plan.next_to for plan in plans),
+            tabled=tabled if self._broker.history.cold is not None else (0,) * len(tabled),
+        )
+
+    def _warn_of_held(self, plans: list[RetentionPlan]) -> None:
+        held = {shard: plan.held_bytes for shard, plan in enumerate(plans) if plan.held_bytes}
+        if not held or self._clock() < self._warn_again:
+            return
+        self._warn_again = self._clock() + WARN_EVERY_S
+        for shard, size in held.items():
+            event(_log, "retention_held", WARNING, shard=shard, bytes=size, reason="no table has these messages")
+
+    async def _walk(self, steps: Generator[None, None, T]) -> tuple[T, float]:
+        """Go through all slices, letting others run between them; the result, and how long the slices took."""
+        took_s = 0.0
+        while True:
+            began = self._clock()
+            try:
+                next(steps)
+            except StopIteration as done:
+                return done.value, took_s + self._clock() - began
+            took_s += self._clock() - began
+            await asyncio.sleep(0)

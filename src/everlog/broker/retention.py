@@ -1,0 +1,222 @@
+"""Who loses by what retention removes, and who would lose next: sessions and shared groups that are behind.
+
+All of them are looked at, a slice at a time so that a million do not hold up the event loop. What a connected client
+was sent counts as read. Owned by the event loop's thread.
+"""
+
+import heapq
+import json
+import logging
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass
+from logging import WARNING
+from typing import TYPE_CHECKING, NamedTuple
+
+from everlog.broker.events import event
+from everlog.sessions import NOT_KEPT, RELEASED, Session, StoredSession, unpack_inflight, unpack_offsets, unpack_session
+from everlog.store import Positions
+
+if TYPE_CHECKING:
+    from everlog.broker.broker import Broker
+
+SLICE = 200  # sessions between two turns of the event loop: less than a millisecond
+MOST_NAMED = 10  # of those who would lose next
+NOTHING = 1 << 62  # in place of an offset: no message of this shard is owed
+_SHARED = "$share/"
+_OFFSET = 0xFF_FFFF_FFFF_FFFF
+_log = logging.getLogger("everlog.broker")
+
+
+@dataclass(frozen=True, slots=True)
+class Doomed:
+    """For each shard where it begins, below what it goes now and below what it goes next, and how far a table has it.
+
+    Sessions can read from the table what the log has no more; groups can't.
+    """
+
+    starts: Positions
+    goes: Positions
+    next: Positions
+    tabled: Positions
+
+
+class NextLoss(NamedTuple):
+    """Somebody who would lose by the removal of the next segments: how many messages of any topic, from where on."""
+
+    unread: int
+    name: str
+    is_group: bool
+    begins: str
+
+    def told(self) -> dict[str, object]:
+        """For people and programs."""
+        return {"group" if self.is_group else "client": self.name, "unread": self.unread, "from": self.begins}
+
+
+@dataclass(slots=True)
+class RetentionState:
+    """What retention did and is about to do; `lost` and `losers` since the start."""
+
+    lost: int = 0  # messages that were removed before a session or a group had read them, for each of those
+    losers: int = 0  # how often a session or a group lost some
+    next_readers: int = 0  # sessions and groups with unread messages in the segments that go next
+    next_named: tuple[NextLoss, ...] = ()  # those who have most
+    next_us: int | None = None  # when the first of those segments is too old
+    held_bytes: int = 0  # too old or too much, and kept because no table has it
+
+    def next_text(self) -> str:
+        """Who would lose next, as JSON."""
+        return json.dumps([one.told() for one in self.next_named], ensure_ascii=False)
+
+
+class Unread(NamedTuple):
+    """What somebody has before it: all from an offset on in each shard, and single messages (shard, offset)."""
+
+    name: str
+    is_group: bool
+    begins: Sequence[int]
+    single: Sequence[tuple[int, int]] = ()
+
+    def between(self, shard: int, first: int, stop: int) -> int:
+        """How many offsets from `first` to before `stop`."""
+        begin = self.begins[shard]
+        single = sum(number == shard and first <= offset < min(stop, begin) for number, offset in self.single)
+        return max(0, stop - max(first, begin)) + single
+
+    def lowest(self, shard: int) -> int:
+        """The first of a shard."""
+        return min((self.begins[shard], *(offset for number, offset in self.single if number == shard)))
+
+
+class Tally:
+    """What is found on the way through everybody."""
+
+    def __init__(self, doomed: Doomed) -> None:
+        self.lowest = list(doomed.next)  # for each shard the first offset that somebody needs
+        self.losing: list[tuple[bool, str]] = []
+        self.next_readers = 0
+        self._doomed = doomed
+        self._most: list[NextLoss] = []
+
+    def add(self, one: Unread) -> None:
+        """Somebody who is behind."""
+        doomed, losing, waiting = self._doomed, False, 0
+        begins: dict[int, int] = {}
+        for shard, (start, goes, stop) in enumerate(zip(doomed.starts, doomed.goes, doomed.next, strict=True)):
+            lowest = one.lowest(shard)
+            if lowest >= stop:
+                continue
+            self.lowest[shard] = min(self.lowest[shard], lowest)
+            tabled = 0 if one.is_group else doomed.tabled[shard]
+            losing = losing or one.between(shard, max(start, tabled), goes) > 0
+            here = one.between(shard, max(goes, tabled), stop)
+            if here:
+                waiting += here
+                begins[shard] = max(lowest, goes, tabled)
+        if losing:
+            self.losing.append((one.is_group, one.name))
+        if waiting:
+            self.next_readers += 1
+            text = ",".join(f"{shard}:{offset}" for shard, offset in begins.items())
+            heapq.heappush(self._most, NextLoss(waiting, one.name, one.is_group, text))
+            if len(self._most) > MOST_NAMED:
+                heapq.heappop(self._most)
+
+    @property
+    def most(self) -> tuple[NextLoss, ...]:
+        """Those with most to lose next, the most first."""
+        return tuple(sorted(self._most, reverse=True))
+
+
+def look_in_steps(broker: "Broker", doomed: Doomed) -> Generator[None, None, Tally]:
+    """Look at everybody, pausing after each slice."""
+    tally, clients = Tally(doomed), broker.clients
+    sessions, asleep = list(clients.sessions.values()), list(clients.asleep.items())
+    for group in _groups(broker):
+        tally.add(group)
+    yield
+    for start in range(0, len(sessions), SLICE):
+        for session in sessions[start : start + SLICE]:
+            if session.lag or session not in clients.connections:
+                tally.add(_of_session(broker, session))
+        yield
+    for start in range(0, len(asleep), SLICE):
+        for client_id, packed in asleep[start : start + SLICE]:
+            stored = unpack_session(packed)
+            if stored.cursor.inflight or _is_behind(stored, doomed.next):
+                tally.add(_of_stored(client_id, stored))
+        yield
+    return tally
+
+
+def tell_in_steps(broker: "Broker", losing: Sequence[tuple[bool, str]], doomed: Doomed) -> Generator[None, None, None]:
+    """What was to go has gone: tell for whom it was, of those who had not read it until now."""
+    groups = {one.name: one for one in _groups(broker)} if any(is_group for is_group, _ in losing) else {}
+    for start in range(0, len(losing), SLICE):
+        for is_group, name in losing[start : start + SLICE]:
+            one = groups.get(name) if is_group else _of_client(broker, name)
+            if one is not None:
+                _tell(broker.retention, one, doomed)
+        yield
+
+
+def _tell(state: RetentionState, one: Unread, doomed: Doomed) -> None:
+    total = 0
+    for shard, (start, goes) in enumerate(zip(doomed.starts, doomed.goes, strict=True)):
+        first = start if one.is_group else max(start, doomed.tabled[shard])
+        count = one.between(shard, first, goes)
+        if count:
+            total += count
+            fields = {"shard": shard, "from": max(first, one.lowest(shard)), "to": goes, "count": count}
+            whom = {"group" if one.is_group else "client": one.name}
+            event(_log, "retention_lost", WARNING, **whom, **fields)
+    state.lost += total
+    state.losers += total > 0
+
+
+def _groups(broker: "Broker") -> list[Unread]:
+    return [
+        Unread(name, True, begins, [(position >> 56, position & _OFFSET) for position in owed])
+        for name, begins, owed in broker.groups.unread()
+    ]
+
+
+def _of_client(broker: "Broker", client_id: str) -> Unread | None:
+    session = broker.clients.sessions.get(client_id)
+    if session is not None:
+        return _of_session(broker, session)
+    packed = broker.clients.asleep.get(client_id)
+    return None if packed is None else _of_stored(client_id, unpack_session(packed))
+
+
+def _of_session(broker: "Broker", session: Session) -> Unread:
+    shards = range(len(broker.log.shards))
+    since = [one.since for text, one in session.subscriptions.items() if not text.startswith(_SHARED)]
+    begins = _begins([session.lag.get(shard, NOTHING) for shard in shards], since)
+    return Unread(
+        session.client_id, False, begins, () if session in broker.clients.connections else _under_way(session.pending())
+    )
+
+
+def _of_stored(client_id: str, stored: StoredSession) -> Unread:
+    since = [unpack_offsets(one.since) for one in stored.subscriptions if not one.filter.startswith(_SHARED)]
+    positions = [at if at >= 0 else NOTHING for at in unpack_offsets(stored.cursor.positions)]
+    return Unread(client_id, False, _begins(positions, since), _under_way(unpack_inflight(stored.cursor.inflight)))
+
+
+def _is_behind(stored: StoredSession, below: Positions) -> bool:
+    return any(0 <= at < end for at, end in zip(unpack_offsets(stored.cursor.positions), below, strict=False))
+
+
+def _begins(positions: list[int], since: list[tuple[int, ...]]) -> list[int]:
+    """Where the first of somebody's subscriptions has something to come, at or behind where it is."""
+    if not since:
+        return [NOTHING] * len(positions)
+    first = [min(one[shard] if shard < len(one) else 0 for one in since) for shard in range(len(positions))]
+    return list(map(max, positions, first))
+
+
+def _under_way(pending: Iterable[tuple[int, int, int]]) -> list[tuple[int, int]]:
+    """What is to be sent again out of the log."""
+    places = [(position >> 56, position & _OFFSET) for _, state, position in pending if state != RELEASED]
+    return [place for place in places if place[0] != NOT_KEPT]
