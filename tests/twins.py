@@ -19,6 +19,7 @@ _HOMES = {
     "everlog.base.interning": ("TopicTable",),
     "everlog.base.columns": ("AckRun", "MessageColumns", "PublishRun"),
     "everlog.base.assembling": ("assemble",),
+    "everlog.base.emptying": ("bytes_of_topics", "empty_topics"),
     "everlog.base.records": ("Layout", "Records"),
     "everlog.base.building": ("RecordBuilder",),
     "everlog.base.tabular": (
@@ -61,6 +62,8 @@ class Twin:
     MessageColumns: Any
     PublishRun: Any
     assemble: Any
+    bytes_of_topics: Any
+    empty_topics: Any
     Layout: Any
     RecordBuilder: Any
     Records: Any

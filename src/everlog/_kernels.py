@@ -19,6 +19,7 @@ KERNELS = (
     "everlog.base.gathering",
     "everlog.base.tabular",
     "everlog.base.assembling",
+    "everlog.base.emptying",
     "everlog.commitlog.syncwrite",
     "everlog.commitlog.stamping",
     "everlog.commitlog.batchindex",

@@ -211,6 +211,10 @@ class Subscriber(PersistentClient):
                 self._random.shuffle(self._late)
             self.acknowledge()
 
+    def state(self) -> str:
+        """What is not done of what came."""
+        return f"{len(self.seen)} came, {len(self._late)} to acknowledge, {len(self._unreleased)} not released"
+
     def acknowledge(self) -> None:
         """Acknowledge all that waits for it."""
         late, self._late = self._late, []

@@ -43,14 +43,14 @@ class Served:
         return self._process.wait()
 
 
-async def until(condition: Callable[[], bool], what: str) -> None:
-    """Let the clients work until something is so."""
+async def until(condition: Callable[[], bool], what: str, state: Callable[[], object] = lambda: "") -> None:
+    """Let the clients work until something is so; `state` is told when it never is."""
     try:
         async with asyncio.timeout(120):
             while not condition():  # noqa: ASYNC110 - there is no event for it
                 await asyncio.sleep(0.005)
     except TimeoutError:
-        raise AssertionError(f"never: {what}") from None
+        raise AssertionError(f"never: {what} {state()}") from None
 
 
 async def torture(
@@ -78,8 +78,16 @@ async def torture(
             return all(len({(m.publisher, m.number) for m in one.seen}) >= owed for one in subscribers)
 
         owed = sum(publisher.count for publisher in publishers)
-        await until(is_owed_nothing, "everything delivered")
+        await until(is_owed_nothing, "everything delivered", lambda: [missing(one, publishers) for one in subscribers])
     assert served.end(signal.SIGTERM) == 0
+
+
+def missing(subscriber: Subscriber, publishers: list[Publisher]) -> str:
+    """What a subscriber was not given, for who has to find out why."""
+    seen = {(message.publisher, message.number) for message in subscriber.seen}
+    lacks = {one.client_id: [n for n in range(one.count) if (one.client_id, n) not in seen] for one in publishers}
+    counts = {name: (len(numbers), numbers[:5]) for name, numbers in lacks.items()}
+    return f"{subscriber.client_id} {subscriber.connected=} {subscriber.state()} lacks {counts}"
 
 
 def in_order(numbers: list[int]) -> bool:

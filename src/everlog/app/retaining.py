@@ -7,7 +7,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from logging import WARNING
 from typing import TypeVar
 
@@ -71,8 +71,9 @@ class Retaining:
             state.next_readers, state.next_named = tally.next_readers, tally.most
             losing, protect = tally.losing, tuple(tally.lowest)
         await asyncio.to_thread(store.run_retention, now_us, protect, doomed.goes)
-        if losing:
-            await self._walk(tell_in_steps(self._broker, losing, doomed))
+        if losing:  # sealing may have made segments smaller meanwhile, so that fewer went
+            gone = replace(doomed, goes=tuple(log.start for log in store.shards))
+            await self._walk(tell_in_steps(self._broker, losing, gone))
 
     def _plan(self, now_us: int) -> tuple[list[RetentionPlan], Positions]:
         """In a thread: what would go, and how far a table has each shard."""

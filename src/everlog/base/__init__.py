@@ -14,6 +14,7 @@ from everlog.base.columns import (
     MessageColumns,
     PublishRun,
 )
+from everlog.base.emptying import GONE, bytes_of_topics, empty_topics
 from everlog.base.errors import EverlogError, PeerError, StorageError, Unavailable, UsageError
 from everlog.base.gathering import gather, select
 from everlog.base.interning import TopicTable
@@ -39,6 +40,7 @@ from everlog.base.tabular import (
 __all__ = [
     "DROPPED",
     "DUP",
+    "GONE",
     "HAS_ALIAS",
     "HAS_EXPIRY",
     "HEADER_BYTES",
@@ -59,7 +61,9 @@ __all__ = [
     "Unavailable",
     "UsageError",
     "assemble",
+    "bytes_of_topics",
     "count_rows",
+    "empty_topics",
     "expiry_column",
     "filled_values",
     "flag_columns",

@@ -40,6 +40,7 @@ class Gate:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self.pending: dict[Newcomer, float] = {}  # connected and not open yet, since when
+        self.entries: dict[Newcomer, Newcomer] = {}  # who will come in the place of whom that is pending
         self._bucket = TokenBucket(broker.limits.connects_per_second)
         self._verifiers = ThreadPoolExecutor(_VERIFIERS, "everlog-verify")
         self._tasks: set[asyncio.Task[None]] = set()
@@ -66,7 +67,9 @@ class Gate:
         broker = self._broker
         if broker.closing:
             return Reason.SERVER_SHUTTING_DOWN
-        if newcomer in self.pending:
+        entry = self.entries.pop(newcomer, None)
+        if entry is not None:  # it has been let in already, and its time goes on
+            self.pending[newcomer] = self.pending.pop(entry, broker.time())
             return None
         if len(broker.clients.connections) + len(self.pending) >= broker.limits.connections:
             broker.metrics.connects_limited += 1
@@ -78,11 +81,6 @@ class Gate:
             return Reason.CONNECTION_RATE_EXCEEDED
         self.pending[newcomer] = broker.time()
         return None
-
-    def pass_on(self, old: Newcomer, new: Newcomer) -> None:
-        """The same peer, one protocol further; its time goes on."""
-        since = self.pending.pop(old, None)
-        self.pending[new] = self._broker.time() if since is None else since
 
     def connecting(self, connection: "Connection", packet: Connect) -> None:
         """CONNECT: check who it is, at once, in a thread or in steps, then open the session."""

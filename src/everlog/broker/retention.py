@@ -80,11 +80,15 @@ class Unread(NamedTuple):
     def between(self, shard: int, first: int, stop: int) -> int:
         """How many offsets from `first` to before `stop`."""
         begin = self.begins[shard]
+        if not self.single:
+            return max(0, stop - max(first, begin))
         single = sum(number == shard and first <= offset < min(stop, begin) for number, offset in self.single)
         return max(0, stop - max(first, begin)) + single
 
     def lowest(self, shard: int) -> int:
         """The first of a shard."""
+        if not self.single:
+            return self.begins[shard]
         return min((self.begins[shard], *(offset for number, offset in self.single if number == shard)))
 
 
@@ -108,7 +112,7 @@ class Tally:
                 continue
             self.lowest[shard] = min(self.lowest[shard], lowest)
             tabled = 0 if one.is_group else doomed.tabled[shard]
-            losing = losing or one.between(shard, max(start, tabled), goes) > 0
+            losing = losing or (lowest < goes and one.between(shard, max(start, tabled), goes) > 0)
             here = one.between(shard, max(goes, tabled), stop)
             if here:
                 waiting += here
@@ -117,10 +121,14 @@ class Tally:
             self.losing.append((one.is_group, one.name))
         if waiting:
             self.next_readers += 1
-            text = ",".join(f"{shard}:{offset}" for shard, offset in begins.items())
-            heapq.heappush(self._most, NextLoss(waiting, one.name, one.is_group, text))
-            if len(self._most) > MOST_NAMED:
-                heapq.heappop(self._most)
+            if len(self._most) < MOST_NAMED or waiting >= self._most[0].unread:
+                self._name(waiting, one, begins)
+
+    def _name(self, waiting: int, one: Unread, begins: dict[int, int]) -> None:
+        text = ",".join(f"{shard}:{offset}" for shard, offset in begins.items())
+        heapq.heappush(self._most, NextLoss(waiting, one.name, one.is_group, text))
+        if len(self._most) > MOST_NAMED:
+            heapq.heappop(self._most)
 
     @property
     def most(self) -> tuple[NextLoss, ...]:
@@ -201,7 +209,8 @@ def _of_session(broker: "Broker", session: Session) -> Unread:
 def _of_stored(client_id: str, stored: StoredSession) -> Unread:
     since = [unpack_offsets(one.since) for one in stored.subscriptions if not one.filter.startswith(_SHARED)]
     positions = [at if at >= 0 else NOTHING for at in unpack_offsets(stored.cursor.positions)]
-    return Unread(client_id, False, _begins(positions, since), _under_way(unpack_inflight(stored.cursor.inflight)))
+    under_way = _under_way(unpack_inflight(stored.cursor.inflight)) if stored.cursor.inflight else ()
+    return Unread(client_id, False, _begins(positions, since), under_way)
 
 
 def _is_behind(stored: StoredSession, below: Positions) -> bool:
@@ -212,6 +221,8 @@ def _begins(positions: list[int], since: list[tuple[int, ...]]) -> list[int]:
     """Where the first of somebody's subscriptions has something to come, at or behind where it is."""
     if not since:
         return [NOTHING] * len(positions)
+    if not all(since):
+        return positions
     first = [min(one[shard] if shard < len(one) else 0 for one in since) for shard in range(len(positions))]
     return list(map(max, positions, first))
 

@@ -155,6 +155,7 @@ class Subscriber:
         session.no_local -= old.no_local
         flt = parse_filter(text)
         self._broker.audiences.unsubscribe(session, flt)
+        self._broker.router.pulling.changed(session)
         if flt.group is not None:
             self._broker.groups.unsubscribed(session, flt)
         if session.kept:

@@ -72,10 +72,6 @@ class WebSocket(asyncio.Protocol):
             self._request += data
             self._handshake()
 
-    def receive(self, data: bytes) -> None:
-        """Bytes that came before this was the protocol of its transport."""
-        self.data_received(data)
-
     def pause_writing(self) -> None:
         """The peer reads too slowly."""
         self._full = True

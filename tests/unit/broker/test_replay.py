@@ -383,6 +383,20 @@ def test_a_filter_that_joins_a_session_that_is_behind_is_read_from_where_it_begi
     client.expect_nothing()
 
 
+def test_a_filter_that_is_given_up_while_the_session_is_behind_is_read_no_more(made):
+    stage = made()
+    filled(stage, 5, "a")
+    filled(stage, 2, "b", first=5)
+    client = stage.connected("c", receive_maximum=1)
+    replay(client, "earliest", "a", "b")
+    assert client.payloads(1) == ["0"]
+    under_way = client.expect(Publish)
+    client.unsubscribe("a")
+    client.acknowledge(under_way)
+    assert client.payloads(2) == ["5", "6"]
+    client.expect_nothing()
+
+
 def test_another_sessions_subscription_is_not_touched(made):
     stage = made()
     other = stage.connected("other")

@@ -50,6 +50,32 @@ def test_a_reader_who_is_behind_is_told_what_it_loses() -> None:
     assert (plan.next_from, plan.next_to) == (30, 40)
 
 
+def test_what_reaches_behind_an_offset_is_held_whatever_the_limits_say() -> None:
+    for limits in ((None, 100), (50, None)):
+        assert plan_retention(SEGMENTS, 10_000, *limits, keep_from=0).held_bytes == 200
+        plan = plan_retention(SEGMENTS, 10_000, *limits, keep_from=29)
+        assert (plan.remove, plan.start, plan.freed_bytes, plan.held_bytes) == ((0, 10), 20, 100, 100)
+        assert plan_retention(SEGMENTS, 10_000, *limits, keep_from=30).remove == (0, 10, 20)
+    assert plan_retention(SEGMENTS, 0, None, 100, keep_from=0).held_bytes == 0, "nothing was due"
+
+
+def test_a_segment_may_have_an_age_of_its_own() -> None:
+    plan = plan_retention(SEGMENTS, 350, None, 100, ages=[100, 300, 100, 100, 100])
+    assert plan.remove == (0,), "what is behind one that stays stays too"
+    assert plan.next_us == 100 + 300
+    assert plan_retention(SEGMENTS, 401, None, 100, ages=[100, 300, 100, 100, 100]).remove == (0, 10, 20, 30)
+    assert plan_retention(SEGMENTS, 1 << 60, None, 100, ages=[None] * 5).remove == ()
+    assert plan_retention(SEGMENTS, 1 << 60, 0, None, ages=[None] * 5).remove == (0, 10, 20, 30)
+
+
+def test_the_plan_says_when_the_next_segment_is_too_old() -> None:
+    assert plan_retention(SEGMENTS, 150, None, 100).next_us == 100 + 100
+    assert plan_retention(SEGMENTS, 150, 100, None).next_us is None
+    only = plan_retention(SEGMENTS[:1], 0, None, 100)
+    assert (only.next_from, only.next_to, only.next_us) == (0, 10, 100), "the last one goes when it is rolled"
+    assert plan_retention([], 0, None, 100).next_us is None
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 9), st.integers(0, 50), st.integers(0, 99)), max_size=8),
     st.none() | st.integers(0, 400),

@@ -111,7 +111,9 @@ class PlainStore:
             for shard, log in enumerate(self.logs)
         ]
 
-    def run_retention(self, now_us: int, protect: Positions | None = None) -> list[Lost]:
+    def run_retention(
+        self, now_us: int, protect: Positions | None = None, keep_from: Positions | None = None
+    ) -> list[Lost]:
         return []
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ from everlog.spark.lake.location import Location
 from everlog.spark.lake.table import sync_log
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
+    from deltalake import DeltaTable, Schema
 
 TRIES = 5  # of a commit that meets others
 
@@ -91,7 +91,7 @@ def commit_files(location: Location, schema: pa.Schema, files: Sequence[TableFil
 
 def _open(location: Location, schema: pa.Schema) -> "DeltaTable":
     """The table, made if there is none; refused if it has other columns or is the table of a store."""
-    from deltalake import DeltaTable
+    from deltalake import DeltaTable, Schema
     from deltalake.exceptions import TableNotFoundError
 
     options = dict(location.options) or None
@@ -103,13 +103,22 @@ def _open(location: Location, schema: pa.Schema) -> "DeltaTable":
         raise UsageError(f"{location.uri} is what a store is compacted to", hint="give another table")
     if table.metadata().partition_columns:
         raise UsageError(f"{location.uri} is partitioned", hint="give another table")
-    there = {field.name: field for field in pa.schema(table.schema().to_arrow())}
-    if set(there) != set(schema.names):
+    there, given = _columns(table.schema()), _columns(Schema.from_arrow(schema))
+    if there != given:
+        names = (", ".join(f"{name} {kind}" for name, kind in columns.items()) for columns in (there, given))
         raise UsageError(
-            f"{location.uri} has the columns {', '.join(there)}, and the rows have {', '.join(schema.names)}",
+            f"{location.uri} has the columns {next(names)}, and the rows have {next(names)}",
             hint="select the table's columns, or give another table",
         )
     return table
+
+
+def _columns(schema: "Schema") -> dict[str, str]:
+    """Names and types; whether a column may be null is left to the table."""
+    nested = ("array", "map", "struct")
+    return {
+        field.name: str(field.type) if field.type.type in nested else str(field.type.type) for field in schema.fields
+    }
 
 
 class _Bounds:

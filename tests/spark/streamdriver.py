@@ -1,0 +1,125 @@
+"""A driver of a stream in a process of its own, which is killed with all that belongs to it at a chosen moment.
+
+Run as `python -m tests.spark.streamdriver MODE DATA WHERE PORT`: copies the stream of a store into a table, or to the
+topics of a broker. What happens is really done: by a signal that nothing can catch, to the process that commits, to
+Spark and to the program that started it.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from everlog.spark import EverlogSource, spark_session
+from everlog.spark.sink import publishing, writers
+from everlog.spark.sink.outbox import Outbox
+from everlog.spark.sink.writers import EverlogStreamWriter
+
+BATCH = 400
+WINDOW = 50
+DRIVER = "EVERLOG_TEST_DRIVER"
+MODES = ("dies-before-commit", "dies-after-commit", "dies-with-a-window-sent", "dies-with-a-window-noted")
+
+
+def die() -> None:
+    """End the driver, Spark and this process, which works for it."""
+    driver = int(os.environ[DRIVER])
+    chain, one = [], os.getpid()
+    while one not in (1, driver):
+        chain.append(one)
+        one = int(Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()[1])
+    for process in (driver, *reversed(chain)):
+        os.kill(process, signal.SIGKILL)
+
+
+def prepare(mode: str) -> None:
+    """Have something happen at the second batch."""
+    commit: Any = writers.commit_files
+    note: Any = Outbox.receive
+    publishing.WINDOW = WINDOW
+
+    def before(*values: Any) -> None:
+        if values[-1] == 1:
+            die()
+        commit(*values)
+
+    def after(*values: Any) -> None:
+        commit(*values)
+        if values[-1] == 1:
+            die()
+
+    def sent(self: Outbox, rows: int) -> None:
+        if self.state is not None and self.state.batch == 1 and rows > 3 * WINDOW:
+            die()
+        note(self, rows)
+
+    def noted(self: Outbox, rows: int) -> None:
+        note(self, rows)
+        if self.state is not None and self.state.batch == 1 and rows > 5 * WINDOW:
+            die()
+
+    match mode:
+        case "dies-before-commit":
+            writers.commit_files = before  # type: ignore[assignment]
+        case "dies-after-commit":
+            writers.commit_files = after  # type: ignore[assignment]
+        case "dies-with-a-window-sent":
+            Outbox.receive = sent  # type: ignore[method-assign]
+        case "dies-with-a-window-noted":
+            Outbox.receive = noted  # type: ignore[method-assign]
+
+
+class Dying(EverlogStreamWriter):
+    """A writer whose driver dies while it commits."""
+
+    mode = ""
+
+    def commit(self, messages: Any, batchId: int) -> None:
+        prepare(self.mode)
+        super().commit(messages, batchId)
+
+
+class DyingSource(EverlogSource):
+    """The sink, with an option that says what happens to it."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "dying"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Dying:
+        options: Mapping[str, str] = self.options
+        mode = options["mode"]
+        self.options = {name: value for name, value in options.items() if name != "mode"}
+        writer = super().streamWriter(schema, overwrite)
+        made = Dying(writer._sink.options, schema, overwrite)
+        made.mode = mode
+        return made
+
+
+def main(mode: str, data: Path, where: Path, port: str) -> None:
+    """Copy all that there is."""
+    os.environ[DRIVER] = str(os.getpid())
+    spark = spark_session(
+        "stream test", master="local[2]", settings={"spark.local.dir": str(where / f"spark-{os.getpid()}")}
+    )
+    spark.dataSource.register(DyingSource)
+    stream = spark.readStream.format("everlog").option("maxRecordsPerTrigger", str(BATCH)).load(str(data))
+    to_table = port == "0"
+    rows = stream if to_table else stream.select(F.concat(F.lit("copy/"), "topic").alias("topic"), "payload")
+    target = {"table": str(where / "table")} if to_table else {"broker": f"127.0.0.1:{port}"}
+    checkpoint = str(where / ("table-checkpoint" if to_table else "topics-checkpoint"))
+    writer = rows.writeStream.format("dying").options(mode=mode, checkpointLocation=checkpoint, **target)
+    writer.trigger(availableNow=True).start().awaitTermination()
+    print("done")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    from tests.spark import streamdriver  # what workers load by name, not as a copy of __main__
+
+    streamdriver.main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4])

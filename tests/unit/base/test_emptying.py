@@ -1,0 +1,70 @@
+"""Emptied records: offsets and times stay, the rest of them goes, and what stays is what it was."""
+
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.twins import TWINS, Twin, batch_of
+
+from everlog.base import DROPPED, GONE, UsageError
+from everlog.mqtt import Properties, Publish
+
+NAMES = [b"a", b"b/c", b"d"]
+
+
+def message(topic: int, payload: bytes, expiry: int = 0) -> Publish:
+    properties = Properties(message_expiry_interval=expiry or None)
+    return Publish(NAMES[topic].decode(), payload, qos=1, packet_id=1, properties=properties)
+
+
+def emptied(twin: Twin, records: Any, gone: set[bytes]) -> Any:
+    """The batch with some topics' records emptied, in a table of its own."""
+    table, old, brought = twin.TopicTable(), records.table.all_names(), []
+    for name in [name for name in old if name not in gone] + [GONE]:
+        brought.append(name)
+        table.intern(name)
+    special = table.lookup(GONE)
+    ids = [special if name in gone else table.lookup(name) for name in old]
+    return twin.empty_topics(records, bytearray(struct.pack(f"<{len(ids)}I", *ids)), special, brought, table)
+
+
+@pytest.mark.parametrize("twin", TWINS)
+@given(
+    sent=st.lists(st.tuples(st.integers(0, 2), st.binary(max_size=30), st.integers(0, 3)), min_size=1, max_size=20),
+    gone=st.sets(st.sampled_from(NAMES)),
+)
+def test_what_stays_is_what_it_was_and_the_rest_is_empty(
+    twin: Twin, sent: list[tuple[int, bytes, int]], gone: set[bytes]
+) -> None:
+    times = [1_000_000 + 7 * k for k in range(len(sent))]
+    records = batch_of([message(*one) for one in sent], twin, times, base_offset=40)
+    made = emptied(twin, records, gone)
+    assert made.verify()
+    assert (made.base_offset, made.count, made.with_offsets) == (40, len(sent), False)
+    assert made.new_names() == [name for name in records.table.all_names() if name not in gone] + [GONE]
+    freed = 0
+    for before, after in zip(records.rows(), made.rows(), strict=True):
+        assert after[:2] == before[:2]
+        name = records.table.name(before[2])
+        if name in gone:
+            assert (made.table.name(after[2]), *after[3:]) == (GONE, DROPPED, b"", b"")
+            freed += len(before[4]) + len(before[5])
+        else:
+            assert (made.table.name(after[2]), *after[3:]) == (name, *before[3:])
+    chosen = bytearray(name in gone for name in records.table.all_names())
+    assert twin.bytes_of_topics(records, chosen) == freed
+    assert made.property_bytes + made.payload_bytes == records.property_bytes + records.payload_bytes - freed
+
+
+@pytest.mark.parametrize("twin", TWINS)
+def test_a_topic_without_a_new_id_is_refused(twin: Twin) -> None:
+    records = batch_of([message(0, b"x"), message(1, b"y")], twin)
+    table = twin.TopicTable()
+    table.intern(GONE)
+    for ids in (bytearray(4), bytearray(struct.pack("<2I", 0, 1))):
+        with pytest.raises(UsageError, match="no new id"):
+            twin.empty_topics(records, ids, 0, [], table)
+    with pytest.raises(UsageError, match="1 topics were asked"):
+        twin.bytes_of_topics(records, bytearray(1))
