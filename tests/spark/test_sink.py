@@ -157,7 +157,7 @@ def test_for_each_batch_appends_once(spark: "SparkSession", tmp_path: Path) -> N
     stream.writeStream.foreachBatch(append).trigger(availableNow=True).start().awaitTermination()
     assert seen == [0, 1]
     assert sorted(DeltaTable(table).to_pyarrow_table()["offset"].to_pylist()) == list(range(len(SENT)))
-    with pytest.raises(AnalysisException, match="has the columns topic string, offset long, and the rows have a integer"):
+    with pytest.raises(AnalysisException, match="columns topic string, offset long, and the rows have a integer"):
         append_batch(spark.createDataFrame([(1,)], "a INT"), table, "mine", 2)
 
 

@@ -2,7 +2,7 @@
 
 from everlog.commitlog.batchindex import BatchIndex
 from everlog.commitlog.damage import CorruptFile, Damage
-from everlog.commitlog.ports import Disk, File, Indexer, Lock
+from everlog.commitlog.ports import Classes, Disk, File, Indexer, Lock
 from everlog.commitlog.realdisk import RealDisk
 from everlog.commitlog.retention import RetentionPlan, plan_retention
 from everlog.commitlog.settings import Durability, LogSettings
@@ -10,11 +10,13 @@ from everlog.commitlog.shard import ShardLog, wall_clock_us
 from everlog.commitlog.sidefile import SideSection
 from everlog.commitlog.simulateddisk import SimulatedCrash, SimulatedDisk
 from everlog.commitlog.statistics import LogStatistics
+from everlog.commitlog.thinning import Thinned
 from everlog.commitlog.verifying import Verified, verify_directory
 from everlog.commitlog.views import SegmentView
 
 __all__ = [
     "BatchIndex",
+    "Classes",
     "CorruptFile",
     "Damage",
     "Disk",
@@ -31,6 +33,7 @@ __all__ = [
     "SideSection",
     "SimulatedCrash",
     "SimulatedDisk",
+    "Thinned",
     "Verified",
     "plan_retention",
     "verify_directory",

@@ -22,6 +22,7 @@ FRAME_MAGIC = b"EVLF"
 FRAME_BYTES = 32
 
 PREVIOUS_SYNCED = 0x01  # header flag: the segment before this one was synced whole when this one was created
+THINNED = 0x02  # header flag: records of topics that are kept for less long were emptied
 AFTER_SYNC = 0x80000000  # frame flag, beside the count: all before this frame was synced when it was written
 
 _COPY = struct.Struct("<4sHHQQQQ20sI")
@@ -31,7 +32,7 @@ _SALT = struct.Struct("<Q")
 
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
-    """What a segment file says about itself; `generation` counts how often sealing rewrote it."""
+    """What a segment file says about itself; `generation` counts how often it was rewritten."""
 
     base_offset: int
     created_us: int

@@ -65,6 +65,19 @@ class Disk(Protocol):
     def lock(self, path: str) -> Lock: ...  # StorageError that names the holder
 
 
+class Classes(Protocol):
+    """Sorts topics by how long their messages are kept."""
+
+    @property
+    def ages_us(self) -> Sequence[int | None]:
+        """How long those of class 1, 2, … are kept, None for ever; class 0 is all other topics."""
+        ...
+
+    def sort(self, names: Sequence[bytes]) -> bytes:
+        """For each topic its class."""
+        ...
+
+
 class Indexer(Protocol):
     """Builds the side file's topic section from a sealed segment."""
 

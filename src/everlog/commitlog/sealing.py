@@ -6,7 +6,7 @@ synced, and renamed over the old. A damaged segment is indexed and never rewritt
 
 from collections.abc import Iterator
 
-from everlog.base import Records, gather
+from everlog.base import Records, TopicTable, gather
 from everlog.commitlog import sidefile
 from everlog.commitlog.batchindex import GrowingIndex
 from everlog.commitlog.catalog import Catalog, Segment
@@ -41,8 +41,14 @@ class Sealer:
         )
         contents.file.sync()  # at `flush` nobody has; a sealed segment's log is durable
         if self._pays(contents):
-            contents = self._merge(segment, contents)
-            self.merged += 1
+            merged = self.rewrite(segment, contents, self._blocks(contents), contents.table, contents.header.flags)
+            if merged is not None:
+                contents = merged
+                self.merged += 1
+        self.finish(segment, contents)
+
+    def finish(self, segment: Segment, contents: Contents) -> None:
+        """Write the side file, and have readers find the segment by it."""
         topics = self._index(contents)
         self.write_side(contents, SEALED, topics)
         side = sidefile.SideFile(side_path(self._catalog.directory, segment.base_offset), self._open_side(segment))
@@ -65,23 +71,35 @@ class Sealer:
         records = contents.index.end_offset(rows - 1) - contents.index.offset(0)
         return records < rows * self._settings.merge_below
 
-    def _merge(self, segment: Segment, old: Contents) -> Contents:
-        """Rewrite a segment in larger batches; the old contents when a batch turns out to be damaged."""
+    def rewrite(
+        self,
+        segment: Segment,
+        old: Contents,
+        batches: Iterator[Records],
+        table: TopicTable,
+        flags: int,
+        *,
+        is_sealed: bool = False,
+    ) -> Contents | None:
+        """Put the same offsets in other batches in a segment's place; None when a batch turns out to be damaged.
+
+        The side file of one that `is_sealed` goes before the segment changes: it must never stand beside another file.
+        """
         catalog = self._catalog
         header = SegmentHeader(
-            old.header.base_offset, old.header.created_us, catalog.salt, old.header.generation + 1, old.header.flags
+            old.header.base_offset, old.header.created_us, catalog.salt, old.header.generation + 1, flags
         )
         path = segment_path(catalog.directory, segment.base_offset)
         file = sidefile.create_anew(catalog.disk, path + TEMPORARY)
-        merged = Contents(path, file, header, GrowingIndex(), old.table, catalog.damage)
+        made = Contents(path, file, header, GrowingIndex(), table, catalog.damage)
         blocks: list[Block] = [header.to_bytes()]
         at, held = 0, HEADER_BYTES
         expected = old.index.offset(0)
-        for records in self._blocks(old):
+        for records in batches:
             if records.base_offset != expected:
                 break
             expected += records.count
-            merged.index.add(records, at + held + FRAME_BYTES)
+            made.index.add(records, at + held + FRAME_BYTES)
             frame = Frame(at + held, records.base_offset, records.size, records.count, True)
             blocks += (frame.to_bytes(catalog.salt), records.to_bytes())
             held += FRAME_BYTES + records.size
@@ -91,11 +109,14 @@ class Sealer:
         if expected != old.index.end_offset(len(old.index) - 1):
             file.close()
             catalog.disk.unlink(path + TEMPORARY)
-            return old
+            return None
         file.commit_at(at, blocks)
+        if is_sealed:
+            catalog.disk.unlink(side_path(catalog.directory, segment.base_offset))
+            catalog.disk.sync_directory(catalog.directory)
         catalog.disk.rename(path + TEMPORARY, path)
         catalog.disk.sync_directory(catalog.directory)
-        return merged
+        return made
 
     def _blocks(self, contents: Contents) -> Iterator[Records]:
         """The batches of a segment, merged up to the size that was set."""

@@ -25,6 +25,7 @@ class LogSettings:
     retention_us: int | None = None
     merge_below: int = 256  # records: sealing merges when the mean batch holds fewer; 0 never merges
     merge_records: int = 4096  # how many records a merged batch holds
+    thin_percent: int = 25  # of a segment's bytes: so much must go for old topics to be taken out of one that stays
 
     def __post_init__(self) -> None:
         if self.durability not in DURABILITIES:
@@ -32,6 +33,6 @@ class LogSettings:
         for name in ("segment_bytes", "batch_bytes", "pending_bytes", "merge_records"):
             if getattr(self, name) <= 0:
                 raise UsageError(f"{name} must be above 0")
-        for name in ("preallocate_bytes", "tail_bytes", "cache_bytes", "merge_below"):
+        for name in ("preallocate_bytes", "tail_bytes", "cache_bytes", "merge_below", "thin_percent"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} must not be below 0")

@@ -12,19 +12,20 @@ from functools import partial
 
 from everlog.base import Records, StorageError, Unavailable
 from everlog.commitlog import paths
-from everlog.commitlog.catalog import Catalog
+from everlog.commitlog.catalog import Catalog, Segment
 from everlog.commitlog.committing import Committer
 from everlog.commitlog.damage import Damage, DamageList
 from everlog.commitlog.following import Follower
 from everlog.commitlog.front import READ_ONLY, LogFront
 from everlog.commitlog.gathering import Gathering
-from everlog.commitlog.ports import Disk, Indexer, Lock
+from everlog.commitlog.ports import Classes, Disk, Indexer, Lock
 from everlog.commitlog.recovery import recover
 from everlog.commitlog.retention import RetentionPlan, plan_retention
 from everlog.commitlog.segmentwriter import SegmentWriter
 from everlog.commitlog.settings import LogSettings
 from everlog.commitlog.statistics import LogStatistics
 from everlog.commitlog.tail import Tail
+from everlog.commitlog.thinning import Thinned
 from everlog.commitlog.upkeep import Upkeep
 from everlog.commitlog.views import SegmentView
 from everlog.commitlog.worker import Worker
@@ -58,6 +59,7 @@ class ShardLog(LogFront):
         settings: LogSettings | None = None,
         *,
         indexer: Indexer | None = None,
+        classes: Classes | None = None,
         writable: bool = True,
         background: bool = True,
         not_below: int = 0,
@@ -72,7 +74,7 @@ class ShardLog(LogFront):
             if writable:
                 disk.make_directory(directory)
                 log._lock = disk.lock(f"{directory}/{paths.LOCK}")
-                log._start(indexer, not_below, now_us, random_bytes)
+                log._start(indexer, classes, not_below, now_us, random_bytes)
                 if background:
                     log._start_threads()
             else:
@@ -87,7 +89,12 @@ class ShardLog(LogFront):
         return log
 
     def _start(
-        self, indexer: Indexer | None, not_below: int, now_us: Callable[[], int], random_bytes: Callable[[int], bytes]
+        self,
+        indexer: Indexer | None,
+        classes: Classes | None,
+        not_below: int,
+        now_us: Callable[[], int],
+        random_bytes: Callable[[int], bytes],
     ) -> None:
         """Recover, and put the writing side together."""
         settings, catalog = self.settings, self._catalog
@@ -102,7 +109,7 @@ class ShardLog(LogFront):
         if found.segment is not None and found.segment.contents is not None:
             found.segment.contents.table = gathering.table
         committer = Committer(gathering, writer, self._tail, settings.durability)
-        upkeep = Upkeep(catalog, committer, settings, indexer)
+        upkeep = Upkeep(catalog, committer, settings, indexer, classes)
         committer.completed = upkeep.completed
         committer.failed = self._failed
         committer.remark()
@@ -213,15 +220,19 @@ class ShardLog(LogFront):
 
     def plan_retention(self, now_us: int, protect: int | None = None, *, keep_from: int | None = None) -> RetentionPlan:
         """What retention would remove now, and what a reader at `protect` would lose; from `keep_from` on all stays."""
-        settings = self.settings
-        return plan_retention(
-            self.segments(),
-            now_us,
-            settings.retention_bytes,
-            settings.retention_us,
-            protect,
-            keep_from=keep_from,
-        )
+        settings, upkeep = self.settings, self._upkeep
+        segments = [segment for segment in self._catalog.segments if self._is_there(segment)]
+        ages = [settings.retention_us if upkeep is None else upkeep.age(segment) for segment in segments]
+        limits = (settings.retention_bytes, settings.retention_us)
+        return plan_retention(segments, now_us, *limits, protect, keep_from=keep_from, ages=ages)
+
+    def _is_there(self, segment: Segment) -> bool:
+        """Whether a segment was not removed meanwhile; if so all is known of it."""
+        try:
+            self._catalog.describe(segment)
+        except FileNotFoundError:
+            return False
+        return True
 
     def run_retention(self, now_us: int, protect: int | None = None, *, keep_from: int | None = None) -> RetentionPlan:
         """Remove what is too old or too much; what was done."""
@@ -231,6 +242,15 @@ class ShardLog(LogFront):
             return self._upkeep.run_retention(now_us, lambda: self.plan_retention(now_us, protect, keep_from=keep_from))
         except OSError as error:
             raise StorageError(f"removing segments from {self._catalog.directory} failed: {error}") from error
+
+    def thin(self, now_us: int, below: int | None = None) -> list[Thinned]:
+        """Empty what is too old of short-lived topics in segments that stay, and that end at or before `below`."""
+        self._writing()
+        assert self._upkeep is not None
+        done = self._upkeep.thin(now_us, below)
+        if done:
+            self._tail.forget(done[-1].end_offset)
+        return done
 
     def repair(self) -> int:
         """Make side files again that are missing or damaged; how many. Logs are never changed by it."""

@@ -16,6 +16,9 @@ cdef class Tail:
     @cython.locals(oldest=Records)
     cpdef int trim(self, int64_t written) except -1
 
+    @cython.locals(oldest=Records)
+    cpdef int forget(self, int64_t below) except -1
+
     @cython.locals(records=Records, found=list, count=Py_ssize_t, size=Py_ssize_t, k=Py_ssize_t)
     cpdef list read(self, int64_t offset, Py_ssize_t max_bytes)
 

@@ -48,6 +48,18 @@ class Tail:
                 self._first = 0
         return 0
 
+    def forget(self, below: int) -> int:
+        """Drop what ends at or below an offset: the file holds it otherwise now."""
+        with self._lock:
+            while self._first < len(self._batches):
+                oldest = self._batches[self._first]
+                if oldest.end_offset > below:
+                    break
+                self._batches[self._first] = None  # type: ignore[call-overload]
+                self._first += 1
+                self.bytes -= oldest.size
+        return 0
+
     def read(self, offset: int, max_bytes: int) -> list[Records] | None:
         """Batches from the one that holds `offset` on, at least one; None when it is older than the tail."""
         with self._lock:

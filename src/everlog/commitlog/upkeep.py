@@ -11,21 +11,30 @@ from collections.abc import Callable
 from everlog.commitlog.catalog import Catalog, Segment
 from everlog.commitlog.committing import Committer
 from everlog.commitlog.paths import TEMPORARY, segment_path, side_path
-from everlog.commitlog.ports import Indexer
+from everlog.commitlog.ports import Classes, Indexer
 from everlog.commitlog.retention import RetentionPlan
 from everlog.commitlog.sealing import Sealer
 from everlog.commitlog.settings import LogSettings
+from everlog.commitlog.thinning import Thinned, Thinner
 
 
 class Upkeep:
     """The queue of complete segments to seal, and retention."""
 
-    def __init__(self, catalog: Catalog, committer: Committer, settings: LogSettings, indexer: Indexer | None) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        committer: Committer,
+        settings: LogSettings,
+        indexer: Indexer | None,
+        classes: Classes | None = None,
+    ) -> None:
         self._catalog = catalog
         self._committer = committer
         self._settings = settings
         self._lock = threading.Lock()
         self.sealer = Sealer(catalog, settings, indexer)
+        self.thinner = Thinner(catalog, self.sealer, settings, classes) if classes is not None else None
         self.wake: Callable[[], None] = lambda: None
         self.seal_failures: list[str] = []  # one for each segment at most: a failed one waits for the next start
         self.removed = 0
@@ -93,13 +102,35 @@ class Upkeep:
         """Remove the segments that a plan names, oldest first."""
         with self._lock:
             segments = self._catalog.segments
-            age = self._settings.retention_us
+            age = self.age(segments[-1]) if segments else None
             if segments and age is not None and 0 < segments[-1].last_time < now_us - age:
                 self._committer.roll()  # so that a quiet log forgets too
             decided = plan()
             if decided.remove:
                 self._remove(set(decided.remove))
             return decided
+
+    def age(self, segment: Segment) -> int | None:
+        """How old a segment may get: as old as what is kept longest of what is in it; None for ever."""
+        return self._settings.retention_us if self.thinner is None else self.thinner.age(segment)
+
+    def thin(self, now_us: int, below: int | None) -> list[Thinned]:
+        """Empty what is too old in sealed segments that stay; of those that reach behind `below`, nothing."""
+        with self._lock:
+            if self.thinner is None or self._committer.failure is not None:
+                return []
+            done = []
+            for segment, classes in self.thinner.due(now_us, below):
+                try:
+                    thinned = self.thinner.thin(segment, classes)
+                except OSError as error:
+                    self._catalog.forget(segment.base_offset)
+                    self._give_up(segment, error)
+                    continue
+                if thinned is not None:
+                    done.append(thinned)
+                    self._committer.remark()
+            return done
 
     def _remove(self, bases: set[int]) -> None:
         catalog = self._catalog
