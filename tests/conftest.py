@@ -1,6 +1,7 @@
 """Says in the header of every run which twin of the kernels it tests."""
 
 import os
+from pathlib import Path
 
 from hypothesis import settings
 
@@ -9,6 +10,14 @@ from everlog import __version__, _kernels
 # No test asserts a time. Where a run decides (CI=true) each run tries the same examples; elsewhere each tries new ones.
 settings.register_profile("everlog", deadline=None, derandomize=os.environ.get("CI") == "true")
 settings.load_profile("everlog")
+
+# Tests of the whole, with real processes, that take long: they run once, on compiled kernels.
+ONCE = ("spark", "crash/test_broker_kills.py", "system/test_abuse.py", "system/test_groups.py", "system/test_replay.py")
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    where = collection_path.relative_to(Path(__file__).parent).as_posix() if collection_path.is_file() else ""
+    return True if _kernels.interpreted() and where.startswith(ONCE) and "test_" in where else None
 
 
 def pytest_report_header() -> str:

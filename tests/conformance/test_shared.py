@@ -587,3 +587,25 @@ def test_a_group_that_is_made_with_everlog_from_begins_there(stages):
     assert "goes on where it is" in (second.expect(Suback).properties.reason_string or "")
     publish(stage, 6)
     assert sorted([*drain(first), *drain(second)]) == [6]
+
+
+def test_nothing_of_a_topic_overtakes_a_message_that_waits_for_a_member(stages):
+    stage = stages(groups=GroupOptions(member_messages=3, ack_timeout_s=60, ordered=("g",)))
+    first = stage.connected("m0", **DURABLE)
+    first.subscribe("$share/g/t/#", qos=1)
+    second = stage.connected("m1", **DURABLE, receive_maximum=1)
+    second.subscribe("$share/g/t/#", qos=1)
+    publish(stage, 0, topic="t/a")
+    publish(stage, 1, topic="t/b")
+    late, other = first.expect(Publish), second.expect(Publish)
+    sweep(stage, 61)  # the second has no room for what the first has had for too long
+    assert first.expect(Publish).payload == other.payload
+    publish(stage, 2, topic="t/a")
+    first.expect_nothing()
+    second.acknowledge(other)
+    assert second.expect(Publish).payload == late.payload
+    first.expect_nothing()
+    away(stage, second, "m1")
+    first.expect_nothing()
+    first.acknowledge(late)
+    assert first.expect(Publish).payload == b"2"

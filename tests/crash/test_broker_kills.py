@@ -15,7 +15,6 @@ from random import Random
 import pytest
 from tests.crash.persistent_clients import PersistentClient, Publisher, Subscriber, connected
 
-from everlog import _kernels
 from everlog.bench.load.brokers import free_port
 from everlog.commitlog import LogSettings
 from everlog.store import LogStore
@@ -123,9 +122,6 @@ def check_log(data: Path, publishers: list[Publisher], shards: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.skipif(
-    not _kernels.describe().startswith("compiled"), reason="once is enough: what is tested is the whole"
-)
 @pytest.mark.parametrize(("shards", "rounds"), [(1, 50), (4, 10)])
 def test_a_broker_killed_again_and_again_loses_nothing(tmp_path: Path, shards: int, rounds: int) -> None:
     random = Random(shards)

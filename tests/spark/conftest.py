@@ -1,9 +1,5 @@
-"""One Spark session for all of these tests: starting one takes seconds.
+"""One Spark session for all of these tests: starting one takes seconds."""
 
-They run once, with compiled kernels: Spark itself is slow, and what is a kernel is tested elsewhere on both twins.
-"""
-
-import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -13,9 +9,6 @@ from everlog.spark import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-if os.environ.get("EVERLOG_PURE") == "1":
-    collect_ignore_glob = ["test_*.py"]
 
 
 @pytest.fixture(scope="session")

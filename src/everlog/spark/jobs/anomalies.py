@@ -22,7 +22,8 @@ def strangers(shapes: Sequence[Shape]) -> tuple[list[Shape], list[Anomaly]]:
     if not used:
         return list(shapes), []
     typical = median(used)
-    rare, common = [], []
+    rare: list[Shape] = []
+    common: list[Shape] = []
     for shape in shapes:
         is_quiet = shape.messages < QUIET * typical * shape.topics
         few = shape.messages <= RARE * messages and (shape.topics <= RARE * topics or is_quiet)
