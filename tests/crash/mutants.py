@@ -6,6 +6,7 @@ from dataclasses import replace
 from tests.crash.simulation import World
 
 import everlog.commitlog.recovery as recovery
+from everlog.commitlog import ShardLog
 from everlog.commitlog.ports import Block, Note
 from everlog.commitlog.simulateddisk import SimulatedDisk, SimulatedFile
 
@@ -176,6 +177,25 @@ def merging(mutation: Mutation) -> Mutation:
     return mutate
 
 
+def thinning(mutation: Mutation) -> Mutation:
+    """In a world that empties old topics more than others, and merges nothing."""
+
+    def mutate(world: World) -> None:
+        mutation(world)
+        world.settings = replace(world.settings, merge_below=0, segment_bytes=400, thin_percent=0)
+        world.classes.ages_us = (0,)
+        world.seal_from = 12
+
+    return mutate
+
+
+def no_forgetting(world: World) -> None:
+    """Leave what was emptied in memory."""
+    forget = ShardLog.thin
+    ShardLog.thin = lambda log, now_us, below=None: log._upkeep.thin(now_us, below)  # type: ignore[assignment,method-assign,misc,union-attr]
+    world.undo = lambda: setattr(ShardLog, "thin", forget)
+
+
 def no_rewrite(world: World) -> None:
     """Trust that a sync repairs what an earlier sync failed to write."""
     rewrite = recovery._rewrite
@@ -197,6 +217,9 @@ MUTANTS: dict[str, tuple[Mutation, str]] = {
     "zeros are written after what they make room for": (allocating(on(LateZerosDisk)), "fsync"),
     "a merged segment is not synced": (merging(skip("sync", ".log.tmp")), "fsync"),
     "a merged segment is synced after its rename": (merging(on(LateSyncDisk)), "fsync"),
+    "a thinned segment is not synced": (thinning(skip("sync", ".log.tmp")), "fsync"),
+    "a thinned segment is synced after its rename": (thinning(on(LateSyncDisk)), "fsync"),
+    "what was emptied is still read from memory": (thinning(no_forgetting), "fsync"),
     "the mark is not synced": (skip("sync", "mark"), "flush"),
     "the mark is not synced at memory level": (skip("sync", "mark"), "memory"),
 }

@@ -3,8 +3,9 @@
 import os
 from collections.abc import Callable, Iterator
 
-from everlog.app.settings import Settings
+from everlog.app.settings import Settings, parse_class_age
 from everlog.base import PeerError, UsageError
+from everlog.store import MOST_CLASSES
 from everlog.topics import parse_filter
 
 SourceOf = Callable[[str], str]
@@ -18,6 +19,7 @@ def contradictions(settings: Settings, source_of: SourceOf) -> list[UsageError]:
         *_listeners(settings, source_of),
         *_files(settings, source_of),
         *_filters(settings, source_of),
+        *_classes(settings, source_of),
         *_open_to_the_world(settings, source_of),
     ]
 
@@ -77,6 +79,20 @@ def _filters(settings: Settings, source_of: SourceOf) -> Iterator[UsageError]:
                 f"{source_of('keep.filters')}: {text!r} is no topic filter: {error.message}",
                 hint="write it like sensors/#",
             )
+
+
+def _classes(settings: Settings, source_of: SourceOf) -> Iterator[UsageError]:
+    source, classes = source_of("retention.classes"), settings.retention.classes
+    if len(classes) > MOST_CLASSES:
+        yield UsageError(f"{source}: {len(classes)} classes are too many", hint=f"there may be {MOST_CLASSES}")
+    for text, age in classes.items():
+        try:
+            parse_filter(text, allow_shared=False)
+            parse_class_age(age)
+        except PeerError as error:
+            yield UsageError(f"{source}: {text!r} is no topic filter: {error.message}", hint="write it like sensors/#")
+        except UsageError as error:
+            yield UsageError(f"{source}: {text!r}: {error.message}", hint=error.hint)
 
 
 def _open_to_the_world(settings: Settings, source_of: SourceOf) -> Iterator[UsageError]:

@@ -74,6 +74,18 @@ class Retaining:
         if losing:  # sealing may have made segments smaller meanwhile, so that fewer went
             gone = replace(doomed, goes=tuple(log.start for log in store.shards))
             await self._walk(tell_in_steps(self._broker, losing, gone))
+        await self._thin(now_us, tabled)
+
+    async def _thin(self, now_us: int, tabled: Positions) -> None:
+        """Empty what is too old of short-lived topics where other topics keep the segment."""
+        state = self._broker.retention
+        below = tabled if self._options.await_table else None
+        for shard, one in await asyncio.to_thread(self._store.thin, now_us, below):
+            state.thinned += one.records
+            state.thinned_bytes += one.bytes_before - one.bytes_after
+            span = {"from": one.base_offset, "to": one.end_offset}
+            sizes = {"before": one.bytes_before, "after": one.bytes_after}
+            event(_log, "retention_thinned", shard=shard, **span, count=one.records, **sizes)
 
     def _plan(self, now_us: int) -> tuple[list[RetentionPlan], Positions]:
         """In a thread: what would go, and how far a table has each shard."""

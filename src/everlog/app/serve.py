@@ -13,7 +13,7 @@ from everlog.app.coldtier import cold_tier
 from everlog.app.logs import set_up_logging
 from everlog.app.plugins import load_methods
 from everlog.app.retaining import Retaining, RetentionOptions
-from everlog.app.settings import DEFAULT_HTTP_PORT, Settings, groups_of, limits_of, log_arguments
+from everlog.app.settings import DEFAULT_HTTP_PORT, Settings, classes_of, groups_of, limits_of, log_arguments
 from everlog.base import EverlogError
 from everlog.broker import Broker, Kind, Listener, Listening, Security, SysTopics, listen
 from everlog.commitlog import LogSettings
@@ -30,7 +30,9 @@ def run(settings: Settings) -> int:
     gc.set_threshold(20_000, 20, 20)  # what messages make dies by itself; what lives, sessions and names, is many
     with ExitStack() as parts:
         log = settings.log
-        store = LogStore.open(log.data, LogSettings(**log_arguments(settings)), shards=log.shards)
+        store = LogStore.open(
+            log.data, LogSettings(**log_arguments(settings)), shards=log.shards, classes=classes_of(settings)
+        )
         parts.callback(store.close)
         tables = SqliteTables(os.path.join(log.data, "sessions.db"), sync=log.durability == "fsync")
         parts.callback(tables.close)

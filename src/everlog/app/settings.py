@@ -9,7 +9,10 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct, field
 
+from everlog.app.units import parse_seconds
+from everlog.base import UsageError
 from everlog.broker import GroupOptions, Limits
+from everlog.store import TopicClasses
 
 BYTES: dict[str, Any] = {"unit": "bytes"}
 DURATION: dict[str, Any] = {"unit": "duration"}
@@ -94,6 +97,13 @@ class Retention(Section, frozen=True, kw_only=True):
             "however old it is and however much that keeps"
         ),
     ] = False
+    classes: Annotated[
+        dict[str, str],
+        Meta(
+            description="topic filters, each with the age up to which what it matches is kept, `none` for ever; "
+            "the first that matches a topic decides, `log.retention_age` where none does"
+        ),
+    ] = field(default_factory=dict)
 
 
 class Security(Section, frozen=True, kw_only=True):
@@ -214,6 +224,24 @@ def groups_of(settings: Settings) -> GroupOptions:
     """What the broker takes."""
     groups = settings.groups
     return GroupOptions(groups.inflight_messages, groups.member_messages, groups.ack_timeout, groups.ordered)
+
+
+def classes_of(settings: Settings) -> TopicClasses | None:
+    """What the store takes; None without classes."""
+    classes = settings.retention.classes
+    if not classes:
+        return None
+    return TopicClasses([(text, parse_class_age(age)) for text, age in classes.items()])
+
+
+def parse_class_age(text: str) -> int | None:
+    """How long a class is kept, in microseconds; UsageError when it says nothing that can be."""
+    if text.strip().lower() == "none":
+        return None
+    seconds = parse_seconds(text)
+    if seconds <= 0:
+        raise UsageError(f"{text!r} is no age", hint='write it like "7d", or "none" for ever')
+    return round(seconds * 1_000_000)
 
 
 def log_arguments(settings: Settings) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from everlog.base.columns import (
     MessageColumns,
     PublishRun,
 )
-from everlog.base.emptying import GONE, bytes_of_topics, empty_topics
+from everlog.base.emptying import GONE, bytes_of_topics, empty_topics, is_emptied
 from everlog.base.errors import EverlogError, PeerError, StorageError, Unavailable, UsageError
 from everlog.base.gathering import gather, select
 from everlog.base.interning import TopicTable
@@ -69,6 +69,7 @@ __all__ = [
     "flag_columns",
     "gather",
     "has_properties",
+    "is_emptied",
     "offset_column",
     "payload_column",
     "property_column",

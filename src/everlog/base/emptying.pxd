@@ -7,6 +7,8 @@ from everlog.base.memory cimport copy, get32, pointer, put32, u32s
 from everlog.base.records cimport Layout, Records, marked
 
 
+cpdef bint is_emptied(Records records, Py_ssize_t row) except -1
+
 @cython.locals(known=Py_ssize_t, choice="unsigned char*", raw="unsigned char*", topics=Py_ssize_t,
                payloads=Py_ssize_t, properties=Py_ssize_t, total=Py_ssize_t, i=Py_ssize_t, topic=Py_ssize_t)
 cpdef Py_ssize_t bytes_of_topics(Records records, bytearray chosen) except -1

@@ -17,6 +17,13 @@ GONE = b"$\0gone"  # MQTT forbids U+0000, and no wildcard stands for a level tha
 _DROPPED = 0x80
 
 
+def is_emptied(records: Records, row: int) -> bool:
+    """Whether nothing but its offset and time is left of a row."""
+    if not 0 <= row < records.count:
+        raise IndexError(f"no record {row} in a batch of {records.count}")
+    return bool(pointer(records.data)[records.start + records.layout.flags + row] & _DROPPED)
+
+
 def bytes_of_topics(records: Records, chosen: bytearray) -> int:
     """How many bytes of properties and payloads the records have whose topic has a byte set; the batch was verified."""
     known = len(chosen)

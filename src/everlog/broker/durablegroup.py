@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from everlog.base import Records, gather
+from everlog.base import Records, gather, is_emptied
 from everlog.broker.groups import Group, Member, spend
 from everlog.broker.partition import merge_rows
 from everlog.broker.topicorder import deal_in_order, deal_owed_in_order
@@ -246,11 +246,10 @@ class DurableGroup:
     def batch_of(self, position: int, last: tuple[int, Records] | None = None) -> tuple[int, Records] | None:
         """The shard and the batch that has a message, which may be the last one looked at; None if it is gone."""
         shard, offset = position >> OFFSET_BITS, position & _OFFSET
-        if last is not None and last[0] == shard and last[1].base_offset <= offset < last[1].end_offset:
-            return last
-        for records in self._hub.log.shards[shard].read(offset, 1):
-            return (shard, records) if records.base_offset <= offset < records.end_offset else None
-        return None
+        if last is None or last[0] != shard or not last[1].base_offset <= offset < last[1].end_offset:
+            read = self._hub.log.shards[shard].read(offset, 1)
+            last = (shard, read[0]) if read and read[0].base_offset <= offset < read[0].end_offset else None
+        return None if last is None or is_emptied(last[1], row_at(last[1], offset)) else last
 
     # Reading the log
 

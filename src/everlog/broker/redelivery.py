@@ -7,7 +7,7 @@ sending, and [MQTT-3.3.4-9] never more PUBLISHes than the client's new Receive M
 from collections import deque
 from typing import Protocol
 
-from everlog.base import Records
+from everlog.base import Records, is_emptied
 from everlog.broker.begins import begun_at
 from everlog.broker.delivering import Delivering
 from everlog.broker.ports import Log, Sink
@@ -88,9 +88,11 @@ def _message(
 
 
 def _find(log: Log, shard: int, offset: int) -> Records | None:
-    """The batch of the log that has an offset."""
+    """The batch of the log that has an offset; None if it is gone, or emptied because its topic's time is over."""
     for records in log.shards[shard].read(offset, 1):
-        return records if records.base_offset <= offset < records.end_offset else None
+        if not records.base_offset <= offset < records.end_offset:
+            return None
+        return None if is_emptied(records, offset - records.base_offset) else records
     return None
 
 

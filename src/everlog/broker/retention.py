@@ -62,6 +62,8 @@ class RetentionState:
     next_readers: int = 0  # sessions and groups with unread messages in the segments that go next
     next_named: tuple[NextLoss, ...] = ()  # those who have most
     next_us: int | None = None  # when the first of those segments is too old
+    thinned: int = 0  # messages of short-lived topics emptied in segments that others keep
+    thinned_bytes: int = 0  # what that freed
     held_bytes: int = 0  # too old or too much, and kept because no table has it
 
     def next_text(self) -> str:

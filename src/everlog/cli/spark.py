@@ -95,7 +95,7 @@ def replay(
     to: options.To = None,
     speed: Annotated[str, typer.Option("--speed", metavar="SPEED", help="max, original, or a factor: 10x.")] = "max",
     prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="In front of every topic: replay/")] = "",
-    qos: Annotated[int | None, typer.Option("--qos", "-q", min=0, max=2, metavar="QOS", help="Of all of them.")] = 1,
+    qos: Annotated[int, typer.Option("--qos", "-q", min=0, max=2, metavar="QOS", help="Of all of them.")] = 1,
     retain: Annotated[bool, typer.Option("--retain", help="Retain what was retained.")] = False,
     mark: Annotated[bool, typer.Option("--mark", help="Say position and time in user properties.")] = False,
     host: dial.Host = "localhost",

@@ -25,7 +25,7 @@ class Manner:
 
     speed: float | None = None
     prefix: str = ""
-    qos: int | None = 1  # None: as it was
+    qos: int = 1
     retain: bool = False
     mark: bool = False
 
@@ -85,9 +85,10 @@ def _nothing() -> None:
 
 
 async def _publish(client: Client, kept: "Kept", manner: Manner) -> None:
-    qos = kept.qos if manner.qos is None else manner.qos
     properties = _properties(kept, manner.mark) if client.version == 5 else Properties()
-    await client.publish(manner.prefix + kept.topic, kept.payload, qos, manner.retain and kept.retain, properties)
+    await client.publish(
+        manner.prefix + kept.topic, kept.payload, manner.qos, manner.retain and kept.retain, properties
+    )
 
 
 def _properties(kept: "Kept", mark: bool) -> Properties:

@@ -4,6 +4,7 @@ A step works on one segment and is safe to stop at any point: new files are writ
 synced, and renamed over the old. A damaged segment is indexed and never rewritten.
 """
 
+import contextlib
 from collections.abc import Iterator
 
 from everlog.base import Records, TopicTable, gather
@@ -112,7 +113,8 @@ class Sealer:
             return None
         file.commit_at(at, blocks)
         if is_sealed:
-            catalog.disk.unlink(side_path(catalog.directory, segment.base_offset))
+            with contextlib.suppress(FileNotFoundError):
+                catalog.disk.unlink(side_path(catalog.directory, segment.base_offset))
             catalog.disk.sync_directory(catalog.directory)
         catalog.disk.rename(path + TEMPORARY, path)
         catalog.disk.sync_directory(catalog.directory)

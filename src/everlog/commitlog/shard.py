@@ -243,6 +243,13 @@ class ShardLog(LogFront):
         except OSError as error:
             raise StorageError(f"removing segments from {self._catalog.directory} failed: {error}") from error
 
+    @property
+    def limits_retention(self) -> bool:
+        """Whether anything is ever too old or too much."""
+        settings, upkeep = self.settings, self._upkeep
+        ages = upkeep.thinner.ages if upkeep is not None and upkeep.thinner is not None else (settings.retention_us,)
+        return settings.retention_bytes is not None or any(age is not None for age in ages)
+
     def thin(self, now_us: int, below: int | None = None) -> list[Thinned]:
         """Empty what is too old of short-lived topics in segments that stay, and that end at or before `below`."""
         self._writing()

@@ -39,15 +39,16 @@ class Thinner:
         self._sealer = sealer
         self._settings = settings
         self._classes = classes
-        self._ages = (settings.retention_us, *classes.ages_us)
+        self.ages = (settings.retention_us, *classes.ages_us)
         self._present: dict[int, frozenset[int]] = {}  # by base offset, of segments that grow no more
+        self._growing: tuple[tuple[int, int], frozenset[int]] | None = None  # of the last: base offset, topics, classes
         self._tried: dict[int, frozenset[int]] = {}  # classes that it did not pay to empty, or can't be
 
     def age(self, segment: Segment) -> int | None:
         """How old a segment may get: as old as what is kept longest of what is in it; None for ever."""
         oldest = 0
         for number in self._classes_in(segment):
-            age = self._ages[number]
+            age = self.ages[number]
             if age is None:
                 return None
             oldest = max(oldest, age)
@@ -69,7 +70,7 @@ class Thinner:
         return found
 
     def _is_old(self, segment: Segment, number: int, now_us: int) -> bool:
-        age = self._ages[number]
+        age = self.ages[number]
         return age is not None and self._catalog.describe(segment).last_time < now_us - age
 
     def thin(self, segment: Segment, classes: frozenset[int]) -> Thinned | None:
@@ -97,9 +98,14 @@ class Thinner:
         known = self._present.get(segment.base_offset)
         if known is not None:
             return known
-        names = [name for name in self._catalog.contents(segment).table.all_names() if name != GONE]
-        found = frozenset(self._classes.sort(names))
-        if segment is not self._catalog.segments[-1]:
+        table = self._catalog.contents(segment).table
+        topics = (segment.base_offset, table.count)
+        if self._growing is not None and self._growing[0] == topics:
+            return self._growing[1]
+        found = frozenset(self._classes.sort([name for name in table.all_names() if name != GONE]))
+        if segment is self._catalog.segments[-1]:
+            self._growing = (topics, found)
+        else:
             self._present[segment.base_offset] = found
         return found
 

@@ -1,6 +1,7 @@
 """store: topics meet the log; what was kept is found by filter and position."""
 
 from everlog.store.begin import Begin, BeginKind, locate, parse_begin, show_positions
+from everlog.store.classes import MOST_CLASSES, TopicClasses
 from everlog.store.cold import ColdStore
 from everlog.store.indexer import TopicIndexer
 from everlog.store.lakerecord import LakeRecord, read_lake_record, write_lake_record
@@ -10,6 +11,7 @@ from everlog.store.sharding import MAX_SHARDS, shard_of
 
 __all__ = [
     "MAX_SHARDS",
+    "MOST_CLASSES",
     "Begin",
     "BeginKind",
     "ColdStore",
@@ -23,6 +25,7 @@ __all__ = [
     "Reader",
     "ShardStatistics",
     "StoreReader",
+    "TopicClasses",
     "TopicIndexer",
     "locate",
     "parse_begin",

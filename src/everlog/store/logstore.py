@@ -13,7 +13,7 @@ from functools import partial
 import crc32c
 
 from everlog.base import MessageColumns, StorageError, TopicTable, UsageError
-from everlog.commitlog import Disk, LogSettings, RealDisk, RetentionPlan, ShardLog
+from everlog.commitlog import Classes, Disk, LogSettings, RealDisk, RetentionPlan, ShardLog, Thinned
 from everlog.store.indexer import TopicIndexer
 from everlog.store.port import Found, Lost, Positions, ReadResult, ShardStatistics
 from everlog.store.recent import RecentBatches
@@ -98,6 +98,7 @@ class LogStore:
         *,
         shards: int | None = None,
         disk: Disk | None = None,
+        classes: Classes | None = None,
         writable: bool = True,
         background: bool = True,
     ) -> "LogStore":
@@ -112,6 +113,7 @@ class LogStore:
                     f"{directory}/shard-{number}",
                     settings,
                     indexer=TopicIndexer(),
+                    classes=classes,
                     writable=writable,
                     background=background,
                 )
@@ -228,11 +230,21 @@ class LogStore:
             )
         return found
 
+    def thin(self, now_us: int, below: Positions | None = None) -> list[tuple[int, Thinned]]:
+        """Empty what is too old of short-lived topics in segments that stay, below these positions: where, by shard."""
+        done = []
+        for number, (log, sealed) in enumerate(zip(self.shards, self._sealed, strict=True)):
+            thinned = log.thin(now_us, None if below is None else below[number])
+            sealed.renew({one.base_offset for one in thinned})
+            for one in thinned:
+                self._recent.forget(number, one.base_offset, one.end_offset)
+                done.append((number, one))
+        return done
+
     @property
     def limits_retention(self) -> bool:
         """Whether anything is ever too old or too much."""
-        settings = [log.settings for log in self.shards]
-        return any(one.retention_us is not None or one.retention_bytes is not None for one in settings)
+        return any(log.limits_retention for log in self.shards)
 
     def plan_retention(self, now_us: int, keep_from: Positions | None = None) -> list[RetentionPlan]:
         """For each shard what `run_retention` would remove now; nothing from the positions `keep_from` on."""

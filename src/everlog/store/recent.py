@@ -51,6 +51,12 @@ class RecentBatches:
                 self._batches.move_to_end((shard, base_offset))
             return found
 
+    def forget(self, shard: int, first: int, stop: int) -> None:
+        """Let go of a shard's batches that begin from `first` to before `stop`: the log holds others now."""
+        with self._lock:
+            for key in [key for key in self._batches if key[0] == shard and first <= key[1] < stop]:
+                self.held_bytes -= self._batches.pop(key).size
+
     def clear(self) -> None:
         """Let go of everything."""
         with self._lock:

@@ -169,6 +169,18 @@ class SealedSegments:
             self._unsealed = [span for span in self._unsealed if span[0] >= start]
             self.on_list(self._plain | {base for base, _ in self._unsealed})
 
+    def renew(self, bases: set[int]) -> None:
+        """Open segments anew that were rewritten; who reads one goes on with what it was."""
+        with self._lock:
+            for base in bases:
+                self._views.pop(base, None)
+                self._plain.discard(base)
+                before = self._open.pop(base, None)
+                if before is not None:
+                    before.index.drop_cache()
+            self._bases = sorted(self._views)
+            self._looked_at = -1
+
     def close(self) -> None:
         """Let go of every open segment."""
         with self._lock:

@@ -3,7 +3,7 @@
 What is wanted of the segment at hand is kept between steps. Owned by one reader; not for two threads at once.
 """
 
-from everlog.base import Records, StorageError, gather, select
+from everlog.base import GONE, Records, StorageError, gather, select
 from everlog.commitlog import ShardLog
 from everlog.store.listed import ListedRows
 from everlog.store.port import Found, Lost, ReadResult
@@ -172,7 +172,10 @@ class ShardReader:
     def _sift(self, step: "_Step", records: Records, whole: bool) -> None:
         """Add the wanted rows of a batch from the step's offset on."""
         first = max(0, step.offset - records.base_offset)
-        if not whole:
+        if whole and records.table.lookup(GONE) >= 0:
+            whole = False
+            wanted = self._tables.all_there(records.table)
+        elif not whole:
             wanted = self._tables.of(records.table)
             whole = wanted.everything
         if whole:

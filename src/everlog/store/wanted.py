@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from pyroaring import BitMap
 
-from everlog.base import TopicTable
+from everlog.base import GONE, TopicTable
 from everlog.store.rowfinder import to_flags
 from everlog.topics import Filter, Postings, matches
 
@@ -101,6 +101,14 @@ class WantedTables:
             wanted = Wanted(table, bytearray())
             self.keep(wanted)
         wanted.extend(self._filters, self._shared)
+        return wanted
+
+    def all_there(self, table: TopicTable) -> Wanted:
+        """Of a segment whose old topics were emptied: all that is not."""
+        wanted = self._kept.get(id(table))
+        if wanted is None:
+            wanted = Wanted(table, bytearray(name != GONE for name in table.all_names()))
+            self.keep(wanted)
         return wanted
 
     def keep(self, wanted: Wanted) -> None:

@@ -154,6 +154,8 @@ class BrokerCollector(Collector):
         if state.next_us is not None:
             left_s.add_metric([], max(0, state.next_us - self._broker.now_us()) / 1_000_000)
         yield left_s
+        yield _counter("retention_thinned", "Messages of short-lived topics emptied in segments.", state.thinned)
+        yield _counter("retention_thinned_bytes", "Bytes that this freed.", state.thinned_bytes)
         yield _gauge("retention_held_bytes", "To be deleted once the table has it.", state.held_bytes)
 
     def _counters(self) -> Iterator[Metric]:
