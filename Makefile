@@ -1,5 +1,5 @@
 # make run    install what is missing and start the broker on 127.0.0.1:1883
-# make test   install everything and run every test, kernels compiled and interpreted
+# make test   install everything and run every test, kernels compiled and interpreted, two runs at a time
 # make check  style, types, room borders, module sizes
 # make bench  the benchmarks (the protocol interpreted too), then a comparison with Mosquitto and NATS
 # make fuzz   a longer fuzz run, kernels built with AddressSanitizer
@@ -12,7 +12,7 @@ KERNEL_SOURCES := $(shell find src -name '*.pxd') $(patsubst %.pxd,%.py,$(shell 
 BUILD := setup.py src/everlog/_kernels.py
 FUZZ_SECONDS ?= 60
 
-.PHONY: run test check bench fuzz install kernels lock clean
+.PHONY: run test test-spark test-compiled test-interpreted check bench fuzz install kernels lock clean
 
 run: install
 	$(BIN)/everlog serve
@@ -43,8 +43,16 @@ kernels: .venv/.kernels
 	touch $@
 
 test: .venv/.all .venv/.kernels .venv/.servers
-	$(BIN)/python -m pytest -q
-	EVERLOG_PURE=1 $(BIN)/python -m pytest -q
+	$(MAKE) --no-print-directory -j 2 --output-sync=line test-spark test-compiled test-interpreted
+
+test-spark:
+	$(BIN)/python -m pytest -q tests/spark
+
+test-compiled:
+	$(BIN)/python -m pytest -q --ignore tests/spark
+
+test-interpreted:
+	EVERLOG_PURE=1 $(BIN)/python -m pytest -q --ignore tests/spark
 
 check: .venv/.all .venv/.kernels
 	$(BIN)/ruff check .

@@ -11,13 +11,20 @@ from everlog import __version__, _kernels
 settings.register_profile("everlog", deadline=None, derandomize=os.environ.get("CI") == "true")
 settings.load_profile("everlog")
 
-# Tests of the whole, with real processes, that take long: they run once, on compiled kernels.
-ONCE = ("spark", "crash/test_broker_kills.py", "system/test_abuse.py", "system/test_groups.py", "system/test_replay.py")
+# Tests of the whole, with real processes, that take long or share a folder: they run once, on compiled kernels.
+ONCE = {
+    "crash/test_broker_kills.py",
+    "interop/test_mqtt_js.py",
+    "interop/test_websocket_clients.py",
+    "system/test_abuse.py",
+    "system/test_groups.py",
+    "system/test_replay.py",
+}
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    where = collection_path.relative_to(Path(__file__).parent).as_posix() if collection_path.is_file() else ""
-    return True if _kernels.interpreted() and where.startswith(ONCE) and "test_" in where else None
+    where = collection_path.relative_to(Path(__file__).parent).as_posix()
+    return True if where in ONCE and _kernels.interpreted() else None
 
 
 def pytest_report_header() -> str:

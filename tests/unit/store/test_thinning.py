@@ -15,6 +15,7 @@ from everlog.store import LogStore, TopicClasses
 from everlog.topics import matches, parse_filter
 
 CLASSES = (("telemetry/#", 1_000), ("audit/#", 50_000))
+LATER = 10_000  # when all telemetry is too old, and no audit
 SIDE = "/data/shard-0/00000000000000000000.idx"
 
 
@@ -94,7 +95,7 @@ def test_old_topics_go_and_the_others_stay() -> None:
 def test_emptied_records_keep_offset_and_time_and_nothing_else() -> None:
     disk = SimulatedDisk(Random(1))
     store = filled(disk)
-    store.thin(1 << 40)
+    store.thin(LATER)
     log = store.shards[0]
     records = log.read(0, PLENTY)[0]
     for row in records.rows():
@@ -135,7 +136,7 @@ def test_a_reader_in_the_middle_of_a_segment_goes_on() -> None:
     texts = (None, ("#",), ("telemetry/#",), ("telemetry/1", "audit/2"), ("audit/#",))
     readers = [store.reader(None if text is None else filters(*text)) for text in texts]
     read = [reader.read((0,), 5, PLENTY) for reader in readers]
-    assert store.thin(1 << 40)
+    assert store.thin(LATER)
     for text, reader, first in zip(texts, readers, read, strict=True):
         rows = told(rows_of(first) + drain(reader, first.positions, 5))
         wanted = [row for row in before if text is None or any(matches(flt, row[3].decode()) for flt in filters(*text))]
@@ -150,7 +151,7 @@ def test_a_reader_in_the_middle_of_a_segment_goes_on() -> None:
 def test_what_is_in_memory_goes_too() -> None:
     store = filled(SimulatedDisk(Random(1)), tail_bytes=1 << 20)
     assert len(everything(store)) == 120
-    store.thin(1 << 40)
+    store.thin(LATER)
     end = sealed_until(store, 1 << 40)
     assert [row[1] for row in everything(store) if row[3].startswith(b"tele") and row[1] < end] == []
     store.close()
@@ -161,7 +162,7 @@ def test_a_follower_that_opens_it_later_sees_what_is_left() -> None:
     store = filled(disk)
     early = LogStore.open("/data", small(), disk=disk, writable=False)
     before = everything(early)
-    store.thin(1 << 40)
+    store.thin(LATER)
     left = everything(store)
     early.refresh()
     assert told(everything(early)) == told(before), "what it has open it goes on reading"
@@ -225,7 +226,7 @@ def test_a_second_class_goes_later() -> None:
 def test_nothing_is_rewritten_that_frees_little() -> None:
     store = filled(SimulatedDisk(Random(1)), thin_percent=90)
     before = everything(store)
-    assert store.thin(1 << 40) == []
+    assert store.thin(LATER) == []
     assert everything(store) == before
     store.close()
 
@@ -233,7 +234,7 @@ def test_nothing_is_rewritten_that_frees_little() -> None:
 def test_what_no_table_has_stays_as_it_is() -> None:
     store = filled(SimulatedDisk(Random(1)))
     edge = store.shards[0].segments()[2].base_offset
-    thinned = store.thin(1 << 40, (edge + 1,))
+    thinned = store.thin(LATER, (edge + 1,))
     assert [one.end_offset <= edge for _, one in thinned] == [True, True]
     assert all(row[3].startswith(b"audit") == (row[1] % 4 == 0) for row in everything(store))
     assert sum(row[3].startswith(b"tele") for row in everything(store)) == sum(n % 4 != 0 for n in range(edge, 120))
@@ -251,7 +252,7 @@ def test_a_damaged_segment_is_not_rewritten() -> None:
     file.write_at(position, [bytes([file.read_at(position, 1)[0] ^ 0xFF])])
     store = open_store(disk)
     before = disk.files()[path]
-    thinned = store.thin(1 << 40)
+    thinned = store.thin(LATER)
     assert thinned
     assert view.base_offset not in {one.base_offset for _, one in thinned}
     assert disk.files()[path] == before
@@ -267,7 +268,7 @@ def test_a_full_disk_leaves_everything_as_it_was() -> None:
     store = filled(disk)
     before = everything(store)
     disk.fault = lambda kind, path: 28 if kind == "write" and path.endswith(".log.tmp") else None
-    assert store.thin(1 << 40) == []
+    assert store.thin(LATER) == []
     disk.fault = lambda kind, path: None
     assert everything(store) == before
     assert store.shards[0].statistics().seal_failures
