@@ -21,7 +21,7 @@ from everlog.spark import Compaction, OnSpark, locate, take_snapshot
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 PRESSES = [f"plant/{plant}/press/{n}" for plant in ("berlin", "oslo") for n in (1, 2)]
 SECONDS = 60  # of the presses' own clock
 WINDOW_S = 10
@@ -74,7 +74,7 @@ def expected_windows(seconds: int) -> set[tuple[str, int, int]]:
 
 def run_streams(spark: "SparkSession", data: Path, where: Path, port: int) -> None:
     """All that is there: windows to topics, and every row to a table."""
-    source = spark.readStream.format("everlog").option("topic", "plant/#").option("maxRecordsPerTrigger", "100")
+    source = spark.readStream.format("everlog").option("topic", "plant/#")
     readings = source.option("payload", "json").option("payloadSchema", "at BIGINT, celsius INT").load(str(data))
     published = windows(readings).writeStream.format("everlog").option("broker", f"127.0.0.1:{port}")
     copied = readings.select("offset", "topic", "payload.celsius").writeStream.format("everlog")

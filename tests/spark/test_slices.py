@@ -17,7 +17,7 @@ from everlog.commitlog import LogSettings
 from everlog.mqtt import Decoder, Publish, encode
 from everlog.spark import COLUMNS, SCHEMA, ReadReport, Slice, pack, plan, read_slice, take_snapshot
 from everlog.spark.snapshot import snapshot_of
-from everlog.store import LogStore
+from everlog.store import LogStore, TopicClasses
 from everlog.topics import matches, parse_filter
 
 SHARDS = pytest.mark.parametrize("shards", [1, 4])
@@ -279,6 +279,36 @@ def test_retention_while_reading_is_an_error_that_names_what_is_gone(tmp_path: P
         read_slices(slices, ["offset"], ["site/1/#"])
     assert read_slices(slices[-1:]).num_rows > 0
     writing.store.close()
+
+
+def test_short_lived_topics_that_were_emptied_are_no_rows_and_no_loss(tmp_path: Path) -> None:
+    store = LogStore.open(
+        str(tmp_path),
+        LogSettings(durability="flush", segment_bytes=20_000, thin_percent=0),
+        classes=TopicClasses([("site/1/#", 1)]),
+        background=False,
+    )
+    writing = Writing.__new__(Writing)
+    writing.store, (writing.log,), writing.table = store, store.shards, TopicTable()
+    sent = messages(1000)
+    for start in range(0, 1000, 20):
+        writing.append(sent[start : start + 20])
+    while writing.log.seal_step():
+        pass
+    slices = plan(take_snapshot(str(tmp_path)), tasks=5)
+    end = [one for one in writing.log.segments() if one.sealed][-1].end_offset
+    short = parse_filter("site/1/#")
+    assert store.thin(NOON_US + 10)
+    left = [one for number, one in enumerate(sent) if number >= end or not matches(short, one.topic)]
+    assert len(left) < len(sent)
+    report = ReadReport()
+    assert plain(read_slices(slices, on_damage="fail", report=report)) == told(left), "planned before, read after"
+    assert plain(read(tmp_path)) == told(left)
+    assert plain(read(tmp_path, COLUMNS, ["site/1/#", "site/2/#"])) == [
+        row for row in told(left) if row["topic"].split("/")[:2] in (["site", "1"], ["site", "2"])
+    ]
+    assert (report.rows, report.lost, report.removed) == (len(left), 0, 0)
+    store.close()
 
 
 def test_another_store_in_the_same_place_is_not_read(tmp_path: Path) -> None:

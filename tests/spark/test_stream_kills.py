@@ -10,15 +10,16 @@ from deltalake import DeltaTable
 from tests.brokers import RunningBroker
 from tests.spark.lakedata import fill, messages
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 SENT = messages(1000)
 
 
 def run(mode: str, where: Path, port: int = 0, status: int = 0) -> None:
     """Run a driver to its end, which it may come to by a signal."""
     command = [sys.executable, "-m", "tests.spark.streamdriver", mode, str(where / "data"), str(where), str(port)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == status, done.stderr[-3000:]
+    with (where / f"{mode}.out").open("w") as out:  # no pipe: what Spark started may outlive the driver for a while
+        done = subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, timeout=240, check=False)
+    assert done.returncode == status, (where / f"{mode}.out").read_text()[-3000:]
 
 
 def test_a_table_has_every_row_once_though_drivers_die_before_and_after_the_commit(tmp_path: Path) -> None:

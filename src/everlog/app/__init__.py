@@ -3,7 +3,15 @@
 from everlog.app.keys import Key, all_keys, section_meaning
 from everlog.app.loading import BadSettings, Loaded, load
 from everlog.app.plugins import load_methods
-from everlog.app.settings import DEFAULT_HTTP_PORT, Settings, groups_of, is_loopback, limits_of, log_arguments
+from everlog.app.settings import (
+    DEFAULT_HTTP_PORT,
+    Settings,
+    classes_of,
+    groups_of,
+    is_loopback,
+    limits_of,
+    log_arguments,
+)
 from everlog.app.units import parse_seconds
 
 __all__ = [
@@ -13,6 +21,7 @@ __all__ = [
     "Loaded",
     "Settings",
     "all_keys",
+    "classes_of",
     "groups_of",
     "is_loopback",
     "limits_of",

@@ -14,7 +14,7 @@ from rich.filesize import decimal
 from rich.progress import Progress
 from rich.table import Table
 
-from everlog.base import UsageError
+from everlog.base import GONE, UsageError
 from everlog.cli.entries import Entry, entries, show_time, writer_of
 from everlog.store import LogStore, Positions, locate, parse_begin
 from everlog.topics import Filter, parse_filter
@@ -56,6 +56,7 @@ def segments(data: Data) -> None:
         for number, shard in enumerate(store.shards):
             for one in shard.segments():
                 end = min(one.end_offset, shard.committed)
+                thinned = one.table.lookup(GONE) >= 0
                 table.add_row(
                     str(number),
                     f"{one.base_offset:,}",
@@ -64,8 +65,8 @@ def segments(data: Data) -> None:
                     decimal(one.bytes),
                     show_time(one.first_time) if end > one.base_offset else "",
                     show_time(one.last_time) if end > one.base_offset else "",
-                    f"{one.table.count:,}",
-                    "" if one.sealed else "open",
+                    f"{one.table.count - thinned:,}",
+                    "thinned" if thinned else "" if one.sealed else "open",
                 )
     Console().print(table)
 

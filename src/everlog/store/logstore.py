@@ -235,7 +235,7 @@ class LogStore:
         done = []
         for number, (log, sealed) in enumerate(zip(self.shards, self._sealed, strict=True)):
             thinned = log.thin(now_us, None if below is None else below[number])
-            pass
+            sealed.renew({one.base_offset for one in thinned})
             for one in thinned:
                 self._recent.forget(number, one.base_offset, one.end_offset)
                 done.append((number, one))

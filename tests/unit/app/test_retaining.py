@@ -5,6 +5,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,9 @@ from everlog.base import StorageError
 from everlog.broker import Event
 from everlog.broker.survey import SLICE
 from everlog.commitlog import LogSettings
-from everlog.mqtt import Puback
+from everlog.mqtt import Puback, Publish
 from everlog.sessions import Session, Subscribed, stored
-from everlog.store import ColdStore, LakeRecord, LogStore, write_lake_record
+from everlog.store import ColdStore, LakeRecord, LogStore, TopicClasses, write_lake_record
 
 AGE_US = 3600 * 1_000_000
 
@@ -46,6 +47,14 @@ class Kept:
         for log in self.store.shards:
             await eventually(lambda log=log: log.statistics().waiting_to_seal == 0)
 
+    async def publish_both(self, count: int) -> None:
+        """By turns to a short-lived topic and to one that is kept for ever."""
+        client = await self.running.client("publisher", clean=True, expiry=0)
+        for number in range(count):
+            await client.publish("long" if number % 2 else "short", b"%100d" % number)
+        await client.leave()
+        await eventually(lambda: all(log.statistics().waiting_to_seal == 0 for log in self.store.shards))
+
     async def away(self, client_id: str, *filters: str) -> None:
         """A durable client that subscribes and leaves."""
         client = await self.running.client(client_id)
@@ -67,10 +76,17 @@ class Kept:
 
 @asynccontextmanager
 async def kept(
-    data: Path, shards: int = 1, await_table: bool = False, cold: ColdStore | None = None, **limits: Any
+    data: Path,
+    shards: int = 1,
+    await_table: bool = False,
+    cold: ColdStore | None = None,
+    classes: tuple[tuple[str, int | None], ...] = (),
+    **limits: Any,
 ) -> AsyncIterator[Kept]:
     settings: dict[str, Any] = {"durability": "flush", "segment_bytes": 2000, "batch_bytes": 600, "tail_bytes": 0}
-    store = LogStore.open(str(data), LogSettings(**settings, **limits), shards=shards)
+    store = LogStore.open(
+        str(data), LogSettings(**settings, **limits), shards=shards, classes=TopicClasses(classes) if classes else None
+    )
     disk = Disk()
     disk.log = store  # type: ignore[assignment]
     try:
@@ -326,3 +342,87 @@ async def test_the_loop_goes_on_after_a_failure(tmp_path: Path, events: Events) 
         await eventually(lambda: len(calls) > 2)
         task.cancel()
         assert [str(one["reason"]) for one in events("retention_failed")] == ["the disk is gone"]
+
+
+SHORT = (("short", AGE_US),)
+
+
+def is_short(message: Publish) -> bool:
+    return message.topic == "short"
+
+
+async def test_short_lived_topics_go_out_of_segments_that_others_keep(tmp_path: Path, events: Events) -> None:
+    async with kept(tmp_path / "data", classes=SHORT) as world:
+        await world.away("gone", "long", "short")
+        await world.publish_both(100)
+        await world.retaining.once()
+        assert world.state.thinned == 0
+        world.running.disk.now_us += 2 * AGE_US
+        await world.retaining.once()
+        thinned = events("retention_thinned")
+        assert thinned
+        assert world.state.thinned == sum(one["count"] for one in thinned) > 20
+        assert world.state.thinned_bytes == sum(one["before"] - one["after"] for one in thinned) > 2_000
+        assert world.starts() == [0]
+        end = thinned[-1]["to"]
+        back = await world.running.client("gone")
+        found = await back.publishes(100 - world.state.thinned)
+        assert sum(not is_short(one) for one in found) == 50
+        assert [int(one.payload) for one in found] == [n for n in range(100) if n % 2 or n >= end]
+        await back.nothing_more()
+
+
+async def test_what_was_under_way_and_is_emptied_is_not_sent_again(tmp_path: Path) -> None:
+    async with kept(tmp_path / "data", classes=SHORT) as world:
+        client = await world.running.client("slow")
+        await client.subscribe("long", "short")
+        await world.publish_both(60)
+        first = await client.publishes(60)
+        await world.leave(client, "slow")
+        world.running.disk.now_us += 2 * AGE_US
+        await world.retaining.once()
+        left = 60 - world.state.thinned
+        assert left < 60
+        back = await world.running.client("slow")
+        again = await back.publishes(left)
+        assert all(one.dup for one in again)
+        assert [one.payload for one in again if not is_short(one)] == [
+            one.payload for one in first if not is_short(one)
+        ]
+        await back.nothing_more()
+        session = world.running.broker.clients.sessions["slow"]
+        assert session.inflight == left
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_what_a_group_owes_and_is_emptied_is_dropped(tmp_path: Path, ordered: bool) -> None:
+    async with kept(tmp_path / "data", classes=SHORT) as world:
+        if ordered:
+            options = world.running.broker.groups.options
+            world.running.broker.groups.options = replace(options, ordered=("g",))
+        client = await world.running.client("member")
+        await client.subscribe("$share/g/long", "$share/g/short")
+        await world.publish_both(60)
+        await client.publishes(60)
+        await world.leave(client, "member")
+        world.running.disk.now_us += 2 * AGE_US
+        await world.retaining.once()
+        left = 60 - world.state.thinned
+        assert left < 60
+        back = await world.running.client("member")
+        again = await back.publishes(left)
+        assert sum(not is_short(one) for one in again) == 30
+        await back.nothing_more()
+        assert world.running.broker.groups.lost == world.state.thinned
+
+
+async def test_short_lived_topics_wait_for_the_table_too(tmp_path: Path) -> None:
+    async with kept(tmp_path / "data", await_table=True, classes=SHORT) as world:
+        await world.away("gone", "long", "short")
+        await world.publish_both(60)
+        world.running.disk.now_us += 2 * AGE_US
+        await world.retaining.once()
+        assert world.state.thinned == 0
+        world.table(60)
+        await world.retaining.once()
+        assert world.state.thinned > 0

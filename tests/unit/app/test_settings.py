@@ -4,7 +4,17 @@ import tomllib
 import msgspec
 import pytest
 
-from everlog.app import BadSettings, Settings, all_keys, groups_of, is_loopback, limits_of, load, log_arguments
+from everlog.app import (
+    BadSettings,
+    Settings,
+    all_keys,
+    classes_of,
+    groups_of,
+    is_loopback,
+    limits_of,
+    load,
+    log_arguments,
+)
 from everlog.app.keys import LIMIT_RANGES
 from everlog.base import UsageError
 from everlog.broker import GroupOptions, Limits
@@ -138,6 +148,10 @@ def test_paths_in_a_file_start_at_the_file(write, tmp_path):
         ("[limits]\nsession_expiry_s = '1500ms'\n", "limits.session_expiry_s: '1500ms' is not a whole number", ""),
         ("[limits]\ndurable_wildcard = 1\n", "limits.durable_wildcard: 1 is not true or false", ""),
         ("[keep]\nfilters = 'a/#/b'\n", "keep.filters: 'a/#/b' is no topic filter", ""),
+        ("[retention.classes]\n'a/#/b' = '7d'\n", "retention.classes: 'a/#/b' is no topic filter", ""),
+        ("[retention.classes]\n'a/#' = 'soon'\n", "retention.classes: 'a/#': 'soon' is no duration", '"7d"'),
+        ("[retention.classes]\n'a/#' = '0s'\n", "retention.classes: 'a/#': '0s' is no age", '"7d"'),
+        ("[retention.classes]\n'a/#' = 7\n", "is not a table of texts", ""),
         ("[keep]\nfilters = [1]\n", "keep.filters: [1] is not a list of texts", ""),
         ("[keep]\nfilters = ['$share/g/a']\n", "keep.filters: '$share/g/a' is no topic filter", ""),
     ],
@@ -290,3 +304,17 @@ def test_settings_are_frozen():
     with pytest.raises(AttributeError):
         Settings().listener = None
     assert msgspec.structs.replace(Settings()) == Settings()
+
+
+def test_retention_classes_keep_the_order_they_are_written_in(write):
+    config = write(
+        "[retention]\nawait_table = true\n[retention.classes]\n'a/b' = '1h30m'\n'a/#' = 'none'\n'+/b' = '7d'\n"
+    )
+    settings = load(config, environ={}).settings
+    assert settings.retention.await_table
+    classes = classes_of(settings)
+    assert classes.ages_us == (5_400_000_000, None, 604_800_000_000)
+    assert list(classes.sort([b"a/b", b"a/c", b"c/b", b"d"])) == [1, 2, 3, 0]
+    same = load(environ={"EVERLOG_RETENTION_CLASSES": "a/b=1h30m, a/#=none, +/b=7d"}, directory="/").settings
+    assert classes_of(same).ages_us == classes.ages_us
+    assert classes_of(Settings()) is None
