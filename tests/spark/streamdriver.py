@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -19,6 +19,9 @@ from everlog.spark import EverlogSource, spark_session
 from everlog.spark.sink import publishing, writers
 from everlog.spark.sink.outbox import Outbox
 from everlog.spark.sink.writers import EverlogStreamWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 BATCH = 400
 WINDOW = 50
@@ -101,25 +104,24 @@ class DyingSource(EverlogSource):
         return made
 
 
-def main(mode: str, data: Path, where: Path, port: str) -> None:
-    """Copy all that there is."""
-    os.environ[DRIVER] = str(os.getpid())
-    spark = spark_session(
-        "stream test", master="local[2]", settings={"spark.local.dir": str(where / f"spark-{os.getpid()}")}
-    )
+def copy(spark: "SparkSession", mode: str, data: Path, where: Path, port: int = 0) -> None:
+    """Copy all that there is, to a table or to the broker at a port."""
     spark.dataSource.register(DyingSource)
     stream = spark.readStream.format("everlog").option("maxRecordsPerTrigger", str(BATCH)).load(str(data))
-    to_table = port == "0"
-    rows = stream if to_table else stream.select(F.concat(F.lit("copy/"), "topic").alias("topic"), "payload")
-    target = {"table": str(where / "table")} if to_table else {"broker": f"127.0.0.1:{port}"}
-    checkpoint = str(where / ("table-checkpoint" if to_table else "topics-checkpoint"))
-    writer = rows.writeStream.format("dying").options(mode=mode, checkpointLocation=checkpoint, **target)
+    rows = stream.select(F.concat(F.lit("copy/"), "topic").alias("topic"), "payload") if port else stream
+    target = {"broker": f"127.0.0.1:{port}"} if port else {"table": str(where / "table")}
+    writer = rows.writeStream.format("dying").options(mode=mode, checkpointLocation=str(where / "checkpoint"), **target)
     writer.trigger(availableNow=True).start().awaitTermination()
-    print("done")
-    spark.stop()
+
+
+def main(mode: str, data: Path, where: Path, port: int) -> None:
+    """Copy, unless it is killed."""
+    os.environ[DRIVER] = str(os.getpid())
+    settings = {"spark.local.dir": str(where / f"spark-{os.getpid()}")}
+    copy(spark_session("stream test", master="local[2]", settings=settings), mode, data, where, port)
 
 
 if __name__ == "__main__":
     from tests.spark import streamdriver  # what workers load by name, not as a copy of __main__
 
-    streamdriver.main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4])
+    streamdriver.main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))

@@ -4,42 +4,52 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from deltalake import DeltaTable
 from tests.brokers import RunningBroker
 from tests.spark.lakedata import fill, messages
+from tests.spark.streamdriver import copy
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 SENT = messages(1000)
 
 
-def run(mode: str, where: Path, port: int = 0, status: int = 0) -> None:
-    """Run a driver to its end, which it may come to by a signal."""
+def lose(mode: str, where: Path, port: int = 0) -> None:
+    """Run a driver until it is killed."""
     command = [sys.executable, "-m", "tests.spark.streamdriver", mode, str(where / "data"), str(where), str(port)]
     with (where / f"{mode}.out").open("w") as out:  # no pipe: what Spark started may outlive the driver for a while
-        done = subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, timeout=240, check=False)
-    assert done.returncode == status, (where / f"{mode}.out").read_text()[-3000:]
+        done = subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, timeout=400, check=False)
+    assert done.returncode == -signal.SIGKILL, (where / f"{mode}.out").read_text()[-3000:]
 
 
-def test_a_table_has_every_row_once_though_drivers_die_before_and_after_the_commit(tmp_path: Path) -> None:
+def test_a_table_has_every_row_once_though_drivers_die_before_and_after_the_commit(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
     fill(tmp_path / "data", SENT, shards=2)
-    run("dies-before-commit", tmp_path, status=-signal.SIGKILL)
-    assert DeltaTable(str(tmp_path / "table")).to_pyarrow_table().num_rows == 400
-    assert len(list(tmp_path.glob("table/*.parquet"))) > len(DeltaTable(str(tmp_path / "table")).file_uris())
-    run("dies-after-commit", tmp_path, status=-signal.SIGKILL)
-    assert DeltaTable(str(tmp_path / "table")).to_pyarrow_table().num_rows == 800
-    run("lives", tmp_path)
-    table = DeltaTable(str(tmp_path / "table")).to_pyarrow_table()
-    assert sorted(table["payload"].to_pylist()) == sorted(one.payload for one in SENT)
+    table = str(tmp_path / "table")
+    lose("dies-before-commit", tmp_path)
+    assert DeltaTable(table).to_pyarrow_table().num_rows == 400
+    assert len(list(tmp_path.glob("table/*.parquet"))) > len(DeltaTable(table).file_uris())
+    lose("dies-after-commit", tmp_path)
+    assert DeltaTable(table).to_pyarrow_table().num_rows == 800
+    copy(spark, "lives", tmp_path / "data", tmp_path)
+    found = DeltaTable(table).to_pyarrow_table()["payload"].to_pylist()
+    assert sorted(found) == sorted(one.payload for one in SENT)
 
 
-def test_topics_have_every_row_once_though_drivers_die_in_the_midst_of_a_batch(tmp_path: Path) -> None:
+def test_topics_have_every_row_once_though_drivers_die_in_the_midst_of_a_batch(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
     fill(tmp_path / "data", SENT, shards=2)
     with RunningBroker(keep=[("#", 0)]) as broker:
         for mode in ("dies-with-a-window-sent", "dies-with-a-window-noted"):
-            run(mode, tmp_path, broker.port, -signal.SIGKILL)
+            lose(mode, tmp_path, broker.port)
             assert 400 < broker.log.shards[0].committed < 800
-        run("lives", tmp_path, broker.port)
+        copy(spark, "lives", tmp_path / "data", tmp_path, broker.port)
         found = [payload for records in broker.log.shards[0].batches for *_, payload in records.rows()]
     assert sorted(found) == sorted(one.payload for one in SENT)

@@ -15,6 +15,7 @@ _TITLES = {
     "sessions": "sessions",
     "spark": "Spark",
     "lake": "lake table",
+    "sparkstream": "Spark streams",
 }
 
 SUITES = {

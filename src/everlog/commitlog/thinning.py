@@ -55,15 +55,22 @@ class Thinner:
         return oldest
 
     def due(self, now_us: int, below: int | None) -> list[tuple[Segment, frozenset[int]]]:
-        """Sealed segments with classes that are too old in them, oldest first; as many as a turn allows."""
+        """Sealed segments with classes that are too old in them, oldest first; as many as a turn allows.
+
+        The first ones are left alone while all in them is too old: they are removed as they are.
+        """
         segments = self._catalog.segments
         self._forget({segment.base_offset for segment in segments})
         found: list[tuple[Segment, frozenset[int]]] = []
-        left = TURN_BYTES
+        left, goes = TURN_BYTES, True
         for segment in segments[:-1]:
-            if not segment.sealed or (below is not None and segment.end_offset > below):
+            if below is not None and segment.end_offset > below:
+                break
+            classes = self._classes_in(segment)
+            old = frozenset(number for number in classes if self._is_old(segment, number, now_us))
+            goes = goes and old == classes
+            if goes or not segment.sealed:
                 continue
-            old = frozenset(number for number in self._classes_in(segment) if self._is_old(segment, number, now_us))
             if old and self._tried.get(segment.base_offset) != old and left > 0:
                 found.append((segment, old))
                 left -= segment.bytes

@@ -1,5 +1,6 @@
 """Short-lived topics: what is too old goes out of segments that others keep, and readers never see what is left."""
 
+from collections.abc import Callable
 from random import Random
 from unittest.mock import patch
 
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from tests.unit.store.feeding import PLENTY, Message, Row, append, drain, filters, rows_of, settle, small
 
 from everlog.base import DROPPED, GONE, UsageError
-from everlog.commitlog import Disk, SimulatedDisk, verify_directory
+from everlog.commitlog import Disk, SegmentView, SimulatedDisk, verify_directory
 from everlog.commitlog.framing import THINNED
 from everlog.store import LogStore, TopicClasses
 from everlog.topics import matches, parse_filter
@@ -202,13 +203,28 @@ def test_topics_of_no_class_have_the_age_of_all() -> None:
     store.close()
 
 
-def test_a_segment_of_which_nothing_is_left_may_go() -> None:
-    store = filled(SimulatedDisk(Random(1)), classes=(("telemetry/#", 100), ("audit/#", 200)))
-    store.thin(1 << 40)
-    end = sealed_until(store, 1 << 40)
-    assert [row for row in everything(store) if row[1] < end] == []
-    store.run_retention(1 << 40)
+def test_what_is_wholly_too_old_behind_one_that_stays_is_emptied_and_goes_with_it() -> None:
+    classes = (("first", 90_000), ("telemetry/#", 100), ("audit/#", 200))
+    store = open_store(SimulatedDisk(Random(1)), classes=classes, segment_bytes=4_000, thin_percent=0)
+    for number, message in enumerate([(b"first", 0, b"", b"x"), *mixed(120)]):
+        append(store, [message], 1_000 + 10 * number)
+        settle(store)
+    store.thin(50_000)
+    end = sealed_until(store, 50_000)
+    assert end > 60
+    assert [row[3] for row in everything(store) if row[1] < end] == [b"first"]
+    assert store.run_retention(50_000) == []
+    assert store.shards[0].start == 0
+    store.run_retention(100_000)
     assert store.shards[0].start >= end
+    store.close()
+
+
+def test_what_is_removed_anyway_is_not_emptied_before() -> None:
+    store = filled(SimulatedDisk(Random(1)), classes=(("telemetry/#", 100), ("audit/#", 200)))
+    assert store.thin(1 << 40) == []
+    store.run_retention(1 << 40)
+    assert store.shards[0].start > 60
     store.close()
 
 
@@ -276,6 +292,14 @@ def test_a_full_disk_leaves_everything_as_it_was() -> None:
     store.close()
 
 
+def stays_from(spans: list[SegmentView], rows: list[Row], is_old: Callable[[Row], bool], shard: int) -> int:
+    """Where the first segment begins that not all is too old of: those before it are removed, not emptied."""
+    for one in spans:
+        if not all(is_old(row) for row in rows if row[0] == shard and one.base_offset <= row[1] < one.end_offset):
+            return one.base_offset
+    return 1 << 60
+
+
 names = st.sampled_from([b"a", b"a/b", b"b/a", b"c/c/c", b"$x/a", b"b"])
 texts = st.sampled_from(["a", "a/#", "+/a", "#", "c/+/c", "$x/#", "b", "+"])
 
@@ -323,7 +347,8 @@ def test_what_is_read_after_thinning_is_what_was_before_without_what_is_too_old(
         last = next((one.last_time for one in segments[row[0]] if one.base_offset <= row[1] < one.end_offset), None)
         return age is not None and last is not None and last < now - age
 
-    left = [row for row in before if not is_old(row)]
+    goes = [stays_from(log_segments, before, is_old, shard) for shard, log_segments in enumerate(segments)]
+    left = [row for row in before if row[1] < goes[row[0]] or not is_old(row)]
     if reopen:
         store.close()
         store = open_store(disk, None, tuple(classes), **sizes)

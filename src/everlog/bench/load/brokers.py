@@ -35,6 +35,7 @@ class Running:
     name: str
     port: int
     pid: int
+    data: Path
 
 
 def _everlog(port: int, data: Path) -> list[str]:
@@ -100,7 +101,7 @@ def started(name: str, cpus: set[int] | None = None) -> Iterator[Running]:
             if not answers(port, process):
                 words = (Path(folder) / "log").read_text(errors="replace").strip().splitlines()
                 raise Unavailable(f"{name} did not start: {' | '.join(words[-3:])}")
-            yield Running(name, port, process.pid)
+            yield Running(name, port, process.pid, Path(folder))
         finally:
             _stop(process)
 

@@ -1,0 +1,183 @@
+"""What streams of Spark do on two cores of this machine: how late a message is, and how quickly a backlog is read.
+
+Late is measured from the PUBACK that a publisher gets from a real broker to the call of `foreachBatch` with that
+message, and to its rows in the driver's hands; the first batches, in which Spark compiles, are left out. The backlog is read with `Trigger.AvailableNow`, counted in `foreachBatch`; the clock runs from the start of the
+query to its end, workers' start included. Beside each stands what else ran, in percent of one CPU.
+"""
+
+import os
+import shutil
+import socket
+import statistics
+import tempfile
+import threading
+import time
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from everlog import _kernels
+from everlog.base import StorageError
+from everlog.bench.load.brokers import Running, started
+from everlog.bench.load.usage import sample
+from everlog.bench.spark import PAYLOAD_BYTES, TOPICS, Spent, fill
+from everlog.bench.table import Row
+from everlog.mqtt import Connect, Publish, encode
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+RECORDS = 10_000_000
+ROUNDS = 3
+PER_TRIGGER = 5_000_000
+MESSAGES = 200
+EVERY_S = 0.05
+WARM_UP = 60  # messages that are sent before the first that counts
+
+
+def run() -> list[Row]:
+    """Rows of name, value, unit and note; about two minutes, interpreted a hundredth of the records."""
+    if find_spec("pyspark") is None:
+        return [("not measured", 0, "", "pip install 'everlog[spark]'")]
+    from everlog.spark import spark_session
+
+    records = RECORDS if not _kernels.interpreted() else RECORDS // 100
+    where = tempfile.mkdtemp(prefix="everlog-bench-")
+    try:
+        with started("everlog") as broker:  # before Spark: it forks, which is for a process with one thread
+            spark = spark_session("everlog bench", master="local[2]", settings={"spark.local.dir": f"{where}/scratch"})
+            try:
+                rows = lateness_rows(spark, broker, where)
+                fill(f"{where}/data", records, TOPICS)
+                return [*rows, *backlog_rows(spark, where, records)]
+            finally:
+                spark.stop()
+    finally:
+        shutil.rmtree(where, ignore_errors=True)
+
+
+class Arrivals:
+    """When each message was acknowledged, was in a batch, and was in hand; by its number."""
+
+    def __init__(self) -> None:
+        self.acked: dict[int, float] = {}
+        self.called: dict[int, float] = {}
+        self.held: dict[int, float] = {}
+
+    def take(self, frame: "DataFrame", number: int) -> None:
+        """What `foreachBatch` calls."""
+        called = time.monotonic()
+        rows = frame.select("payload").collect()
+        now = time.monotonic()
+        for row in rows:
+            self.called[int(bytes(row[0]))] = called
+            self.held[int(bytes(row[0]))] = now
+
+    def delays(self, at: dict[int, float]) -> list[float]:
+        """Milliseconds from the PUBACK, of those that count."""
+        return [max(0.0, 1000 * (at[number] - self.acked[number])) for number in range(WARM_UP, WARM_UP + MESSAGES)]
+
+
+def lateness_rows(spark: "SparkSession", broker: Running, where: str) -> list[Row]:
+    """A message every now and then, and how long it takes to arrive."""
+    arrivals = Arrivals()
+    stream = spark.readStream.format("everlog").option("columns", "topic,payload").option("from", "latest")
+    query = (
+        stream.load(str(broker.data))
+        .writeStream.foreachBatch(arrivals.take)
+        .option("checkpointLocation", f"{where}/late")
+        .trigger(processingTime="0 seconds")
+        .start()
+    )
+    publisher = threading.Thread(target=_publish, args=(broker.port, arrivals))
+    try:
+        _until_it_reads(broker.port, arrivals)
+        before = sample([os.getpid()])
+        publisher.start()
+        publisher.join()
+        deadline = time.monotonic() + 60
+        while len(arrivals.held) < WARM_UP + MESSAGES + 1 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        spent = Spent.between(before, sample([os.getpid()]))
+    finally:
+        query.stop()
+    rows: list[Row] = []
+    for name, at in (("PUBACK to foreachBatch", arrivals.called), ("PUBACK to rows in hand", arrivals.held)):
+        delays = sorted(arrivals.delays(at))
+        note = f"median of {MESSAGES}, one every {1000 * EVERY_S:.0f} ms, 99%: {delays[len(delays) * 99 // 100]:.0f} ms"
+        rows.append((name, statistics.median(delays), "ms", f"{note}; {spent}"))
+    return rows
+
+
+def _until_it_reads(port: int, arrivals: Arrivals) -> None:
+    """Send one message until the stream has seen it: a stream that begins with the latest begins late."""
+    with _Publisher(port) as publisher:
+        while -1 not in arrivals.held:
+            publisher.publish(b"-1")
+            time.sleep(EVERY_S)
+
+
+def _publish(port: int, arrivals: Arrivals) -> None:
+    with _Publisher(port) as publisher:
+        for number in range(WARM_UP + MESSAGES):
+            publisher.publish(b"%d" % number)
+            arrivals.acked[number] = time.monotonic()
+            time.sleep(EVERY_S)
+
+
+class _Publisher:
+    """A client that publishes and waits for the PUBACK."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=30)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._say(encode(Connect(4, "late"), 4))
+
+    def __enter__(self) -> "_Publisher":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def publish(self, payload: bytes) -> None:
+        self._say(encode(Publish("late/1", payload, 1, packet_id=1), 4))
+
+    def _say(self, packet: bytes) -> None:
+        self._socket.sendall(packet)
+        answer = b""
+        while len(answer) < 4:
+            answer += self._socket.recv(4 - len(answer))
+
+
+def backlog_rows(spark: "SparkSession", where: str, records: int) -> list[Row]:
+    """A whole log through micro-batches, the best of several runs."""
+    rows: list[Row] = []
+    for columns in (None, "offset"):
+        spent = [_drain(spark, where, records, columns, number) for number in range(ROUNDS)]
+        best = min(spent, key=lambda one: one.wall_s)
+        note = f"{records:,} records of {PAYLOAD_BYTES} bytes, {PER_TRIGGER:,} a batch, local[2]; {best}"
+        rows.append((f"backlog, {columns or 'all columns'}", records / best.wall_s, "rows/s", note))
+    return rows
+
+
+def _drain(spark: "SparkSession", where: str, records: int, columns: str | None, number: int) -> Spent:
+    """One query from the beginning of the log to its end."""
+    counted: list[int] = []
+
+    def count(frame: "DataFrame", batch: int) -> None:
+        counted.append(frame.count())
+
+    stream = spark.readStream.format("everlog").option("maxRecordsPerTrigger", str(PER_TRIGGER))
+    stream = stream if columns is None else stream.option("columns", columns)
+    before = sample([os.getpid()])
+    query = (
+        stream.load(f"{where}/data")
+        .writeStream.foreachBatch(count)
+        .option("checkpointLocation", f"{where}/backlog-{columns}-{number}")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    spent = Spent.between(before, sample([os.getpid()]))
+    if sum(counted) != records:
+        raise StorageError(f"{sum(counted)} rows of {records}")
+    return spent
