@@ -1,5 +1,6 @@
 # make run    install what is missing and start the broker on 127.0.0.1:1883
 # make test   install everything and run every test, kernels compiled and interpreted, two runs at a time
+# make soak   the tests that take minutes each: kills in the midst of Spark jobs
 # make check  style, types, room borders, module sizes
 # make bench  the benchmarks (the protocol interpreted too), then a comparison with Mosquitto and NATS
 # make fuzz   a longer fuzz run, kernels built with AddressSanitizer
@@ -12,7 +13,7 @@ KERNEL_SOURCES := $(shell find src -name '*.pxd') $(patsubst %.pxd,%.py,$(shell 
 BUILD := setup.py src/everlog/_kernels.py
 FUZZ_SECONDS ?= 60
 
-.PHONY: run test test-spark test-compiled test-interpreted check bench fuzz install kernels lock clean
+.PHONY: run test test-spark test-compiled test-interpreted soak check bench fuzz install kernels lock clean
 
 run: install
 	$(BIN)/everlog serve
@@ -43,16 +44,20 @@ kernels: .venv/.kernels
 	touch $@
 
 test: .venv/.all .venv/.kernels .venv/.servers
-	$(MAKE) --no-print-directory -j 2 --output-sync=line test-spark test-compiled test-interpreted
+	$(MAKE) --no-print-directory -j 2 test-spark test-compiled test-interpreted
 
 test-spark:
-	$(BIN)/python -m pytest -q tests/spark
+	$(BIN)/python -m pytest -q tests/spark -m 'not soak'
 
 test-compiled:
-	$(BIN)/python -m pytest -q --ignore tests/spark
+	$(BIN)/python -m pytest -q --ignore tests/spark -m 'not soak'
 
+# the rooms that have kernels; what is made of them is tested once
 test-interpreted:
-	EVERLOG_PURE=1 $(BIN)/python -m pytest -q --ignore tests/spark
+	EVERLOG_PURE=1 $(BIN)/python -m pytest -q -m 'not soak' tests/unit tests/contracts tests/fuzz tests/properties
+
+soak: .venv/.all .venv/.kernels .venv/.servers
+	$(BIN)/python -m pytest -q -m soak
 
 check: .venv/.all .venv/.kernels
 	$(BIN)/ruff check .

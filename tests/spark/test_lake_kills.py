@@ -13,7 +13,7 @@ from tests.spark.lakedata import cold_rows, fill, log_rows, messages
 from everlog.spark import Compaction, CompactionOptions, InProcess, LakeStore, locate
 from everlog.store import read_lake_record
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.soak
 ROWS = 4_000
 LOCAL = "local[2,4]"  # a task is tried four times
 

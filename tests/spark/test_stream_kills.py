@@ -15,7 +15,7 @@ from tests.spark.streamdriver import copy
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 SENT = messages(1000)
 
 

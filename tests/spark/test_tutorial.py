@@ -100,7 +100,7 @@ def _listens(port: int) -> bool:
         return client.connect_ex(("127.0.0.1", port)) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_the_tutorial_can_be_followed(spark: SparkSession, tmp_path: Path) -> None:
     follower = Follower(tmp_path)

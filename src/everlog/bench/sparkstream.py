@@ -1,8 +1,9 @@
 """What streams of Spark do on two cores of this machine: how late a message is, and how quickly a backlog is read.
 
 Late is measured from the PUBACK that a publisher gets from a real broker to the call of `foreachBatch` with that
-message, and to its rows in the driver's hands; the first batches, in which Spark compiles, are left out. The backlog is read with `Trigger.AvailableNow`, counted in `foreachBatch`; the clock runs from the start of the
-query to its end, workers' start included. Beside each stands what else ran, in percent of one CPU.
+message, and to its rows in the driver's hands; the first batches, in which Spark compiles, are left out. The backlog is
+read with `Trigger.AvailableNow` and counted in `foreachBatch`; the clock runs from the start of the query to its end,
+workers' start included. Beside each stands what else ran, in percent of one CPU.
 """
 
 import os

@@ -24,7 +24,7 @@ from everlog.topics import Filter, parse_filter
 
 log = logging.getLogger(__name__)
 
-BATCH_ROWS = 32_768
+BATCH_ROWS = 16_384
 BATCH_BYTES = 32 << 20  # of log that a batch is made of; a batch ends early at it, though never within a record
 STEP_RECORDS = 1 << 20
 STEP_BYTES = 8 << 20

@@ -17,7 +17,7 @@ SCHEMA = pa.schema(
         pa.field("offset", pa.int64(), nullable=False),
         pa.field("timestamp", pa.timestamp("us", tz="UTC"), nullable=False),
         pa.field("topic", pa.string(), nullable=False),
-        pa.field("levels", pa.list_(pa.field("element", pa.string())), nullable=False),
+        pa.field("levels", pa.list_(pa.field("element", pa.string(), nullable=False)), nullable=False),
         pa.field("qos", pa.int8(), nullable=False),
         pa.field("retain", pa.bool_(), nullable=False),
         pa.field("expiry", pa.int64()),

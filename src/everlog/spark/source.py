@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from everlog.base import UsageError
@@ -55,14 +55,20 @@ class EverlogSource(DataSource):
         """The name of the format."""
         return "everlog"
 
-    def schema(self) -> str:
+    def schema(self) -> StructType | str:
         """The columns, as the options choose them."""
         from everlog.spark.streamoptions import STREAM_OPTIONS
 
         options = read_options(self.options, STREAM_OPTIONS)
         if self._pinned is None and self._is_batch():
             self._pinned = pin(options, _now_us())
-        return spark_ddl(options.columns, payload=spark_type(options.payload, options.payload_schema))
+        if options.payload not in ("binary", "string"):
+            return spark_ddl(options.columns, payload=spark_type(options.payload, options.payload_schema))
+        schema = schema_of(options.columns)
+        if options.payload == "string" and "payload" in options.columns:
+            at = options.columns.index("payload")
+            schema = schema.set(at, schema.field(at).with_type(pa.string()))
+        return from_arrow_schema(schema)  # unlike DDL it can say that no level is null, which saves Spark asking
 
     def reader(self, schema: StructType) -> "EverlogReader":
         """A reader of what was pinned."""
@@ -107,7 +113,7 @@ class EverlogReader(DataSourceReader):
         self.columns = check_columns(schema.names)
         self.schema = to_arrow_schema(schema, timezone="UTC")
         for field, own in zip(self.schema, schema_of(self.columns), strict=True):
-            if field.name != "payload" and field.type != own.type:
+            if field.name != "payload" and not _same(field.type, own.type):
                 raise UsageError(f"the column {field.name} is {own.type}, not {field.type}")
 
     def partitions(self) -> list[InputPartition]:
@@ -152,7 +158,24 @@ class EverlogReader(DataSourceReader):
             at = self.columns.index("payload")
             topics = batch.column("topic") if needs_topics(self.options.payload) else None
             arrays[at] = decoder(self.options.payload, self.schema.field("payload").type)(arrays[at], topics)
+        if "levels" in self.columns:
+            at = self.columns.index("levels")
+            arrays[at] = _retyped(arrays[at], self.schema.field("levels").type)
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def _same(one: pa.DataType, other: pa.DataType) -> bool:
+    """Whether types are the same but for a list's word on nulls."""
+    if pa.types.is_list(one) and pa.types.is_list(other):
+        return bool(one.value_type == other.value_type)
+    return bool(one == other)
+
+
+def _retyped(lists: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Lists with another word on nulls in them."""
+    if lists.type == kind:
+        return lists
+    return pa.Array.from_buffers(kind, len(lists), lists.buffers()[:2], offset=lists.offset, children=[lists.values])
 
 
 def _now_us() -> int:

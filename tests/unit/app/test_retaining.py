@@ -55,9 +55,13 @@ class Kept:
         await client.leave()
         await eventually(lambda: all(log.statistics().waiting_to_seal == 0 for log in self.store.shards))
 
+    async def client(self, client_id: str) -> Client:
+        """A durable client whose session outlives what is kept."""
+        return await self.running.client(client_id, expiry=100 * AGE_US // 1_000_000)
+
     async def away(self, client_id: str, *filters: str) -> None:
-        """A durable client that subscribes and leaves."""
-        client = await self.running.client(client_id)
+        """One that subscribes and leaves."""
+        client = await self.client(client_id)
         await client.subscribe(*filters)
         await self.leave(client, client_id)
 
@@ -140,7 +144,7 @@ async def test_an_away_session_loses_what_it_is_told_and_gets_the_rest(
         assert (world.state.lost, world.state.losers) == (sum(starts), 1)
         await world.retaining.once()
         assert len(events("retention_lost")) == len(told), "told once"
-        back = await world.running.client("gone")
+        back = await world.client("gone")
         found = await back.publishes(200 - sum(starts))
         assert len({one.payload for one in found}) == 200 - sum(starts)
         session = world.running.broker.clients.sessions["gone"]
@@ -153,7 +157,7 @@ async def test_an_away_session_loses_what_it_is_told_and_gets_the_rest(
 
 async def test_who_has_read_everything_is_told_nothing(tmp_path: Path, events: Events) -> None:
     async with kept(tmp_path / "data", **BySize) as world:
-        client = await world.running.client("here")
+        client = await world.client("here")
         await client.subscribe("t/#", qos=0)
         await world.publish(100)
         await client.publishes(100)
@@ -166,7 +170,7 @@ async def test_who_has_read_everything_is_told_nothing(tmp_path: Path, events: E
 
 async def test_what_was_sent_and_not_acknowledged_is_lost_to_a_client_that_left(tmp_path: Path, events: Events) -> None:
     async with kept(tmp_path / "data", **BySize) as world:
-        client = await world.running.client("slow")
+        client = await world.client("slow")
         await client.subscribe("t/#")
         await world.publish(100)
         messages = await client.publishes(100)
@@ -199,12 +203,12 @@ async def test_a_group_that_nobody_serves_is_told(tmp_path: Path, events: Events
 
 async def test_a_subscription_that_began_later_loses_nothing_from_before(tmp_path: Path, events: Events) -> None:
     async with kept(tmp_path / "data", **BySize) as world:
-        client = await world.running.client("two")
+        client = await world.client("two")
         await client.subscribe("other")
         await world.leave(client, "two")
         await world.away("keeper", "t/#")
         await world.publish(100)
-        client = await world.running.client("two")
+        client = await world.client("two")
         await client.unsubscribe("other")
         await world.leave(client, "two")
         await world.retaining.once()
@@ -365,7 +369,7 @@ async def test_short_lived_topics_go_out_of_segments_that_others_keep(tmp_path: 
         assert world.state.thinned_bytes == sum(one["before"] - one["after"] for one in thinned) > 2_000
         assert world.starts() == [0]
         end = thinned[-1]["to"]
-        back = await world.running.client("gone")
+        back = await world.client("gone")
         found = await back.publishes(100 - world.state.thinned)
         assert sum(not is_short(one) for one in found) == 50
         assert [int(one.payload) for one in found] == [n for n in range(100) if n % 2 or n >= end]
@@ -374,7 +378,7 @@ async def test_short_lived_topics_go_out_of_segments_that_others_keep(tmp_path: 
 
 async def test_what_was_under_way_and_is_emptied_is_not_sent_again(tmp_path: Path) -> None:
     async with kept(tmp_path / "data", classes=SHORT) as world:
-        client = await world.running.client("slow")
+        client = await world.client("slow")
         await client.subscribe("long", "short")
         await world.publish_both(60)
         first = await client.publishes(60)
@@ -383,7 +387,7 @@ async def test_what_was_under_way_and_is_emptied_is_not_sent_again(tmp_path: Pat
         await world.retaining.once()
         left = 60 - world.state.thinned
         assert left < 60
-        back = await world.running.client("slow")
+        back = await world.client("slow")
         again = await back.publishes(left)
         assert all(one.dup for one in again)
         assert [one.payload for one in again if not is_short(one)] == [
@@ -400,7 +404,7 @@ async def test_what_a_group_owes_and_is_emptied_is_dropped(tmp_path: Path, order
         if ordered:
             options = world.running.broker.groups.options
             world.running.broker.groups.options = replace(options, ordered=("g",))
-        client = await world.running.client("member")
+        client = await world.client("member")
         await client.subscribe("$share/g/long", "$share/g/short")
         await world.publish_both(60)
         await client.publishes(60)
@@ -409,7 +413,7 @@ async def test_what_a_group_owes_and_is_emptied_is_dropped(tmp_path: Path, order
         await world.retaining.once()
         left = 60 - world.state.thinned
         assert left < 60
-        back = await world.running.client("member")
+        back = await world.client("member")
         again = await back.publishes(left)
         assert sum(not is_short(one) for one in again) == 30
         await back.nothing_more()
