@@ -1,6 +1,7 @@
 # make run    install what is missing and start the broker on 127.0.0.1:1883
-# make test   install everything and run every test, kernels compiled and interpreted, two runs at a time
-# make soak   the tests that take minutes each: kills in the midst of Spark jobs
+# make test   install everything and run the tests, kernels compiled and interpreted, two runs at a time
+# make test-spark   the tests of what runs on Spark
+# make soak   the tests that take minutes each: a broker killed 50 times, kills in the midst of Spark jobs
 # make check  style, types, room borders, module sizes
 # make bench  the benchmarks (the protocol interpreted too), then a comparison with Mosquitto and NATS
 # make fuzz   a longer fuzz run, kernels built with AddressSanitizer
@@ -44,9 +45,9 @@ kernels: .venv/.kernels
 	touch $@
 
 test: .venv/.all .venv/.kernels .venv/.servers
-	$(MAKE) --no-print-directory -j 2 test-spark test-compiled test-interpreted
+	$(MAKE) --no-print-directory -j 2 test-compiled test-interpreted
 
-test-spark:
+test-spark: .venv/.all .venv/.kernels
 	$(BIN)/python -m pytest -q tests/spark -m 'not soak'
 
 test-compiled:

@@ -120,7 +120,7 @@ def check_log(data: Path, publishers: list[Publisher], shards: int) -> None:
                 assert in_order([number for where, number in kept[one.client_id] if where == topic])
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("shards", "rounds"), [(1, 50), (4, 5)])
 def test_a_broker_killed_again_and_again_loses_nothing(tmp_path: Path, shards: int, rounds: int) -> None:

@@ -16,6 +16,8 @@ from everlog.base import MessageColumns, StorageError, TopicTable, Unavailable, 
 from everlog.commitlog import LogSettings
 from everlog.mqtt import Decoder, Publish, encode
 from everlog.spark import COLUMNS, SCHEMA, ReadReport, Slice, pack, plan, read_slice, take_snapshot
+from everlog.spark.options import SourceOptions
+from everlog.spark.pinned import pin
 from everlog.spark.snapshot import snapshot_of
 from everlog.store import LogStore, TopicClasses
 from everlog.topics import matches, parse_filter
@@ -427,3 +429,20 @@ def test_values_too_large_for_a_column_come_as_several_batches(tmp_path: Path, m
     batches = [batch for piece in plan(take_snapshot(str(tmp_path))) for batch in read_slice(piece)]
     assert all(batch.num_rows <= 7 for batch in batches)
     assert plain(pa.Table.from_batches(batches)) == told(sent)
+
+
+def test_a_plan_leaves_out_what_a_filter_can_not_find(tmp_path: Path) -> None:
+    early = [one for one in messages(2000) if one.topic.startswith("site/1/")]
+    late = [one for one in messages(2000) if one.topic.startswith("site/2/")]
+    fill(tmp_path, [*early, *late])
+    found = pin(SourceOptions(str(tmp_path)), NOON_US)
+    everything = found.slices(8)
+    some = found.slices(8, ["site/1/#"])
+    assert 0 < len(some) < len(everything)
+    assert some[0].start == 0
+    rare = found.slices(8, ["site/1/temp/s9"])
+    assert sum(piece.bytes for piece in rare) < sum(piece.bytes for piece in some) / 2
+    assert plain(read_slices(some, topics=["site/1/#"])) == sorted(
+        told(early), key=lambda row: int(row["payload"].split(b":")[0])
+    )
+    assert not [piece for piece in found.slices(8, ["nope"]) if piece.segments[0].sealed]

@@ -5,11 +5,12 @@ there; the log is read before and behind.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from everlog.base import UsageError
+from everlog.base import EverlogError, UsageError
+from everlog.spark.arrow import parse_filters
 from everlog.spark.options import SourceOptions
 from everlog.spark.snapshot import Slice, Snapshot, plan, snapshot_of
 from everlog.store import LogStore, locate, parse_begin, read_lake_record
@@ -28,10 +29,14 @@ class Pinned:
     cold: "ColdSnapshot | None"
     ranges: Ranges
 
-    def slices(self, tasks: int) -> "list[Slice | TableSlice]":
-        """Slices that cover it, each record in one of them."""
+    def slices(self, tasks: int, filters: Sequence[str] | None = None) -> "list[Slice | TableSlice]":
+        """Slices that cover it, each record in one of them; with filters, at least what matches."""
+        with Shares(self.snapshot.path, filters) as shares:
+            return self._planned(tasks, None if filters is None else shares.of)
+
+    def _planned(self, tasks: int, share: Callable[[Slice], float] | None) -> "list[Slice | TableSlice]":
         if self.cold is None:
-            return [*plan(self.snapshot, ranges=self.ranges, tasks=tasks)]
+            return [*plan(self.snapshot, ranges=self.ranges, tasks=tasks, share=share)]
         from everlog.spark.cold import plan_cold
 
         before: Ranges = {}
@@ -42,13 +47,39 @@ class Pinned:
             before[shard] = (first, max(first, min(last, start)))
             within[shard] = (max(first, start), min(last, end))
             behind[shard] = (min(max(first, end), last), last)
-        hot = [plan(self.snapshot, ranges=self._in_log(ranges), tasks=tasks) for ranges in (before, behind)]
+        hot = [
+            plan(self.snapshot, ranges=self._in_log(ranges), tasks=tasks, share=share) for ranges in (before, behind)
+        ]
         return [*hot[0], *plan_cold(self.cold, within), *hot[1]]
 
     def _in_log(self, ranges: Ranges) -> Ranges:
         """Offsets that the log may have; a log that was put back from a copy may end before its table."""
         ends = {shard.shard: shard.end for shard in self.snapshot.shards}
         return {shard: (min(first, ends[shard]), min(last, ends[shard])) for shard, (first, last) in ranges.items()}
+
+
+class Shares:
+    """Which part of a slice some filters want, as the topic indexes of the store tell."""
+
+    def __init__(self, path: str, filters: Sequence[str] | None) -> None:
+        self._store = None if filters is None else LogStore.open(path, writable=False)
+        self._reader = None if self._store is None else self._store.reader(parse_filters(filters or ()))
+
+    def __enter__(self) -> "Shares":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._store is not None:
+            self._store.close()
+
+    def of(self, piece: Slice) -> float:
+        """About which part; all of it where nothing tells, so that who reads it meets what is wrong."""
+        if self._reader is None:
+            return 1.0
+        try:
+            return self._reader.share(piece.shard, piece.start)
+        except EverlogError:
+            return 1.0
 
 
 def pin(options: SourceOptions, now_us: int) -> Pinned:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 ARROW_ROWS = 32_768
 
-# Spark copies every value out of Arrow's memory. Without checking each place twice, and with a collector for throughput,
+# Spark copies every value out of Arrow's memory. Without checking places twice, and with a collector for throughput,
 # that takes two thirds of the time; Spark itself asks whether a value is null before it gets it.
 _JAVA = (
     "-Duser.timezone=UTC -XX:+UseParallelGC "

@@ -6,7 +6,7 @@ what it names is there to be read until retention removes it. A segment that is 
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Protocol, TypeVar
@@ -17,7 +17,8 @@ from everlog.store import LogStore
 Piece = TypeVar("Piece", bound="Sized")
 
 TASKS_A_CORE = 3
-SMALLEST_BYTES = 4 << 20  # a slice below this costs more to start than to read
+SMALLEST_BYTES = 16 << 20  # a task that reads less costs more to start than to run
+ROW_COST = 3  # to fetch a row by itself, beside reading it in a row of them
 LARGEST_BYTES = 256 << 20  # a slice above this is lost for too long when its task fails
 
 
@@ -105,13 +106,18 @@ def plan(
     ranges: Mapping[int, tuple[int, int]] | None = None,
     tasks: int | None = None,
     sealed_only: bool = False,
+    share: Callable[[Slice], float] | None = None,
 ) -> list[Slice]:
     """Slices that cover a snapshot, or for each shard named in `ranges` its offsets from one to before another.
 
     Their size makes about as many as `tasks`, three for each core by default. The segment that is still written to is
-    never split, as each part would have to walk it from its beginning.
+    never split, as each part would have to walk it from its beginning. `share` says about which part of a slice is
+    wanted: what is not wanted at all is left out, and what is wanted of little counts as little.
     """
     parts = [part for shard in snapshot.shards for part in _parts(snapshot, shard, ranges, sealed_only)]
+    if share is not None:
+        shares = [(part, share(part)) for part in parts]
+        parts = [_lighter(part, wanted) for part, wanted in shares if wanted > 0]
     target = target_bytes(parts, tasks or TASKS_A_CORE * (os.cpu_count() or 1))
     return [piece for part in parts for piece in _split(part, target)]
 
@@ -161,6 +167,11 @@ def _parts(
             size = max(1, int(segment.bytes * share))
             parts.append(Slice(snapshot.path, shard.shard, shard.identity, start, stop, size, (segment,)))
     return parts
+
+
+def _lighter(part: Slice, wanted: float) -> Slice:
+    """A slice of which only rows here and there are read, which costs more for each."""
+    return replace(part, bytes=max(1, int(part.bytes * min(1.0, ROW_COST * wanted))))
 
 
 def _split(part: Slice, target: int) -> list[Slice]:

@@ -119,7 +119,7 @@ class EverlogReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """About as many as were asked for, of about equal size."""
         tasks = self.options.tasks or TASKS_A_CORE * (os.cpu_count() or 1)
-        slices = self.pinned.slices(tasks)
+        slices = self.pinned.slices(tasks, self.options.filters)
         return [LogPartition(group) for group in pack(slices, target_bytes(slices, tasks))]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:

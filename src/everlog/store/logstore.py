@@ -66,6 +66,10 @@ class StoreReader:
         """Records of one shard from an offset on."""
         return self._shards[shard].read(offset, max_records, max_bytes)
 
+    def share(self, shard: int, offset: int) -> float:
+        """About which part of the segment that holds an offset is wanted, for plans; 1 where no index tells."""
+        return self._shards[shard].share(offset)
+
     def release(self) -> None:
         """Let go of what was kept between steps."""
         for shard in self._shards:

@@ -73,6 +73,13 @@ class ShardReader:
                 break
         return ReadResult(step.batches, (step.offset,), step.offset >= committed, tuple(step.lost))
 
+    def share(self, offset: int) -> float:
+        """About which part of the segment at an offset is wanted; 1 where no index tells."""
+        selection = self._select(offset)
+        if selection is None or not (selection.choice.is_empty or selection.choice.ids is not None):
+            return 1.0
+        return selection.choice.total / max(1, selection.segment.finder.rows)
+
     def _select(self, offset: int) -> Selection | None:
         """What is wanted of the sealed segment at an offset; None to read it the plain way."""
         if self._filters is None:
