@@ -55,7 +55,7 @@ test-compiled:
 
 # the rooms that have kernels; what is made of them is tested once
 test-interpreted:
-	EVERLOG_PURE=1 $(BIN)/python -m pytest -q -m 'not soak' tests/unit tests/contracts tests/fuzz tests/properties
+	EVERLOG_PURE=1 $(BIN)/python -m pytest -q -m 'not soak' tests/unit tests/contracts tests/fuzz
 
 soak: .venv/.all .venv/.kernels .venv/.servers
 	$(BIN)/python -m pytest -q -m soak

@@ -86,5 +86,5 @@ class DurableSessionsInFourShards(DurableSessions):
 @pytest.mark.slow
 @pytest.mark.parametrize("machine", [DurableSessions, DurableSessionsInFourShards])
 def test_sessions_do_what_the_model_says(machine: type[RuleBasedStateMachine]) -> None:
-    few = settings(max_examples=60, stateful_step_count=30, suppress_health_check=list(HealthCheck))
+    few = settings(max_examples=12, stateful_step_count=25, suppress_health_check=list(HealthCheck))
     run_state_machine_as_test(machine, settings=few)

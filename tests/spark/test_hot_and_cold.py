@@ -183,5 +183,11 @@ def test_spark_reads_both_as_one_table(spark: "SparkSession", tmp_path: Path) ->
     assert sorted(bytes(row["payload"]) for row in both.collect()) == sorted(one.payload for one in SENT)
     some = spark.read.format("everlog").options(topic="site/1/#", columns="topic,levels").load(str(tmp_path))
     assert some.count() == sum(one.topic.startswith("site/1/") for one in SENT)
+
+
+def test_spark_says_what_retention_took_from_a_frame(spark: "SparkSession", tmp_path: Path) -> None:
+    fill(tmp_path, SENT)
+    frame = spark.read.format("everlog").load(str(tmp_path))  # which no worker has open yet
+    drop_log(tmp_path)
     with pytest.raises(PythonException, match="retention removed"):
-        whole.count()
+        frame.count()
