@@ -53,7 +53,9 @@ def row_number(packet: Publish) -> tuple[str, str]:
     return marks["everlog-batch"], marks["everlog-row"]
 
 
-def test_a_frame_becomes_messages_with_all_that_they_have(spark: "SparkSession", broker: RunningBroker) -> None:
+def test_a_frame_becomes_messages_with_all_that_they_have(
+    spark: "SparkSession", broker: RunningBroker, tmp_path: Path
+) -> None:
     schema = (
         "topic STRING, payload STRING, qos INT, retain BOOLEAN, expiry BIGINT, content_type STRING, "
         "response_topic STRING, correlation_data BINARY, user_properties MAP<STRING, STRING>"
@@ -63,7 +65,9 @@ def test_a_frame_becomes_messages_with_all_that_they_have(spark: "SparkSession",
         ("b", None, None, None, None, None, None, None, None),
     ]
     frame = spark.createDataFrame(rows, schema).coalesce(1)
-    frame.write.format("everlog").mode("append").option("broker", f"127.0.0.1:{broker.port}").save()
+    writer = frame.write.format("everlog").mode("append").option("staging", str(tmp_path))
+    writer.option("broker", f"127.0.0.1:{broker.port}").save()
+    assert list(tmp_path.iterdir()) == []
     full, bare = published(broker)
     assert (full.topic, full.payload.decode(), full.qos, full.retain) == ("a/é", "ünï", 1, True)
     said = full.properties

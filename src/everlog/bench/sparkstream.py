@@ -3,7 +3,7 @@
 Late is measured from the PUBACK that a publisher gets from a real broker to the call of `foreachBatch` with that
 message, and to its rows in the driver's hands; the first batches, in which Spark compiles, are left out. The backlog is
 read with `Trigger.AvailableNow` and counted in `foreachBatch`; the clock runs from the start of the query to its end,
-workers' start included. Beside each stands what else ran, in percent of one CPU.
+workers' start included. Beside each stands the load of the machine before: other programs can only slow it down.
 """
 
 import os
@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 from everlog import _kernels
 from everlog.base import StorageError
 from everlog.bench.load.brokers import Running, started
-from everlog.bench.load.usage import sample
-from everlog.bench.spark import PAYLOAD_BYTES, TOPICS, Spent, fill
+from everlog.bench.spark import PAYLOAD_BYTES, TOPICS, fill
 from everlog.bench.table import Row
 from everlog.mqtt import Connect, Publish, encode
 
@@ -80,7 +79,7 @@ class Arrivals:
 
 def lateness_rows(spark: "SparkSession", broker: Running, where: str) -> list[Row]:
     """A message every now and then, and how long it takes to arrive."""
-    arrivals = Arrivals()
+    arrivals, load = Arrivals(), _load()
     stream = spark.readStream.format("everlog").option("columns", "topic,payload").option("from", "latest")
     query = (
         stream.load(str(broker.data))
@@ -92,20 +91,18 @@ def lateness_rows(spark: "SparkSession", broker: Running, where: str) -> list[Ro
     publisher = threading.Thread(target=_publish, args=(broker.port, arrivals))
     try:
         _until_it_reads(broker.port, arrivals)
-        before = sample([os.getpid()])
         publisher.start()
         publisher.join()
         deadline = time.monotonic() + 60
         while len(arrivals.held) < WARM_UP + MESSAGES + 1 and time.monotonic() < deadline:
             time.sleep(0.01)
-        spent = Spent.between(before, sample([os.getpid()]))
     finally:
         query.stop()
     rows: list[Row] = []
     for name, at in (("PUBACK to foreachBatch", arrivals.called), ("PUBACK to rows in hand", arrivals.held)):
         delays = sorted(arrivals.delays(at))
         note = f"median of {MESSAGES}, one every {1000 * EVERY_S:.0f} ms, 99%: {delays[len(delays) * 99 // 100]:.0f} ms"
-        rows.append((name, statistics.median(delays), "ms", f"{note}; {spent}"))
+        rows.append((name, statistics.median(delays), "ms", f"{note}; {load}"))
     return rows
 
 
@@ -153,15 +150,15 @@ def backlog_rows(spark: "SparkSession", where: str, records: int) -> list[Row]:
     """A whole log through micro-batches, the best of several runs."""
     rows: list[Row] = []
     for columns in (None, "offset"):
-        spent = [_drain(spark, where, records, columns, number) for number in range(ROUNDS)]
-        best = min(spent, key=lambda one: one.wall_s)
-        note = f"{records:,} records of {PAYLOAD_BYTES} bytes, {PER_TRIGGER:,} a batch, local[2]; {best}"
-        rows.append((f"backlog, {columns or 'all columns'}", records / best.wall_s, "rows/s", note))
+        load = _load()
+        best = min(_drain(spark, where, records, columns, number) for number in range(ROUNDS))
+        note = f"{records:,} records of {PAYLOAD_BYTES} bytes, {PER_TRIGGER:,} a batch, local[2]; {best:.2f} s; {load}"
+        rows.append((f"backlog, {columns or 'all columns'}", records / best, "rows/s", note))
     return rows
 
 
-def _drain(spark: "SparkSession", where: str, records: int, columns: str | None, number: int) -> Spent:
-    """One query from the beginning of the log to its end."""
+def _drain(spark: "SparkSession", where: str, records: int, columns: str | None, number: int) -> float:
+    """Seconds that one query takes from the beginning of the log to its end."""
     counted: list[int] = []
 
     def count(frame: "DataFrame", batch: int) -> None:
@@ -169,7 +166,7 @@ def _drain(spark: "SparkSession", where: str, records: int, columns: str | None,
 
     stream = spark.readStream.format("everlog").option("maxRecordsPerTrigger", str(PER_TRIGGER))
     stream = stream if columns is None else stream.option("columns", columns)
-    before = sample([os.getpid()])
+    began = time.perf_counter()
     query = (
         stream.load(f"{where}/data")
         .writeStream.foreachBatch(count)
@@ -178,7 +175,11 @@ def _drain(spark: "SparkSession", where: str, records: int, columns: str | None,
         .start()
     )
     query.awaitTermination()
-    spent = Spent.between(before, sample([os.getpid()]))
+    spent = time.perf_counter() - began
     if sum(counted) != records:
         raise StorageError(f"{sum(counted)} rows of {records}")
     return spent
+
+
+def _load() -> str:
+    return f"load before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs"
