@@ -131,9 +131,10 @@ class Sized(Protocol):
 
 
 def target_bytes(parts: Iterable[Sized], tasks: int) -> int:
-    """How much a task should read, if there are to be about so many."""
+    """How much a task should read, if there are to be about so many; fewer of little."""
     total = sum(part.bytes for part in parts)
-    return min(LARGEST_BYTES, max(SMALLEST_BYTES, -(-total // tasks)))
+    several = max(1, min(tasks, total // SMALLEST_BYTES))
+    return min(LARGEST_BYTES, max(1, -(-total // several)))
 
 
 def pack(slices: Iterable[Piece], target_bytes: int = SMALLEST_BYTES) -> list[tuple[Piece, ...]]:
