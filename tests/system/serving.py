@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -61,9 +61,16 @@ class Served:
 
     def until(self, name: str, least: float) -> dict[str, float]:
         """Wait until a metric is at least so much; all of them then."""
+        return self._once(name, f"at least {least}", lambda value: value >= least)
+
+    def down_to(self, name: str, value: float) -> None:
+        """Wait until a metric has come to this value."""
+        self._once(name, f"{value}", lambda now: now == value)
+
+    def _once(self, name: str, wanted: str, fits: Callable[[float], bool]) -> dict[str, float]:
         deadline = time.monotonic() + PATIENCE_S
-        while (found := self.metrics())[name] < least:
-            assert time.monotonic() < deadline, f"{name} is {found[name]}, not {least}"
+        while not fits((found := self.metrics())[name]):
+            assert time.monotonic() < deadline, f"{name} is {found[name]}, not {wanted}"
             time.sleep(0.02)
         return found
 
