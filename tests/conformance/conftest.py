@@ -77,7 +77,7 @@ class Stage:
         """Stop the broker; the clients stay to see it."""
         if not self._stopped:
             self._stopped = True
-            if self._store is None:
+            if isinstance(self.running.log, MemoryLog):
                 self.call(self.running.log.commit_now)
             self.running.__exit__()
             if self._store is not None:

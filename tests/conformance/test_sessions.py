@@ -294,6 +294,53 @@ def test_acks_of_messages_that_redelivery_has_not_reached_are_taken(stage):
     client.expect_nothing()
 
 
+@clauses("MQTT-4.4.0-1 MQTT-4.9.0-3")
+def test_pubrels_come_again_whatever_the_receive_maximum_leaves_room_for(stage):
+    client = stage.connected("c", **KEEP)
+    client.subscribe("a", qos=2)
+    publisher = stage.connected("publisher")
+    for number in range(4):
+        publisher.publish("a", str(number), 2)
+    sent = [client.expect(Publish) for _ in range(4)]
+    for one in sent[1:]:
+        client.send(Pubrec(one.packet_id))
+        client.expect(Pubrel)
+    client.close()
+    stage.offline("c")
+    client = back(stage, "c", 5, receive_maximum=2)
+    for one in sent[1:]:
+        assert client.expect(Pubrel).packet_id == one.packet_id
+    client.expect_nothing()
+    client.send(*(Pubcomp(one.packet_id) for one in sent[1:]))
+    again = client.expect(Publish)
+    assert (again.packet_id, again.payload, again.dup) == (sent[0].packet_id, b"0", True)
+    client.expect_nothing()
+
+
+@clauses("MQTT-4.3.3-1", v4="MQTT-4.3.3-1")
+def test_the_id_of_a_qos_2_message_that_is_kept_no_more_is_released(stages, version):
+    log = MemoryLog()
+    stage = stages(log)
+    client = stage.connected("c", version, **KEEP)
+    client.subscribe("a", qos=2)
+    publisher = stage.connected("publisher")
+    for number in range(3):
+        publisher.publish("a", str(number), 1 + (number > 0))
+    sent = [client.expect(Publish) for _ in range(3)]
+    client.close()
+    stage.offline("c")
+    stage.call(lambda: log.shards[0].drop(2))
+    client = back(stage, "c", version)
+    assert client.expect(Pubrel).packet_id == sent[1].packet_id
+    again = client.expect(Publish)
+    assert (again.packet_id, again.payload, again.dup) == (sent[2].packet_id, b"2", True)
+    client.send(Pubcomp(sent[1].packet_id))
+    client.expect_nothing()
+    client.close()
+    stage.offline("c")
+    assert back(stage, "c", version).expect(Publish).packet_id == sent[2].packet_id
+
+
 @clauses("MQTT-3.3.2-5 MQTT-4.3.3-7", v4="MQTT-4.4.0-1")
 def test_a_qos_2_message_that_was_sent_does_not_expire(stage):
     client = stage.connected("c", **KEEP)

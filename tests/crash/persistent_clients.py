@@ -38,6 +38,7 @@ class PersistentClient(asyncio.Protocol):
         self.known = False  # the broker has acknowledged the session
         self.forgotten = 0  # how often it did not know the session any more
         self.connected = False
+        self.failure: Exception | None = None  # what the broker did that no broker may do
         self._transport: asyncio.Transport | None = None
         self._data = bytearray()
 
@@ -72,13 +73,17 @@ class PersistentClient(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._data += data
         at = 0
-        while (header := read_fixed_header(bytes(self._data[at : at + 5]), 5)) is not None:
-            first, length, size = header
-            if len(self._data) - at < size + length:
-                break
-            body = bytes(self._data[at + size : at + size + length])
-            at += size + length
-            self._take(decode(first, body, 5, from_client=False))
+        try:
+            while (header := read_fixed_header(bytes(self._data[at : at + 5]), 5)) is not None:
+                first, length, size = header
+                if len(self._data) - at < size + length:
+                    break
+                body = bytes(self._data[at + size : at + size + length])
+                at += size + length
+                self._take(decode(first, body, 5, from_client=False))
+        except Exception as error:  # the event loop would only log it, and the client come back for more of the same
+            self.failure = self.failure or error
+            raise
         del self._data[:at]
 
     def _take(self, packet: Packet) -> None:
@@ -139,6 +144,7 @@ class Publisher(PersistentClient):
                 self.acknowledged.add(sent.number)
             self._fill()
         elif isinstance(packet, Pubrec):
+            assert packet.packet_id in self._under_way, f"{packet} for nothing that was sent"
             self._under_way[packet.packet_id].is_received = True
             self.send(Pubrel(packet.packet_id))
 
@@ -177,6 +183,7 @@ class Subscriber(PersistentClient):
         self.filter = filter
         self.qos = qos
         self.seen: list[Seen] = []
+        self.distinct: set[tuple[str, int]] = set()  # publishers and numbers of those
         self.is_subscribed = asyncio.Event()
         self._random = random
         self._unreleased: set[int] = set()
@@ -202,6 +209,7 @@ class Subscriber(PersistentClient):
         else:
             publisher, number = packet.payload.decode().split()
             self.seen.append(Seen(publisher, int(number), packet.topic, packet.dup))
+            self.distinct.add((publisher, int(number)))
         if packet.qos == 2:
             self._unreleased.add(packet.packet_id)
         if packet.qos:

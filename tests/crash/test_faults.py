@@ -8,6 +8,7 @@ from tests.unit.commitlog.feeding import append, commit, numbered, rows, small
 
 from everlog.base import StorageError
 from everlog.commitlog import ShardLog, SimulatedDisk
+from everlog.store import TopicClasses
 
 DIRECTORY = "data/shard-0"
 
@@ -117,6 +118,24 @@ def test_a_segment_that_can_not_be_created_fails_the_commit_that_needs_it(kind: 
     assert rows(again)[:5] == [(n, b"t/%d" % (n % 5), b"payload %d" % n) for n in range(5)]
     commit(again, numbered(1, 50))
     assert rows(again)[-1][2] == b"payload 50"
+
+
+@pytest.mark.parametrize("what", ["plan_retention", "run_retention", "thin"])
+def test_retention_that_can_not_read_says_so_and_takes_nothing(what: str) -> None:
+    disk = SimulatedDisk(Random(1))
+    log = opened(disk, segment_bytes=500)
+    for n in range(6):
+        commit(log, numbered(3, 3 * n))
+    kept = rows(log)
+    log.close()
+    classes = TopicClasses([("t/1", None)])
+    log = ShardLog.open(disk, DIRECTORY, small(segment_bytes=500, retention_us=1), background=False, classes=classes)
+    for kind in ("open", "read"):
+        disk.fault = lambda k, path, kind=kind: errno.EIO if k == kind else None
+        with pytest.raises(StorageError, match="data/shard-0 failed"):
+            getattr(log, what)(1 << 50)
+        healed(disk)
+    assert rows(log) == kept
 
 
 @pytest.mark.parametrize("suffix", [".idx.tmp", ".log.tmp"])

@@ -4,10 +4,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
-from tests.properties.session_world import World
+from tests.properties.session_world import WORKERS, World
 
 NAMES = ("one", "two", "three")
 NAME = st.sampled_from(NAMES)
+WORKER = st.sampled_from(WORKERS)
 TOPICS = st.sampled_from(("a/x", "a/y", "b/x", "b/y"))
 FILTERS = st.sampled_from(("a/+", "a/x", "b/#", "+/x"))
 QOS = st.sampled_from((1, 2))
@@ -60,7 +61,22 @@ class DurableSessions(RuleBasedStateMachine):
         self.world.receive(name)
         self.world.acknowledge(name, places)
 
-    @rule(what=st.sampled_from(("retain", "pass_time", "restart", "crash", "crash")))
+    @rule(name=NAME, places=st.lists(st.integers(0, 20), min_size=1, max_size=5), reads=st.booleans())
+    def acknowledge_and_go(self, name: str, places: list[int], reads: bool) -> None:
+        self._come(name)
+        self.world.receive(name)
+        self.world.acknowledge_and_go(name, places, reads)
+
+    @rule(name=WORKER, places=st.lists(st.integers(0, 5), max_size=5))
+    def work(self, name: str, places: list[int]) -> None:
+        self.world.work(name, places)
+
+    @rule(name=WORKER)
+    def leave_work(self, name: str) -> None:
+        if name in self.world.clients:
+            self.world.leave_work(name)
+
+    @rule(what=st.sampled_from(("roll", "retain", "retain", "pass_time", "restart", "crash", "crash")))
     def calamity(self, what: str) -> None:
         getattr(self.world, what)()
 
@@ -86,5 +102,5 @@ class DurableSessionsInFourShards(DurableSessions):
 @pytest.mark.slow
 @pytest.mark.parametrize("machine", [DurableSessions, DurableSessionsInFourShards])
 def test_sessions_do_what_the_model_says(machine: type[RuleBasedStateMachine]) -> None:
-    few = settings(max_examples=12, stateful_step_count=25, suppress_health_check=list(HealthCheck))
+    few = settings(max_examples=60, stateful_step_count=25, suppress_health_check=list(HealthCheck))
     run_state_machine_as_test(machine, settings=few)

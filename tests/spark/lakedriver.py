@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,10 @@ from everlog.spark.lake.writing import WriteTask, Written, write_slice
 GROUP_BYTES = 60_000
 
 
-def once(task: WriteTask, what: str) -> bool:
+def once(place: str, what: str) -> bool:
     """Whether this is the first of all attempts of all tasks to ask."""
     try:
-        os.close(os.open(f"{task.location.uri}.{what}", os.O_CREAT | os.O_EXCL))
+        os.close(os.open(f"{place}.{what}", os.O_CREAT | os.O_EXCL))
     except FileExistsError:
         return False
     return True
@@ -53,23 +54,25 @@ def write_or_fail(task: WriteTask) -> Written:
     def fail() -> None:
         raise RuntimeError("this attempt was to fail")
 
-    return _halfway(task, fail) if once(task, "failed") else write_slice(task)
+    return _halfway(task, fail) if once(task.location.uri, "failed") else write_slice(task)
 
 
 def write_or_lose_executor(task: WriteTask) -> Written:
     """Kill the executor that runs this in the middle of the first file, once."""
+    place = task.location.uri
+    return _halfway(task, partial(lose_executor, place)) if once(place, "losing") else write_slice(task)
 
-    def lose() -> None:
-        daemon = os.getppid()
-        executor = int(Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()[1])
-        command = Path(f"/proc/{executor}/cmdline").read_bytes()
-        if b"CoarseGrainedExecutorBackend" not in command:
-            raise RuntimeError(f"process {executor} is no executor: {command!r}")
-        Path(f"{task.location.uri}.lost").write_text(str(executor))
-        os.kill(executor, signal.SIGKILL)
-        time.sleep(600)  # until Spark ends this process too
 
-    return _halfway(task, lose) if once(task, "losing") else write_slice(task)
+def lose_executor(place: str) -> None:
+    """Kill the executor that runs this task, and say so."""
+    daemon = os.getppid()
+    executor = int(Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()[1])
+    command = Path(f"/proc/{executor}/cmdline").read_bytes()
+    if b"CoarseGrainedExecutorBackend" not in command:
+        raise RuntimeError(f"process {executor} is no executor: {command!r}")
+    Path(f"{place}.lost").write_text(str(executor))
+    os.kill(executor, signal.SIGKILL)
+    time.sleep(600)  # until Spark ends this process too
 
 
 def die() -> None:
@@ -109,16 +112,20 @@ def prepare(mode: str, data: Path) -> None:
             compaction.write_slice = write_or_lose_executor  # type: ignore[attr-defined]
 
 
-def main(mode: str, data: Path, master: str) -> None:
-    """Compact all that is sealed; says what was done."""
-    prepare(mode, data)
-    settings = {
+def on_cluster(where: Path) -> dict[str, str]:
+    """The settings of a session whose executors, if it has any, are small and find these tests."""
+    return {
         "spark.executorEnv.PYTHONPATH": str(Path.cwd()),
-        "spark.local.dir": str(data.parent / f"spark-{os.getpid()}"),
+        "spark.local.dir": str(where / f"spark-{os.getpid()}"),
         "spark.executor.memory": "512m",
         "spark.cores.max": "2",
     }
-    spark = spark_session("lake test", master=master, settings=settings)
+
+
+def main(mode: str, data: Path, master: str) -> None:
+    """Compact all that is sealed; says what was done."""
+    prepare(mode, data)
+    spark = spark_session("lake test", master=master, settings=on_cluster(data.parent))
     made = Compaction(str(data), locate(str(data / "lake")), OnSpark(spark), CompactionOptions(group_bytes=GROUP_BYTES))
     summary: CompactionSummary = made.run()
     print(f"rows={summary.rows} overtaken={summary.overtaken}")

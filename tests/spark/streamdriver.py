@@ -1,19 +1,22 @@
 """A driver of a stream in a process of its own, which is killed with all that belongs to it at a chosen moment.
 
-Run as `python -m tests.spark.streamdriver MODE DATA WHERE PORT`: copies the stream of a store into a table, or to the
-topics of a broker. What happens is really done: by a signal that nothing can catch, to the process that commits, to
-Spark and to the program that started it.
+Run as `python -m tests.spark.streamdriver MODE DATA WHERE PORT MASTER`: copies the stream of a store into a table or to
+the topics of a broker. What happens is really done: by a signal that nothing can catch, to the process that commits, to
+Spark and to the program that started it, or to an executor in the midst of a file.
 """
 
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from pyspark.sql import functions as F
+from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
+from tests.spark.lakedriver import lose_executor, on_cluster, once
 
 from everlog.spark import EverlogSource, spark_session
 from everlog.spark.sink import publishing, writers
@@ -78,9 +81,20 @@ def prepare(mode: str) -> None:
 
 
 class Dying(EverlogStreamWriter):
-    """A writer whose driver dies while it commits."""
+    """A writer whose driver dies while it commits, or whose executor dies while it writes."""
 
     mode = ""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return super().write(self._losing(iterator) if self.mode == "executor-lost" else iterator)
+
+    def _losing(self, iterator: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows, and behind the first of the second micro-batch an end of the executor."""
+        table = str(self._sink.options.table)
+        for batch in iterator:
+            yield batch
+            if Path(f"{table}/_delta_log/{1:020d}.json").exists() and once(table, "losing"):
+                lose_executor(table)
 
     def commit(self, messages: Any, batchId: int) -> None:
         prepare(self.mode)
@@ -114,14 +128,15 @@ def copy(spark: "SparkSession", mode: str, data: Path, where: Path, port: int = 
     writer.trigger(availableNow=True).start().awaitTermination()
 
 
-def main(mode: str, data: Path, where: Path, port: int) -> None:
+def main(mode: str, data: Path, where: Path, port: int, master: str) -> None:
     """Copy, unless it is killed."""
     os.environ[DRIVER] = str(os.getpid())
-    settings = {"spark.local.dir": str(where / f"spark-{os.getpid()}")}
-    copy(spark_session("stream test", master="local[2]", settings=settings), mode, data, where, port)
+    spark = spark_session("stream test", master=master, settings=on_cluster(where))
+    copy(spark, mode, data, where, port)
+    spark.stop()
 
 
 if __name__ == "__main__":
     from tests.spark import streamdriver  # what workers load by name, not as a copy of __main__
 
-    streamdriver.main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))
+    streamdriver.main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]), sys.argv[5])

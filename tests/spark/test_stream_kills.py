@@ -1,4 +1,4 @@
-"""Streams whose driver is killed, with Spark and all its workers: every row arrives once all the same."""
+"""Streams that lose their driver with Spark and all its workers, or an executor: every row arrives once all the same."""
 
 import signal
 import subprocess
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 from tests.brokers import RunningBroker
+from tests.spark.cluster import standalone
 from tests.spark.lakedata import fill, messages
 from tests.spark.streamdriver import copy
 
@@ -19,12 +20,32 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 SENT = messages(1000)
 
 
+def run(mode: str, where: Path, port: int = 0, master: str = "local[2]", status: int = 0) -> None:
+    """Run a driver until its end."""
+    words = [mode, str(where / "data"), str(where), str(port), master]
+    with (where / f"{mode}.out").open("w") as out:  # no pipe: what Spark started may outlive the driver for a while
+        command = [sys.executable, "-m", "tests.spark.streamdriver", *words]
+        done = subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, timeout=400, check=False)
+    assert done.returncode == status, (where / f"{mode}.out").read_text()[-3000:]
+
+
 def lose(mode: str, where: Path, port: int = 0) -> None:
     """Run a driver until it is killed."""
-    command = [sys.executable, "-m", "tests.spark.streamdriver", mode, str(where / "data"), str(where), str(port)]
-    with (where / f"{mode}.out").open("w") as out:  # no pipe: what Spark started may outlive the driver for a while
-        done = subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, timeout=400, check=False)
-    assert done.returncode == -signal.SIGKILL, (where / f"{mode}.out").read_text()[-3000:]
+    run(mode, where, port, status=-signal.SIGKILL)
+
+
+def test_a_table_has_every_row_once_though_an_executor_dies_in_the_midst_of_a_write(
+    tmp_path: Path,
+) -> None:
+    fill(tmp_path / "data", SENT, shards=2)
+    table = tmp_path / "table"
+    with standalone(tmp_path / "cluster") as cluster:
+        run("executor-lost", tmp_path, master=cluster.master)
+    assert (tmp_path / "table.lost").exists()
+    found = DeltaTable(str(table))
+    left = {path.name for path in table.glob("*.parquet")} - {Path(uri).name for uri in found.file_uris()}
+    assert left, "the file that the executor was writing"
+    assert sorted(found.to_pyarrow_table()["payload"].to_pylist()) == sorted(one.payload for one in SENT)
 
 
 def test_a_table_has_every_row_once_though_drivers_die_before_and_after_the_commit(

@@ -85,6 +85,7 @@ def _classes(settings: Settings, source_of: SourceOf) -> Iterator[UsageError]:
     source, classes = source_of("retention.classes"), settings.retention.classes
     if len(classes) > MOST_CLASSES:
         yield UsageError(f"{source}: {len(classes)} classes are too many", hint=f"there may be {MOST_CLASSES}")
+    before: list[str] = []
     for text, age in classes.items():
         try:
             parse_filter(text, allow_shared=False)
@@ -93,6 +94,23 @@ def _classes(settings: Settings, source_of: SourceOf) -> Iterator[UsageError]:
             yield UsageError(f"{source}: {text!r} is no topic filter: {error.message}", hint="write it like sensors/#")
         except UsageError as error:
             yield UsageError(f"{source}: {text!r}: {error.message}", hint=error.hint)
+        wider = next((one for one in before if covers(one, text)), None)
+        if wider is not None:
+            yield UsageError(f"{source}: {text!r} never counts, {wider!r} decides first", hint="put the narrower first")
+        before.append(text)
+
+
+def covers(wide: str, narrow: str) -> bool:
+    """Whether every topic that matches one filter matches another."""
+    wide_levels, narrow_levels = wide.split("/"), narrow.split("/")
+    if narrow.startswith("$") and wide_levels[0] in ("#", "+"):  # [MQTT-4.7.2-1]
+        return False
+    for place, level in enumerate(wide_levels):
+        if level == "#":
+            return True
+        if place >= len(narrow_levels) or narrow_levels[place] == "#" or level not in ("+", narrow_levels[place]):
+            return False
+    return len(wide_levels) == len(narrow_levels)
 
 
 def _open_to_the_world(settings: Settings, source_of: SourceOf) -> Iterator[UsageError]:

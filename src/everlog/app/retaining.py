@@ -64,13 +64,12 @@ class Retaining:
         doomed = self._doomed(plans, tabled)
         goes = any(plan.remove for plan in plans)
         losing: Sequence[tuple[bool, str]] = ()
-        protect: Positions | None = None
         if goes or (store.limits_retention and self._clock() >= self._look_again):
             tally, took_s = await self._walk(look_in_steps(self._broker, doomed))
             self._look_again = self._clock() + _REST * took_s
             state.next_readers, state.next_named = tally.next_readers, tally.most
-            losing, protect = tally.losing, tuple(tally.lowest)
-        await asyncio.to_thread(store.run_retention, now_us, protect, doomed.goes)
+            losing = tally.losing
+        await asyncio.to_thread(store.run_retention, now_us, doomed.goes)
         if losing:  # sealing may have made segments smaller meanwhile, so that fewer went
             gone = replace(doomed, goes=tuple(log.start for log in store.shards))
             await self._walk(tell_in_steps(self._broker, losing, gone))

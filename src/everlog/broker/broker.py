@@ -135,11 +135,11 @@ class Broker:
     async def stop(self, reason: int = Reason.SERVER_SHUTTING_DOWN) -> None:
         """Finish what is under way, tell every client, and end."""
         self.closing = True
-        for shard in self.log.shards:
-            if shard.end > shard.committed:
-                shard.commit()
         deadline = self.time() + 10
-        await self._until(lambda: not self.router.held_bytes, deadline)
+        for client in self.clients.connections.values():
+            client.decoder.drop()  # what clients send from now on is not heard, and sent again
+        # The router commits, here too after the packet ids of QoS 2 messages are stored.
+        await self._until(lambda: self.router.is_idle, deadline)
         if self.persistence is not None:
             await self.persistence.flush(deadline - self.time())  # so that no answer is held any more
         for connection in [*self.clients.connections.values(), *self.gate.pending]:
@@ -190,6 +190,7 @@ class Broker:
             self.clients.sweep(now)
             self.groups.sweep(now)
             self.gate.sweep(now)
+            self.router.pulling.retry()
             if self.router.pulling.cold is not None:
                 self.router.pulling.cold.retry()
             if self.table.name_bytes > self.limits.topics_bytes:  # the log's names count too, and come by themselves

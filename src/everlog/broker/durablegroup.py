@@ -5,13 +5,16 @@ Like a session it is handed every committed batch while it is live; when no memb
 twice at a time. What a lost member had, or one that does not acknowledge, goes to others first, in the log's order.
 """
 
+import logging
 from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass
 from itertools import groupby
+from logging import WARNING
 from typing import TYPE_CHECKING
 
-from everlog.base import Records, gather, is_emptied
+from everlog.base import EverlogError, Records, gather, is_emptied
+from everlog.broker.events import event
 from everlog.broker.groups import Group, Member, spend
 from everlog.broker.partition import merge_rows
 from everlog.broker.topicorder import deal_in_order, deal_owed_in_order
@@ -26,6 +29,7 @@ _OFFSET = (1 << OFFSET_BITS) - 1
 _PULL_BYTES = 256 << 10  # read at a time for a group that is behind, and held until it is dealt
 _PULL_RECORDS = 8192
 _TURN_BYTES = 1 << 20  # read in one turn of the event loop; then others are heard
+_log = logging.getLogger("everlog.broker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +96,16 @@ class DurableGroup:
         now_us = self._hub.delivering.now_us()
         if self.cursor.owed:
             self._deal_owed(now_us)
-        for shard in tuple(self.lag):
-            self._catch_up(shard, now_us)
+        try:
+            for shard in tuple(self.lag):
+                self._catch_up(shard, now_us)
+        except EverlogError as error:
+            self._read_failed(error)
         self._hub.mark(self)
+
+    def _read_failed(self, error: EverlogError) -> None:
+        """What was not read is dealt by the next sweep, if it can be read then."""
+        event(_log, "read_failed", WARNING, group=f"$share/{self.name}/{self.pattern}", reason=error)
 
     def _deal(self, piece: Piece, shard: int, now_us: int) -> bool:
         """Deal rows as far as members have credit; whether that was all. `piece.start` is where it ended."""
@@ -156,9 +167,15 @@ class DurableGroup:
         credits = {member: credit for member in self.group.members.values() if (credit := member.credit(most)) > 0}
         if not credits:
             return
-        if self.cursor.ordered:
-            deal_owed_in_order(self, credits, now_us)
-            return
+        try:
+            if self.cursor.ordered:
+                deal_owed_in_order(self, credits, now_us)
+            else:
+                self._deal_owed_in_turn(credits, now_us)
+        except EverlogError as error:
+            self._read_failed(error)
+
+    def _deal_owed_in_turn(self, credits: dict[Member, int], now_us: int) -> None:
         plan: dict[Member, list[int]] = {}
         for position in self.cursor.each_owed():
             member = self.choose(position, credits)

@@ -52,6 +52,7 @@ class Pulling:
         self._soon = soon
         self._clock = clock
         self._line: dict[Session, None] = {}
+        self._failed: dict[Session, None] = {}  # could not be read for, and may have nothing under way to come back by
         self._spent = 0  # bytes in this turn of the event loop
         self._until = 0.0
         self._turn_asked = False
@@ -87,6 +88,7 @@ class Pulling:
         """It has no connection any more."""
         self._courses.forget(session)
         self._line.pop(session, None)
+        self._failed.pop(session, None)
         self.on_live.pop(session, None)
         if self.cold is not None:
             self.cold.forget(session)
@@ -146,10 +148,17 @@ class Pulling:
                 continue
             try:
                 self._serve(session, sink)
-            except EverlogError as error:  # the next time that it has room it tries again
+            except EverlogError as error:
+                self._failed[session] = None
                 event(_log, "read_failed", WARNING, client=session.client_id, reason=error)
         if self._line:
             self._ask_for_turn()
+
+    def retry(self) -> None:
+        """Once a second: who could not be read for stands in line again."""
+        failed, self._failed = self._failed, {}
+        for session in failed:
+            self._stand_in_line(session)
 
     def _serve(self, session: Session, sink: Sink) -> None:
         """One slice; a session that could take more stands in line for it."""

@@ -1,11 +1,12 @@
 """What was under way when a connection broke goes out again on the next one, before anything new.
 
 [MQTT-4.4.0-1] PUBLISHes with their packet ids and DUP, PUBRELs for those that were received, in the order of the first
-sending, and [MQTT-3.3.4-9] never more PUBLISHes than the client's new Receive Maximum allows.
+sending, and [MQTT-3.3.4-9] never more PUBLISHes than the client's new Receive Maximum allows. A PUBREL waits for no
+room: it is what makes some.
 """
 
 from collections import deque
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from everlog.base import Records, is_emptied
 from everlog.broker.begins import begun_at
@@ -15,6 +16,7 @@ from everlog.mqtt import write_acks
 from everlog.sessions import NOT_KEPT, RELEASED, Delivery, Piece, Session
 
 OFFSET = 0xFF_FFFF_FFFF_FFFF  # of a position; the shard is above it
+Again: TypeAlias = deque[tuple[int, int, int]]  # packet id, state, position
 
 
 def begin(session: Session) -> None:
@@ -40,6 +42,7 @@ def send_again(
     while again and session.ready:
         packet_id, state, position = again[0]
         if state != RELEASED and window.inflight - unsent >= window.limit:
+            session.again = _release(again, sink)
             return False
         again.popleft()
         if state == RELEASED:
@@ -49,13 +52,25 @@ def send_again(
         data = _message(log, delivering, session, packet_id, state, position, elsewhere)
         if data:
             sink.write(data)
+            continue
+        session.counters.expired += 1  # or too large for this client, or no longer in the log
+        if state == 2:  # the client may have it, and would take the next message with this id for it
+            window.release(packet_id)
+            sink.write(write_acks(0x62, packet_id.to_bytes(2, "little"), 0, 1))
         else:
-            window.forget(packet_id)  # expired, too large for this client, or no longer in the log
-            session.counters.expired += 1
+            window.forget(packet_id)
     if again:
         return False
     session.again = None
     return True
+
+
+def _release(again: Again, sink: Sink) -> Again:
+    """Send the PUBRELs of all that was received; what is left to be sent."""
+    received = [packet_id.to_bytes(2, "little") for packet_id, state, _ in again if state == RELEASED]
+    if received:
+        sink.write(write_acks(0x62, b"".join(received), 0, len(received)))
+    return deque(entry for entry in again if entry[1] != RELEASED)
 
 
 def _message(

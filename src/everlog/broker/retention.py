@@ -1,7 +1,8 @@
 """Who loses by what retention removes, and who would lose next: sessions and shared groups that are behind.
 
 All of them are looked at, a slice at a time so that a million do not hold up the event loop. What a connected client
-was sent counts as read. Owned by the event loop's thread.
+was sent counts as read; what a member of a group was sent does not until it is acknowledged, since another member may
+have to get it. Owned by the event loop's thread.
 """
 
 import heapq
@@ -98,7 +99,6 @@ class Tally:
     """What is found on the way through everybody."""
 
     def __init__(self, doomed: Doomed) -> None:
-        self.lowest = list(doomed.next)  # for each shard the first offset that somebody needs
         self.losing: list[tuple[bool, str]] = []
         self.next_readers = 0
         self._doomed = doomed
@@ -112,7 +112,6 @@ class Tally:
             lowest = one.lowest(shard)
             if lowest >= stop:
                 continue
-            self.lowest[shard] = min(self.lowest[shard], lowest)
             tabled = 0 if one.is_group else doomed.tabled[shard]
             losing = losing or (lowest < goes and one.between(shard, max(start, tabled), goes) > 0)
             here = one.between(shard, max(goes, tabled), stop)

@@ -166,6 +166,11 @@ class Router:
         self.held_bytes = 0
         return waiting
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing that was taken in waits for a turn, for packet ids to be stored, or to be answered."""
+        return not (self._turn_asked or self.ids_ahead or self._saves or self._held)
+
     def is_behind(self) -> bool:
         """Whether more was appended than a shard should have before it."""
         return any(shard.pending_bytes > self.max_unwritten_bytes for _, shard in self._shards)

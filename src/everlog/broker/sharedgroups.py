@@ -291,9 +291,9 @@ class SharedGroups:
         return {key: durable.cursor.floors(durable.reads_on()) for key, durable in self._groups.items()}
 
     def unread(self) -> list[tuple[str, list[int], list[int]]]:
-        """For each durable group its filter, where it reads on in each shard, and the positions below that it owes."""
+        """For each durable group its filter, where it reads on in each shard, and what may have to be dealt below that."""
         return [
-            (f"{_PREFIX}{name}/{pattern}", durable.reads_on(), list(durable.cursor.owed))
+            (f"{_PREFIX}{name}/{pattern}", durable.reads_on(), durable.cursor.not_done())
             for (name, pattern), durable in self._groups.items()
         ]
 

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from everlog.base import GONE, UsageError
 from everlog.cli.entries import Entry, entries, show_time, writer_of
+from everlog.cli.tables import print_table
 from everlog.store import LogStore, Positions, locate, parse_begin
 from everlog.topics import Filter, parse_filter
 
@@ -68,7 +69,7 @@ def segments(data: Data) -> None:
                     f"{one.table.count - thinned:,}",
                     "thinned" if thinned else "" if one.sealed else "open",
                 )
-    Console().print(table)
+    print_table(table)
 
 
 @app.command()
@@ -97,7 +98,7 @@ def topics(
     table.columns[0].justify = "right"
     for name, count in counts.most_common(limit):
         table.add_row(f"{count:,}", name.decode())
-    Console().print(table)
+    print_table(table)
     if len(counts) > limit:
         print(f"{len(counts) - limit:,} more topics")
 

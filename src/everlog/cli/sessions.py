@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from everlog.base import StorageError, UsageError
@@ -18,6 +17,7 @@ from everlog.cli import dial
 from everlog.cli.client import Client
 from everlog.cli.entries import show_time
 from everlog.cli.log import Data, opened
+from everlog.cli.tables import print_table
 from everlog.mqtt import Connect
 from everlog.sessions import (
     LIVE,
@@ -98,7 +98,7 @@ def list_sessions(
                 f"{lag:,}",
                 f"{lost:,}" if lost else "",
             )
-        Console().print(table)
+        print_table(table)
         if len(behind) > limit:
             print(f"{len(behind) - limit:,} more sessions")
         if groups:
@@ -113,7 +113,7 @@ def list_sessions(
                     f"{saved.lag(at):,}",
                     f"{lost:,}" if lost else "",
                 )
-            Console().print(table)
+            print_table(table)
 
 
 @app.command()
@@ -146,7 +146,7 @@ def show(data: Data, client_id: Annotated[str, typer.Argument(metavar="CLIENT_ID
             table.add_row(
                 subscribed.filter, str(subscribed.qos), waiting or f"{_count(saved.store, subscribed.filter, begin):,}"
             )
-        Console().print(table)
+        print_table(table)
 
 
 def _count(store: LogStore, text: str, positions: Positions) -> int:

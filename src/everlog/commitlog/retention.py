@@ -1,4 +1,4 @@
-"""Which segments may go, by age and size; deciding is pure, and says what a reader who is behind would lose."""
+"""Which segments may go, by age and size; deciding is pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,22 +20,14 @@ class Facts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RetentionPlan:
-    """Which segments go, oldest first, and whom that concerns."""
+    """Which segments go, oldest first, and what goes next."""
 
     remove: tuple[int, ...]  # base offsets
     start: int  # the first retained offset afterwards
     freed_bytes: int
-    lost_from: int  # the protected offsets that go: from here ...
-    lost_to: int  # ... to before this
-    next_from: int  # the offsets that go next time a segment is removed
-    next_to: int
+    next_to: int  # the offsets from `start` to before this one go next time a segment is removed
     next_us: int | None = None  # when they are too old; None when they never are
     held_bytes: int = 0  # of segments that would go, and stay because of `keep_from`
-
-    @property
-    def lost(self) -> int:
-        """How many protected offsets go."""
-        return self.lost_to - self.lost_from
 
 
 def plan_retention(
@@ -43,16 +35,14 @@ def plan_retention(
     now_us: int,
     retention_bytes: int | None,
     retention_us: int | None,
-    protect: int | None = None,
     *,
     keep_from: int | None = None,
     ages: Sequence[int | None] | None = None,
 ) -> RetentionPlan:
     """The oldest segments that are too old, or too many for the bytes allowed; the last one always stays.
 
-    `protect` is the offset of the reader who is furthest behind: it holds nothing back, the plan says what it loses.
-    What reaches behind the offset `keep_from` stays, whatever the limits say. `ages` has for each segment how old it
-    may get, in place of `retention_us` for all.
+    No reader holds anything back. What reaches behind the offset `keep_from` stays, whatever the limits say. `ages` has
+    for each segment how old it may get, in place of `retention_us` for all.
     """
     if ages is None:
         ages = [retention_us] * len(segments)
@@ -62,18 +52,12 @@ def plan_retention(
         going = next((k for k, segment in enumerate(segments[:due]) if segment.end_offset > keep_from), due)
     kept = segments[going:]
     start = kept[0].base_offset if kept else 0
-    lost_from = min(protect, start) if protect is not None else start
-    if segments:
-        lost_from = max(lost_from, min(segments[0].base_offset, start))
     next_to = kept[1].base_offset if len(kept) > 1 else kept[0].end_offset if kept else start
     next_age = ages[going] if kept else None
     return RetentionPlan(
         tuple(segment.base_offset for segment in segments[:going]),
         start,
         sum(segment.bytes for segment in segments[:going]),
-        lost_from,
-        start,
-        start,
         next_to,
         kept[0].last_time + next_age if next_age is not None and next_to > start else None,
         sum(segment.bytes for segment in segments[going:due]),

@@ -218,13 +218,16 @@ class ShardLog(LogFront):
         found = self._catalog.offset_at(time_us)
         return self.committed if found is None else min(found, self.committed)
 
-    def plan_retention(self, now_us: int, protect: int | None = None, *, keep_from: int | None = None) -> RetentionPlan:
-        """What retention would remove now, and what a reader at `protect` would lose; from `keep_from` on all stays."""
+    def plan_retention(self, now_us: int, *, keep_from: int | None = None) -> RetentionPlan:
+        """What retention would remove now, and what next; from `keep_from` on all stays."""
         settings, upkeep = self.settings, self._upkeep
-        segments = [segment for segment in self._catalog.segments if self._is_there(segment)]
-        ages = [settings.retention_us if upkeep is None else upkeep.age(segment) for segment in segments]
+        try:
+            segments = [segment for segment in self._catalog.segments if self._is_there(segment)]
+            ages = [settings.retention_us if upkeep is None else upkeep.age(segment) for segment in segments]
+        except OSError as error:
+            raise StorageError(f"reading from {self._catalog.directory} failed: {error}") from error
         limits = (settings.retention_bytes, settings.retention_us)
-        return plan_retention(segments, now_us, *limits, protect, keep_from=keep_from, ages=ages)
+        return plan_retention(segments, now_us, *limits, keep_from=keep_from, ages=ages)
 
     def _is_there(self, segment: Segment) -> bool:
         """Whether a segment was not removed meanwhile; if so all is known of it."""
@@ -234,12 +237,12 @@ class ShardLog(LogFront):
             return False
         return True
 
-    def run_retention(self, now_us: int, protect: int | None = None, *, keep_from: int | None = None) -> RetentionPlan:
+    def run_retention(self, now_us: int, *, keep_from: int | None = None) -> RetentionPlan:
         """Remove what is too old or too much; what was done."""
         self._writing()
         assert self._upkeep is not None
         try:
-            return self._upkeep.run_retention(now_us, lambda: self.plan_retention(now_us, protect, keep_from=keep_from))
+            return self._upkeep.run_retention(now_us, lambda: self.plan_retention(now_us, keep_from=keep_from))
         except OSError as error:
             raise StorageError(f"removing segments from {self._catalog.directory} failed: {error}") from error
 
@@ -254,7 +257,10 @@ class ShardLog(LogFront):
         """Empty what is too old of short-lived topics in segments that stay, and that end at or before `below`."""
         self._writing()
         assert self._upkeep is not None
-        done = self._upkeep.thin(now_us, below)
+        try:
+            done = self._upkeep.thin(now_us, below)
+        except OSError as error:
+            raise StorageError(f"reading from {self._catalog.directory} failed: {error}") from error
         if done:
             self._tail.forget(done[-1].end_offset)
         return done

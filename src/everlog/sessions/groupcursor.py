@@ -217,6 +217,11 @@ class GroupCursor:
                 lowest[shard] = offset
         return tuple(lowest)
 
+    def not_done(self) -> list[int]:
+        """What is owed, and what is in flight and would be if its member were gone."""
+        stays = {number for number, deal in self._deals.items() if deal.stays}
+        return [*(one for one, value in self._inflight.items() if value // _PLACES not in stays), *self.owed]
+
     def unfinished(self) -> Iterator[tuple[int, Owed]]:
         """What a broker that starts again owes, by position: all but what stays with a member's session."""
         for position, value in self._inflight.items():

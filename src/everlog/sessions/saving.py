@@ -4,7 +4,7 @@
 then, and trust nothing that the log does not have. Pure: the log's state is an argument.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from everlog.sessions.groupcursor import GroupCursor, Owed
 from everlog.sessions.packing import (
@@ -80,13 +80,8 @@ def restored(found: StoredSession, queue_bytes: int) -> Session:
     session.doubt = {shard: below for shard, below in enumerate(unpack_offsets(cursor.doubt)) if below}
     session.unsure = unpack_unsure(cursor.unsure)
     if cursor.inflight or cursor.next_id != 1:
-        # What is in no log can't be sent again; that it was received can still be confirmed.
-        pending = [
-            (packet_id, state, position)
-            for packet_id, state, position in unpack_inflight(cursor.inflight)
-            if position >> 56 != NOT_KEPT or state == RELEASED
-        ]
-        session.window.restore(pending, cursor.next_id)
+        pending = unpack_inflight(cursor.inflight)
+        session.window.restore(_without(pending, lambda position: position >> 56 == NOT_KEPT), cursor.next_id)
     if cursor.received:
         session.received[:] = unpack_ids(cursor.received)
     return session
@@ -107,7 +102,7 @@ def settle(found: StoredSession, routed: Sequence[int], alive_us: int, ends: Seq
     reached = _reached(positions, routed, ends)
     inflight = cursor.inflight
     if not fits:
-        inflight = pack_inflight([entry for entry in unpack_inflight(inflight) if _exists(entry[2], entry[1], ends)])
+        inflight = pack_inflight(_without(unpack_inflight(inflight), lambda position: not _exists(position, ends)))
     doubt = tuple(ends) if was_connected else unpack_offsets(cursor.doubt)
     return StoredSession(
         SessionRow(row.client_id, row.user, row.version, row.expiry_s, row.away_us or max(alive_us, 1), row.will),
@@ -142,7 +137,7 @@ def settle_group(
 ) -> tuple[GroupRow, list[tuple[int, Owed]]]:
     """What a broker that starts makes of a stored group, and what the group owes; the arguments are as for `settle`."""
     positions = _reached(unpack_offsets(found.positions), routed, ends)
-    owed = [entry for entry in unpack_owed(found.owed) if _exists(entry[0], 1, ends)]
+    owed = [entry for entry in unpack_owed(found.owed) if _exists(entry[0], ends)]
     doubt = pack_offsets(tuple(ends)) if found.options & GROUP_SERVED else found.doubt
     options = found.options & ~GROUP_SERVED
     return GroupRow(found.name, found.filter, options, pack_offsets(positions), pack_owed(owed), doubt), owed
@@ -167,9 +162,21 @@ def _fit(positions: Sequence[int], ends: Sequence[int]) -> bool:
     return True
 
 
-def _exists(position: int, state: int, ends: Sequence[int]) -> bool:
+def _exists(position: int, ends: Sequence[int]) -> bool:
     shard, offset = position >> 56, position & _OFFSET
-    return state == RELEASED or (shard < len(ends) and offset < ends[shard])
+    return shard < len(ends) and offset < ends[shard]
+
+
+def _without(pending: Iterable[tuple[int, int, int]], is_gone: Callable[[int], bool]) -> list[tuple[int, int, int]]:
+    """What is under way, but for messages that no log has: they can't be sent again.
+
+    Of QoS 2 the PUBREL is: the client may have them, and would take the next message with such an id for them.
+    """
+    return [
+        (packet_id, RELEASED if is_gone(position) else state, position)
+        for packet_id, state, position in pending
+        if state != 1 or not is_gone(position)
+    ]
 
 
 def _known(cursor: Cursor, ends: Sequence[int]) -> bytes:

@@ -255,6 +255,18 @@ class Window:
             self.states[(self.head + delta) & self.mask] = _DONE
             self.inflight -= 1
 
+    def release(self, packet_id: int) -> None:
+        """A QoS 2 message can't be sent again: as if it had been received, so it is its PUBREL that is repeated."""
+        if self.state(packet_id) != _SENT_2:
+            return
+        if packet_id in self.parked:
+            self.parked[packet_id] = (_RELEASED, self.parked[packet_id][1])
+            return
+        delta = packet_id - self.head_id
+        if delta < 0:
+            delta += IDS
+        self.states[(self.head + delta) & self.mask] = _RELEASED
+
     def _grow(self, span: int) -> int:
         size = self.mask + 1
         if span <= size:

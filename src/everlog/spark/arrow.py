@@ -52,6 +52,7 @@ def read_slice(
     on_lost: OnLost = "fail",
     report: ReadReport | None = None,
     batch_rows: int = BATCH_ROWS,
+    batch_bytes: int = BATCH_BYTES,
 ) -> Iterator[pa.RecordBatch]:
     """The records of a slice whose topic matches any of the filters, by rising offset."""
     chosen = DEFAULT_COLUMNS if columns is None else check_columns(columns)
@@ -73,7 +74,7 @@ def read_slice(
         if start < found.stop:
             pending.append((found.records, found.rows, start, found.stop))
             rows += found.stop - start
-        if held >= BATCH_BYTES and pending:
+        if held >= batch_bytes and pending:
             yield from _batches(maker, pending, report)
             pending, rows, held = [], 0, 0
     if pending:

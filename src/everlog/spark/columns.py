@@ -63,6 +63,7 @@ class ColumnMaker:
         self.schema = pa.schema([SCHEMA.field(name) for name in columns])
         self._makers = [_MAKERS[name] for name in columns]
         self._names: dict[int, Names] = {}
+        self._same: dict[pa.Scalar, pa.Array] = {}
 
     def make(self, pieces: list[Piece]) -> pa.RecordBatch:
         """One batch of all the pieces' rows; OverflowError when they are too many bytes for one."""
@@ -78,12 +79,19 @@ class ColumnMaker:
                 del self._names[next(iter(self._names))]
         return known
 
+    def same(self, value: pa.Scalar, count: int) -> pa.Array:
+        """A value so many times; batches share one column of it."""
+        held = self._same.get(value)
+        if held is None or len(held) < count:
+            held = self._same[value] = pa.repeat(value, count)
+        return held[:count]
+
 
 class Rows:
     """The rows of one batch to be, with what several columns are made of."""
 
     def __init__(self, maker: ColumnMaker, pieces: list[Piece]) -> None:
-        self.shard = maker.shard
+        self.shard = pa.scalar(maker.shard, pa.int32())
         self.pieces = pieces
         self.count = count_rows(pieces)
         self._maker = maker
@@ -106,6 +114,14 @@ class Rows:
             if run:
                 self._topics.append(self._ids(run))
         return self._topics
+
+    def same(self, value: pa.Scalar) -> pa.Array:
+        """A value in all rows."""
+        return self._maker.same(value, self.count)
+
+    def nulls(self, kind: pa.DataType) -> pa.Array:
+        """No value in any row."""
+        return self._maker.same(pa.scalar(None, kind), self.count)
 
     def _ids(self, run: list[Piece]) -> tuple[Names, bytes]:
         return self._maker.names(run[0][0].table), topic_column(run, [0] * len(run))
@@ -144,7 +160,7 @@ def _joined(parts: list[pa.Array], kind: pa.DataType) -> pa.Array:
 
 
 def _shard(rows: Rows) -> pa.Array:
-    return pa.repeat(pa.scalar(rows.shard, pa.int32()), rows.count)
+    return rows.same(rows.shard)
 
 
 def _offset(rows: Rows) -> pa.Array:
@@ -183,20 +199,20 @@ def _retain(rows: Rows) -> pa.Array:
 
 def _expiry(rows: Rows) -> pa.Array:
     if not rows.with_properties:
-        return pa.nulls(rows.count, pa.int64())
+        return rows.nulls(pa.int64())
     return _fixed(pa.int64(), rows.count, *expiry_column(*rows.properties))
 
 
 def _text_property(rows: Rows, identifier: int, kind: pa.DataType) -> pa.Array:
     if not rows.with_properties:
-        return pa.nulls(rows.count, kind)
+        return rows.nulls(kind)
     return _texts(kind, rows.count, *text_property_column(*rows.properties, identifier))
 
 
 def _user_properties(rows: Rows) -> pa.Array:
     kind = SCHEMA.field("user_properties").type
     if not rows.with_properties:
-        return pa.nulls(rows.count, kind)
+        return rows.nulls(kind)
     valid, lists, key_ends, keys, value_ends, values = user_property_columns(*rows.properties)
     count = len(key_ends) // 4 - 1
     texts = [
@@ -208,12 +224,12 @@ def _user_properties(rows: Rows) -> pa.Array:
 
 
 def _client_id(rows: Rows) -> pa.Array:
-    return pa.nulls(rows.count, pa.string())  # the log does not keep who published
+    return rows.nulls(pa.string())  # the log does not keep who published
 
 
 def _properties(rows: Rows) -> pa.Array:
     if not rows.with_properties:
-        return pa.nulls(rows.count, pa.binary())
+        return rows.nulls(pa.binary())
     ends, data = rows.properties
     return _texts(pa.binary(), rows.count, filled_values(ends), ends, data)
 

@@ -23,6 +23,7 @@ from everlog.spark.payload import decoder, needs_topics, spark_type
 from everlog.spark.pinned import Pinned, pin
 from everlog.spark.schema import check_columns, schema_of, spark_ddl
 from everlog.spark.snapshot import TASKS_A_CORE, Slice, pack, target_bytes
+from everlog.spark.worker import settle
 
 if TYPE_CHECKING:
     from everlog.spark.cold import TableSlice
@@ -118,6 +119,7 @@ class EverlogReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """About as many as were asked for, of about equal size."""
+        settle()
         tasks = self.options.tasks or TASKS_A_CORE * (os.cpu_count() or 1)
         slices = self.pinned.slices(tasks, self.options.filters)
         return [LogPartition(group) for group in pack(slices, target_bytes(slices, tasks))]
@@ -126,6 +128,7 @@ class EverlogReader(DataSourceReader):
         """The rows of a partition; an empty plan arrives as a partition without slices."""
         if not isinstance(partition, LogPartition):
             return
+        settle()
         report = ReadReport()
         columns = self.columns
         if "payload" in columns and needs_topics(self.options.payload) and "topic" not in columns:

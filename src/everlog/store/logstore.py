@@ -257,21 +257,11 @@ class LogStore:
             for number, log in enumerate(self.shards)
         ]
 
-    def run_retention(
-        self, now_us: int, protect: Positions | None = None, keep_from: Positions | None = None
-    ) -> list[Lost]:
-        """Remove what is too old or too much, below `keep_from`; what readers at the positions `protect` lose by it."""
-        lost = []
+    def run_retention(self, now_us: int, keep_from: Positions | None = None) -> None:
+        """Remove what is too old or too much, below `keep_from`."""
         for number, (log, sealed) in enumerate(zip(self.shards, self._sealed, strict=True)):
-            plan = log.run_retention(
-                now_us,
-                None if protect is None else protect[number],
-                keep_from=None if keep_from is None else keep_from[number],
-            )
+            log.run_retention(now_us, keep_from=None if keep_from is None else keep_from[number])
             sealed.trim()
-            if plan.lost > 0:
-                lost.append(Lost(number, plan.lost_from, plan.lost_to))
-        return lost
 
     def close(self) -> None:
         """Commit what was appended and let go of everything; every shard is closed though one fails."""

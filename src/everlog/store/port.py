@@ -134,10 +134,8 @@ class MessageStore(Protocol):
     def statistics(self) -> list[ShardStatistics]:
         """Every shard in numbers."""
 
-    def run_retention(
-        self, now_us: int, protect: Positions | None = None, keep_from: Positions | None = None
-    ) -> list[Lost]:
-        """Remove what is too old or too much, below `keep_from`; what readers at the positions `protect` lose by it."""
+    def run_retention(self, now_us: int, keep_from: Positions | None = None) -> None:
+        """Remove what is too old or too much, below `keep_from`; who is behind holds nothing back."""
 
     def close(self) -> None:
         """Commit what was appended and let go of everything; once is enough."""

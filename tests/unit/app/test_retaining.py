@@ -17,7 +17,7 @@ from everlog.base import StorageError
 from everlog.broker import Event
 from everlog.broker.survey import SLICE
 from everlog.commitlog import LogSettings
-from everlog.mqtt import Puback, Publish
+from everlog.mqtt import Puback, Publish, Pubrec
 from everlog.sessions import Session, Subscribed, stored
 from everlog.store import ColdStore, LakeRecord, LogStore, TopicClasses, write_lake_record
 
@@ -201,6 +201,66 @@ async def test_a_group_that_nobody_serves_is_told(tmp_path: Path, events: Events
         assert (one.name, one.is_group) == ("$share/g/t/#", True)
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_what_members_have_and_did_not_acknowledge_a_group_has_not_read(
+    tmp_path: Path, ordered: bool, events: Events
+) -> None:
+    async with kept(tmp_path / "data", **BySize) as world:
+        groups = world.running.broker.groups
+        if ordered:
+            groups.options = replace(groups.options, ordered=("g",))
+        client = await world.client("member")
+        await client.subscribe("$share/g/t/#")
+        await world.publish(100)
+        messages = await client.publishes(100)
+        (plan,) = world.store.plan_retention(0)
+        assert plan.start > 10
+        late = messages[5]
+        client.send(*(Puback(one.packet_id) for one in messages if one is not late))
+        await client.nothing_more()
+        await world.retaining.once()
+        assert world.starts() == [plan.start]
+        told = {"group": "$share/g/t/#", "shard": 0, "from": 5, "to": plan.start, "count": 1}
+        assert events("retention_lost") == [told], "nobody could give it to another member any more"
+        await world.leave(client, "member")
+        await (await world.client("member")).nothing_more()
+        assert groups.lost == 1
+
+
+async def test_a_member_who_has_what_goes_next_makes_its_group_one_of_those_who_lose(tmp_path: Path) -> None:
+    async with kept(tmp_path / "data", **ByAge) as world:
+        client = await world.client("member")
+        await client.subscribe("$share/g/t/#", qos=2)
+        publisher = await world.running.client("publisher", clean=True, expiry=0)
+        await publisher.publish("t/1", b"at QoS 1")
+        await publisher.leave()
+        (message,) = await client.publishes(1)
+        await world.retaining.once()
+        (one,) = world.state.next_named
+        assert (one.name, one.unread, one.begins) == ("$share/g/t/#", 1, "0:0")
+        client.send(Puback(message.packet_id))
+        await client.nothing_more()
+        world.now_s += 60
+        await world.retaining.once()
+        assert world.state.next_named == ()
+
+
+async def test_a_qos_2_message_that_a_member_has_goes_to_nobody_else_so_its_group_does_not_lose_it(
+    tmp_path: Path, events: Events
+) -> None:
+    async with kept(tmp_path / "data", **BySize) as world:
+        client = await world.client("member")
+        await client.subscribe("$share/g/t/#", qos=2)
+        publisher = await world.running.client("publisher", clean=True, expiry=0)
+        for number in range(60):
+            publisher.send(Publish("t/1", b"%100d" % number, qos=2, packet_id=number + 1))
+            await publisher.expect(Pubrec)
+        await client.publishes(60)
+        await world.retaining.once()
+        assert world.starts()[0] > 0
+        assert events("retention_lost") == []
+
+
 async def test_a_subscription_that_began_later_loses_nothing_from_before(tmp_path: Path, events: Events) -> None:
     async with kept(tmp_path / "data", **BySize) as world:
         client = await world.client("two")
@@ -226,7 +286,7 @@ async def test_who_would_lose_next_is_named_with_those_who_lose_most_first(tmp_p
         await world.retaining.once()
         assert sum(world.starts()) == 0
         plans = world.store.plan_retention(world.running.broker.now_us())
-        unread = sum(plan.next_to - plan.next_from for plan in plans)
+        unread = sum(plan.next_to - plan.start for plan in plans)
         first, second = world.state.next_named
         assert (first.name, first.unread, second.name) == ("early", unread, "later")
         assert 0 < second.unread < unread

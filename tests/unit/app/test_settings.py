@@ -15,6 +15,7 @@ from everlog.app import (
     load,
     log_arguments,
 )
+from everlog.app.checks import covers
 from everlog.app.keys import LIMIT_RANGES
 from everlog.base import UsageError
 from everlog.broker import GroupOptions, Limits
@@ -148,7 +149,20 @@ def test_paths_in_a_file_start_at_the_file(write, tmp_path):
         ("[limits]\nsession_expiry_s = '1500ms'\n", "limits.session_expiry_s: '1500ms' is not a whole number", ""),
         ("[limits]\ndurable_wildcard = 1\n", "limits.durable_wildcard: 1 is not true or false", ""),
         ("[keep]\nfilters = 'a/#/b'\n", "keep.filters: 'a/#/b' is no topic filter", ""),
-        ("[retention.classes]\n'a/#/b' = '7d'\n", "retention.classes: 'a/#/b' is no topic filter", ""),
+        ("[retention.classes]\n'a/#/b' = '7d'\n", "retention.classes: 'a/#/b' is no topic filter", "sensors/#"),
+        ("[retention.classes]\n'$share/g/a' = '7d'\n", "'$share/g/a' is no topic filter: shared", "sensors/#"),
+        ("[retention.classes]\n'a' = '-7d'\n", "retention.classes: 'a': '-7d' is no duration", '"7d"'),
+        ("[retention.classes]\n'a' = '7 moons'\n", "'a': 'moons' is no unit of time", "use one of us, ms"),
+        (
+            "[retention.classes]\n'a/+' = '7d'\n'b' = '1d'\n'a/b' = '9d'\n",
+            "'a/b' never counts, 'a/+'",
+            "narrower first",
+        ),
+        ("[retention]\nawait_table = 'soon'\n", "retention.await_table: 'soon' is not true or false", ""),
+        ("[retention]\nclass = 1\n", "retention.class: no such setting", "did you mean classes?"),
+        ("[log]\nretention_age = '0s'\n", "log.retention_age: '0s' is out of range", ""),
+        ("[log]\nretention_bytes = 0\n", "log.retention_bytes: 0 is out of range", ""),
+        ("[log]\nretention_bytes = '20 gigs'\n", "log.retention_bytes: 'gigs' is no unit of size", "GiB"),
         ("[retention.classes]\n'a/#' = 'soon'\n", "retention.classes: 'a/#': 'soon' is no duration", '"7d"'),
         ("[retention.classes]\n'a/#' = '0s'\n", "retention.classes: 'a/#': '0s' is no age", '"7d"'),
         ("[retention.classes]\n'a/#' = 7\n", "is not a table of texts", ""),
@@ -304,6 +318,39 @@ def test_settings_are_frozen():
     with pytest.raises(AttributeError):
         Settings().listener = None
     assert msgspec.structs.replace(Settings()) == Settings()
+
+
+def test_too_many_retention_classes_are_refused(write):
+    lines = "".join(f"'t/{number}' = '1d'\n" for number in range(256))
+    (problem,) = problems_of(write(f"[retention.classes]\n{lines}"))
+    assert "256 classes are too many" in problem
+    assert "255" in problem
+
+
+@pytest.mark.parametrize(
+    ("wide", "narrow", "is_so"),
+    [
+        ("#", "a", True),
+        ("#", "a/#", True),
+        ("#", "+/+", True),
+        ("a/#", "a", True),
+        ("a/#", "a/+/c", True),
+        ("a/+", "a/b", True),
+        ("a/+", "a/+", True),
+        ("+/b", "a/b", True),
+        ("a/b", "a/+", False),
+        ("a/+", "a/#", False),
+        ("a/+", "a", False),
+        ("a/+", "a/b/c", False),
+        ("a/b", "a", False),
+        ("+/b", "a/#", False),
+        ("#", "$SYS/a", False),
+        ("+/a", "$SYS/a", False),
+        ("$SYS/#", "$SYS/a", True),
+    ],
+)
+def test_a_filter_covers_another(wide, narrow, is_so):
+    assert covers(wide, narrow) is is_so
 
 
 def test_retention_classes_keep_the_order_they_are_written_in(write):

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from tests.unit.broker.restarts import Client, Disk, Running, eventually
 
+from everlog.base import Records, StorageError
 from everlog.broker import durablegroup
 from everlog.broker.durablegroup import GroupState
 from everlog.broker.sharedgroups import GroupOptions
@@ -184,6 +185,34 @@ def test_messages_that_the_log_has_no_more_are_counted_and_hold_up_nothing() -> 
             await one.nothing_more()
             (state,) = running.broker.groups.states()
             assert (state.lag, running.broker.groups.lost) == (0, 2)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("what", ["owed", "behind"])
+def test_a_group_whose_messages_can_not_be_read_tries_again(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        disk = Disk()
+        async with Running(disk) as running:
+            one = await member(running, "one", subscribe=True)
+            if what == "behind":
+                await one.drop()
+                await eventually(lambda: "one" in running.broker.clients.asleep)
+            await published(running, 1, 2)
+            if what == "owed":
+                await one.publishes(2)
+                await one.drop()
+                await eventually(lambda: "one" in running.broker.clients.asleep)
+            with monkeypatch.context() as patch:
+                patch.setattr(disk.log.shards[0], "read", failing)
+                one = await member(running, "one")
+                running.broker.groups.sweep(running.broker.time())
+                await one.nothing_more()
+            running.broker.groups.sweep(running.broker.time())
+            assert numbers(await one.publishes(2)) == [1, 2]
+
+    def failing(offset: int, max_bytes: int) -> list[Records]:
+        raise StorageError("the disk does not answer")
 
     asyncio.run(run())
 

@@ -8,6 +8,7 @@ from tests.unit.broker.restarts import Disk, Running, eventually
 
 from everlog.mqtt import (
     Connack,
+    Disconnect,
     Properties,
     Puback,
     Pubcomp,
@@ -374,6 +375,47 @@ async def test_an_id_is_stored_before_its_message_is_committed() -> None:
         running.disk.tables.failing = False
         await client.expect(Pubrec)
         assert running.disk.log.shards[0].committed == 1
+
+
+async def test_a_stop_too_stores_an_id_before_its_message_is_committed() -> None:
+    async with Running(Disk()) as running:
+        await (await running.client("s")).subscribe("a", qos=2)
+        client = await running.client("c")
+        disk = running.disk
+        disk.tables.failing = True
+        client.send(Publish("a", b"once", qos=2, packet_id=7))
+        await eventually(lambda: running.broker.persistence.failures)
+        stopping = asyncio.create_task(running.__aexit__(None, None, None))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        killed = disk.after_crash()
+        disk.tables.failing = False
+        await stopping
+        for left in (killed, disk):
+            async with Running(left) as again:
+                client = await again.client("c")
+                client.send(Publish("a", b"once", qos=2, packet_id=7, dup=True))
+                await client.expect(Pubrec)
+                assert left.log.shards[0].committed == 1
+
+
+async def test_a_stop_takes_in_nothing_more_of_clients_that_go_on_sending() -> None:
+    async with Running(Disk()) as running:
+        await (await running.client("s")).subscribe("a")
+        client = await running.client("c")
+        running.disk.log.shards[0].manual = True
+        client.send(Publish("a", b"before", qos=1, packet_id=1))
+        await eventually(lambda: running.disk.log.shards[0].end == 1)
+        stopping = asyncio.create_task(running.__aexit__(None, None, None))
+        await eventually(lambda: running.broker.closing)
+        client.send(Publish("a", b"after", qos=1, packet_id=2))
+        for _ in range(50):
+            await asyncio.sleep(0.001)
+        assert running.disk.log.shards[0].end == 1
+        running.disk.log.commit_now()
+        assert (await client.expect(Puback)).packet_id == 1
+        await client.expect(Disconnect)
+        await stopping
 
 
 async def test_ids_of_several_shards_count_each_by_its_own_log() -> None:

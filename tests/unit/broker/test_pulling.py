@@ -114,10 +114,25 @@ def test_a_read_that_fails_in_line_is_tried_again_and_stops_nobody(stage):
     stage.failing = True
     stage.turn()
     assert len(client.payloads) < 30
+    stage.router.pulling.retry()
+    stage.turn()
+    assert len(client.payloads) < 30
     stage.failing = False
-    stage.router.pulling.pump(client.session)
+    stage.router.pulling.retry()  # nothing is under way, so no ack would come by
     stage.turn()
     assert len(client.payloads) == 30
+
+
+def test_who_could_not_be_read_for_and_left_is_not_tried_again(stage):
+    for number in range(30):
+        stage.publish(f"{number}" + "x" * LARGE)
+    (client,) = behind(stage, 1)
+    stage.router.pulling.pump(client.session)
+    stage.failing = True
+    stage.turn()
+    stage.router.pulling.forget(client.session)
+    stage.router.pulling.retry()
+    assert stage.soon == []
 
 
 def test_an_idle_turn_asks_for_no_other(stage):

@@ -13,7 +13,7 @@ from everlog.base import TopicTable
 from everlog.cli import main
 from everlog.commitlog import LogSettings
 from everlog.sessions import SqliteTables
-from everlog.store import LogStore
+from everlog.store import LogStore, TopicClasses
 
 SECOND = 1_000_000
 
@@ -47,6 +47,41 @@ def test_segments_are_listed_with_their_offsets(data: Path, capsys: pytest.Captu
     listed = output(capsys, "log", "segments", data)
     assert "open" in listed
     assert " 100 " in listed
+
+
+def test_a_segment_in_which_short_lived_topics_were_emptied_is_marked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data"
+    make_store(data, 100)
+    classes = TopicClasses([("a/0", None), ("#", 10 * SECOND)])
+    store = LogStore.open(str(data), LogSettings(segment_bytes=2000, thin_percent=0), classes=classes)
+    eventually(lambda: store.shards[0].statistics().waiting_to_seal == 0, "segments are sealed")
+    thinned = store.thin(1000 * SECOND)
+    store.close()
+    rows = [line.split("│")[1:-1] for line in output(capsys, "log", "segments", data).splitlines() if "│" in line]
+    cells = [[cell.strip() for cell in row] for row in rows]
+    marked = {int(row[1]): row for row in cells if row[8] == "thinned"}
+    assert sorted(marked) == [one.base_offset for _, one in thinned] != []
+    assert {row[7] for row in marked.values()} == {"1"}, "topics that are left"
+    first = thinned[0][1]
+    assert marked[first.base_offset][2:4] == [str(first.end_offset), str(first.end_offset - first.base_offset)]
+    left = output(capsys, "log", "dump", data, "--to", f"0:{first.end_offset}").splitlines()
+    assert len(left) == first.end_offset - first.base_offset - first.records
+    assert all(" a/0 " in line for line in left)
+    topics = output(capsys, "log", "topics", data)
+    assert "gone" not in topics
+
+
+def test_segments_that_retention_removed_are_not_listed(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = LogStore.open(str(data), LogSettings(segment_bytes=2000, retention_us=50 * SECOND))
+    store.run_retention(100 * SECOND)
+    start = store.shards[0].start
+    store.close()
+    assert start > 0
+    first = next(line for line in output(capsys, "log", "segments", data).splitlines() if line.startswith("│ 0"))
+    assert first.split("│")[2].strip() == str(start)
+    assert len(output(capsys, "log", "dump", data).splitlines()) == 100 - start
 
 
 def test_topics_are_counted(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,6 +170,19 @@ def test_a_session_is_shown_with_what_waits_for_each_filter(
     shown = output(capsys, "sessions", "show", left_behind, "pump")
     waiting = {line.split("│")[1].strip(): line.split("│")[3].strip() for line in shown.splitlines() if "│" in line}
     assert (waiting["a/#"], waiting["b"]) == ("4", "0")
+
+
+def test_a_session_that_lost_messages_to_retention_is_listed_with_how_many(
+    left_behind: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = LogStore.open(str(left_behind), LogSettings(retention_us=1))
+    store.run_retention(1 << 60)  # of 7 messages, `pump` was sent 3
+    store.close()
+    (line,) = [line for line in output(capsys, "sessions", "list", left_behind).splitlines() if "pump" in line]
+    assert [cell.strip() for cell in line.split("│")[1:-1]][6:8] == ["0", "4"]
+    assert "4 messages before its position were removed by retention" in output(
+        capsys, "sessions", "show", left_behind, "pump"
+    )
 
 
 def test_an_unknown_session_is_refused_with_advice(left_behind: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Retention: what goes is the oldest, by age and by size, and who loses by it is told."""
+"""Retention: what goes is the oldest, by age and by size."""
 
 from dataclasses import dataclass
 
@@ -21,13 +21,13 @@ SEGMENTS = [Facts(10 * k, 10 * k + 10, 100 * k, 50) for k in range(5)]
 
 def test_nothing_goes_without_a_limit() -> None:
     assert plan_retention(SEGMENTS, 10_000, None, None).remove == ()
-    assert plan_retention([], 0, 0, 0) == RetentionPlan((), 0, 0, 0, 0, 0, 0)
+    assert plan_retention([], 0, 0, 0) == RetentionPlan((), 0, 0, 0)
 
 
 def test_segments_go_when_their_last_record_is_too_old() -> None:
     plan = plan_retention(SEGMENTS, 350, None, 100)
     assert plan.remove == (0, 10, 20)
-    assert (plan.start, plan.freed_bytes) == (30, 150)
+    assert (plan.start, plan.next_to, plan.freed_bytes) == (30, 40, 150)
     assert plan_retention(SEGMENTS, 300, None, 100).remove == (0, 10)
 
 
@@ -39,15 +39,6 @@ def test_segments_go_until_the_rest_fits() -> None:
 
 def test_the_last_segment_stays_however_old() -> None:
     assert plan_retention(SEGMENTS, 1 << 60, 0, 0).remove == (0, 10, 20, 30)
-
-
-def test_a_reader_who_is_behind_is_told_what_it_loses() -> None:
-    plan = plan_retention(SEGMENTS, 350, None, 100, protect=12)
-    assert (plan.lost_from, plan.lost_to, plan.lost) == (12, 30, 18)
-    assert plan_retention(SEGMENTS, 350, None, 100, protect=30).lost == 0
-    assert plan_retention(SEGMENTS, 350, None, 100, protect=0).lost == 30
-    assert plan_retention(SEGMENTS, 350, None, 100).lost == 0
-    assert (plan.next_from, plan.next_to) == (30, 40)
 
 
 def test_what_reaches_behind_an_offset_is_held_whatever_the_limits_say() -> None:
@@ -72,7 +63,7 @@ def test_the_plan_says_when_the_next_segment_is_too_old() -> None:
     assert plan_retention(SEGMENTS, 150, None, 100).next_us == 100 + 100
     assert plan_retention(SEGMENTS, 150, 100, None).next_us is None
     only = plan_retention(SEGMENTS[:1], 0, None, 100)
-    assert (only.next_from, only.next_to, only.next_us) == (0, 10, 100), "the last one goes when it is rolled"
+    assert (only.start, only.next_to, only.next_us) == (0, 10, 100), "the last one goes when it is rolled"
     assert plan_retention([], 0, None, 100).next_us is None
 
 
@@ -81,17 +72,16 @@ def test_the_plan_says_when_the_next_segment_is_too_old() -> None:
     st.none() | st.integers(0, 400),
     st.none() | st.integers(0, 400),
     st.integers(0, 500),
-    st.none() | st.integers(0, 100),
 )
 def test_what_stays_is_a_suffix_within_the_limits(
-    shapes: list[tuple[int, int, int]], most: int | None, age: int | None, now: int, protect: int | None
+    shapes: list[tuple[int, int, int]], most: int | None, age: int | None, now: int
 ) -> None:
     segments, offset, time = [], 3, 0
     for count, later, size in shapes:
         time += later
         segments.append(Facts(offset, offset + count, time, size))
         offset += count
-    plan = plan_retention(segments, now, most, age, protect)
+    plan = plan_retention(segments, now, most, age)
     kept = segments[len(plan.remove) :]
     assert plan.remove == tuple(segment.base_offset for segment in segments[: len(plan.remove)])
     assert bool(kept) == bool(segments)
@@ -99,4 +89,5 @@ def test_what_stays_is_a_suffix_within_the_limits(
         assert sum(segment.bytes for segment in kept) <= most
     if age is not None:
         assert all(segment.last_time >= now - age for segment in kept[:-1])
-    assert 0 <= plan.lost <= max(0, plan.start - (segments[0].base_offset if segments else 0))
+    assert plan.start == (kept[0].base_offset if kept else 0)
+    assert plan.start <= plan.next_to <= offset

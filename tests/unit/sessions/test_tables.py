@@ -206,9 +206,10 @@ def test_a_session_comes_back_from_what_is_stored() -> None:
 
 def test_a_message_in_no_log_is_not_sent_again_but_its_release_is_repeated() -> None:
     session = a_session()
-    session.window.restore([(1, 1, NOT_KEPT << 56), (2, RELEASED, NOT_KEPT << 56), (4, 2, 9)], 5)
+    unkept = NOT_KEPT << 56
+    session.window.restore([(1, 1, unkept), (2, RELEASED, unkept), (3, 2, unkept), (4, 2, 9)], 5)
     again = restored(stored(session, [10, 20]), 99)
-    assert [packet_id for packet_id, _, _ in again.pending()] == [2, 4]
+    assert [(packet_id, state) for packet_id, state, _ in again.pending()] == [(2, RELEASED), (3, RELEASED), (4, 2)]
 
 
 def test_an_id_whose_message_is_committed_needs_no_proof_any_more() -> None:
@@ -229,10 +230,11 @@ def test_who_was_connected_left_when_the_broker_last_wrote() -> None:
 
 
 def test_positions_never_lie_behind_the_end_of_the_log() -> None:
-    inflight = packing.pack_inflight([(1, 1, 5), (2, 1, 15), (3, RELEASED, 16)])
+    inflight = packing.pack_inflight([(1, 1, 5), (2, 1, 15), (3, RELEASED, 16), (4, 2, 6), (5, 2, 17)])
     found = settle(live(18, inflight=inflight), (18,), 1, [10])
     assert packing.unpack_offsets(found.cursor.positions) == (10,)
-    assert [entry[0] for entry in packing.unpack_inflight(found.cursor.inflight)] == [1, 3]
+    left = [(packet_id, state) for packet_id, state, _ in packing.unpack_inflight(found.cursor.inflight)]
+    assert left == [(1, 1), (3, RELEASED), (4, 2), (5, RELEASED)], "a client that has 5 is told to forget its id"
 
 
 def test_a_shard_that_nothing_is_known_of_is_read_from_its_beginning() -> None:

@@ -5,7 +5,7 @@ from tests.twins import batch_of
 
 from everlog.base import AckRun, UsageError
 from everlog.mqtt import Publish, PublishWriter
-from everlog.sessions import Window
+from everlog.sessions import RELEASED, Window
 
 
 @pytest.mark.parametrize("limit", [0, -1, 65_536])
@@ -75,6 +75,20 @@ def test_a_lower_limit_counts_when_there_is_room_again():
     assert window.room() == 0
     acked(window, 4, *ids[:6])
     assert window.room() == 1
+
+
+def test_only_a_qos_2_message_that_was_sent_can_be_released():
+    for parked in (False, True):
+        window = Window(100)
+        ids = [*sent(window, 1, 1), *sent(window, 2, 2)]
+        if parked:
+            window.restore(window.pending(), window.next_id)
+        window.release(ids[0])
+        window.release(ids[1])
+        window.release(ids[1])
+        window.release(99)
+        assert [state for _, state, _ in window.pending()] == [1, RELEASED, 2]
+        assert window.inflight == 3
 
 
 def test_forgetting_what_is_not_there_changes_nothing():

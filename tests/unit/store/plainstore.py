@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from tests.unit.store.feeding import Message, to_columns
 
 from everlog.base import MessageColumns, RecordBuilder, TopicTable, UsageError
-from everlog.store import Found, Lost, Positions, ReadResult, ShardStatistics
+from everlog.store import Found, Positions, ReadResult, ShardStatistics
 from everlog.topics import Filter, matches
 
 Kept = tuple[int, Message]  # time, message
@@ -111,10 +111,8 @@ class PlainStore:
             for shard, log in enumerate(self.logs)
         ]
 
-    def run_retention(
-        self, now_us: int, protect: Positions | None = None, keep_from: Positions | None = None
-    ) -> list[Lost]:
-        return []
+    def run_retention(self, now_us: int, keep_from: Positions | None = None) -> None:
+        pass
 
     def close(self) -> None:
         pass

@@ -206,11 +206,9 @@ def test_a_reader_is_told_what_retention_took_from_it() -> None:
     fill(store, numbered(400))
     reader = store.reader(filters("t/3/x"))
     reader.read((0,), 3, PLENTY)
-    lost = store.run_retention(1 << 50, (10,))
+    store.run_retention(1 << 50)
     start = store.shards[0].start
     assert start > 100
-    assert lost == [Lost(0, 10, start)]
-    assert store.run_retention(1 << 50, (start,)) == []
     result = reader.read((10,), PLENTY, PLENTY)
     assert result.lost == (Lost(0, 10, start),)
     assert [row[1] for row in rows_of(result)] == [offset for offset in range(start, 400) if offset % 5 == 3]

@@ -175,7 +175,7 @@ def test_a_follower_that_opens_it_later_sees_what_is_left() -> None:
 
 def test_segments_go_when_every_class_in_them_is_too_old() -> None:
     store = filled(SimulatedDisk(Random(1)), retention_us=500)
-    assert store.run_retention(2_000 + 500) == []
+    store.run_retention(2_000 + 500)
     assert store.shards[0].start == 0, "audit messages keep them"
     (plan,) = store.plan_retention(2_000)
     assert plan.next_us == store.shards[0].segments()[0].last_time + 50_000
@@ -213,7 +213,7 @@ def test_what_is_wholly_too_old_behind_one_that_stays_is_emptied_and_goes_with_i
     end = sealed_until(store, 50_000)
     assert end > 60
     assert [row[3] for row in everything(store) if row[1] < end] == [b"first"]
-    assert store.run_retention(50_000) == []
+    store.run_retention(50_000)
     assert store.shards[0].start == 0
     store.run_retention(100_000)
     assert store.shards[0].start >= end

@@ -115,7 +115,8 @@ class Compaction:
         )
         if not plan.groups:
             return False
-        tasks = [WriteTask(group, self.lake.location, options.codec, options.on_damage) for group in plan.groups]
+        groups = sorted(plan.groups, key=lambda group: -group.bytes)  # so that no long task is left alone at the end
+        tasks = [WriteTask(group, self.lake.location, options.codec, options.on_damage) for group in groups]
         self._announce("compacting", len(tasks))
         written = self._runner.run(write_slice, tasks)
         try:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from everlog.base import StorageError, Unavailable, UsageError
-from everlog.spark.lake.heap import keep_memory
+from everlog.spark.worker import settle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,7 +56,7 @@ class OnSpark:
 
 def _task(function: Callable[[Item], Result], item: Item) -> Result:
     """What a worker does."""
-    keep_memory()
+    settle()
     return function(item)
 
 

@@ -19,7 +19,8 @@ from everlog.spark.lake.parquet import READ_COLUMNS, Codec, Writer
 from everlog.spark.snapshot import Slice
 
 FILE_BYTES = 512 << 20  # of rows in memory; at it a file ends, though its slice goes on
-BATCH_ROWS = 65_536
+BATCH_ROWS = 1 << 20  # all of a usual slice at once: put together later, its payloads would be copied once more
+BATCH_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,14 @@ def write_slice(task: WriteTask) -> Written:
     began = time.process_time()
     report = ReadReport()
     writer = Writer(task.location, Clustering.of_store(task.piece.path), task.codec)
-    batches = read_slice(task.piece, READ_COLUMNS, on_damage=task.on_damage, report=report, batch_rows=BATCH_ROWS)
+    batches = read_slice(
+        task.piece,
+        READ_COLUMNS,
+        on_damage=task.on_damage,
+        report=report,
+        batch_rows=BATCH_ROWS,
+        batch_bytes=BATCH_BYTES,
+    )
     files = [writer.write(rows, day) for day, rows in _by_file(_by_day(batches), task.file_bytes)]
     damage = tuple(str(damage) for damage in report.damage)
     return Written(tuple(files), damage, time.process_time() - began)

@@ -1,0 +1,121 @@
+"""Segments whose short-lived topics were emptied: offsets with holes, which are no loss to anyone who reads."""
+
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from tests.spark.lakedata import NOON_US, cold_rows, log_rows, messages, table_rows
+from tests.spark.test_hot_and_cold import compact, drop_log, kinds, pinned, rows
+from tests.spark.test_stream import Gathered
+from tests.spark.test_stream_planning import follow, reader
+
+from everlog.base import MessageColumns, TopicTable
+from everlog.commitlog import LogSettings
+from everlog.mqtt import Publish
+from everlog.spark import LakeStore, Slice, locate
+from everlog.spark.cold import TableSlice
+from everlog.store import LogStore, TopicClasses
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RUN = 50
+SHORT = "site/1/"
+SETTINGS = LogSettings(durability="flush", segment_bytes=20_000, thin_percent=0)
+KEPT = messages(2000)
+# whole segments of nothing that is kept, but for the first ones, which retention would remove as they are
+GONE = [Publish(f"{SHORT}all/s{n % 7}", b"%0200d" % n, 0) for n in range(600)]
+SENT = [*GONE[:5], KEPT[0], *GONE[5:200], *KEPT[1:1000], *GONE[200:400], *KEPT[1000:], *GONE[400:]]
+LEFT = [offset for offset, one in enumerate(SENT) if not one.topic.startswith(SHORT)]
+
+
+def append(store: LogStore, sent: Sequence[Publish], time_us: int) -> None:
+    """Messages without properties, as one commit."""
+    table, columns, source = TopicTable(), MessageColumns(len(sent)), bytearray()
+    for row, message in enumerate(sent):
+        struct.pack_into("<I", columns.topics, 4 * row, table.intern(message.topic.encode()))
+        columns.flags[row] = message.qos << 1
+        for column, more in (
+            (columns.property_starts, b""),
+            (columns.payload_starts, b""),
+            (columns.payload_ends, message.payload),
+        ):
+            source += more
+            struct.pack_into("<I", column, 4 * row, len(source))
+    columns.source = bytes(source)
+    store.append(columns, 0, len(sent), time_us, table)
+    for log in store.shards:
+        log.commit_step()
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A store in which every sealed segment was emptied of the short-lived topics, which are all there were in some."""
+    where = tmp_path / "data"
+    store = LogStore.open(str(where), SETTINGS, classes=TopicClasses([(f"{SHORT}#", 1)]), background=False)
+    for start in range(0, len(SENT), RUN):
+        append(store, SENT[start : start + RUN], NOON_US + 1000 * (start // RUN))
+    for _ in range(150):  # the last segment is never emptied
+        append(store, [Publish("last", bytes(200), 0)], NOON_US + 200_000)
+    (log,) = store.shards
+    while log.seal_step():
+        pass
+    assert next(one.base_offset for one in log.segments() if not one.sealed) >= len(SENT)
+    assert store.thin(NOON_US + 300_000)
+    store.close()
+    return where
+
+
+def offsets(found: pa.Table) -> list[int]:
+    return sorted(offset for offset in found["offset"].to_pylist() if offset < len(SENT))
+
+
+def test_log_and_table_have_what_is_left_and_nothing_else(data: Path) -> None:
+    log = pinned(data)
+    assert offsets(rows(log)) == LEFT
+    before = table_rows(rows(log))
+    assert not [row for row in before if row[3].startswith("$")]
+    made = compact(data, merge=True)
+    made.run()
+    both = pinned(data)
+    assert kinds(both) == {Slice, TableSlice}
+    assert table_rows(rows(both)) == before
+    end = made.lake.ends([0])[0]
+    assert end is not None
+    assert end >= len(SENT), "the end that is in the table goes behind what is empty"
+    assert cold_rows(LakeStore(locate(str(data / "lake"))), 0) == log_rows(data, 0, end)
+    drop_log(data)
+    assert pinned(data, tier="log").snapshot.shards[0].start >= len(SENT)
+    assert table_rows(rows(pinned(data))) == before
+
+
+@pytest.mark.parametrize("limit", [{}, {"maxRecordsPerTrigger": "77"}, {"maxBytesPerTrigger": "10k"}])
+@pytest.mark.parametrize("dropped", [False, True])
+def test_a_stream_goes_over_holes(data: Path, limit: dict[str, str], dropped: bool) -> None:
+    stream = reader(data, **limit)
+    if dropped:
+        compact(data)
+        drop_log(data)
+    found = [offset for batch in follow(stream, stream.initialOffset()) for _, offset in batch]
+    assert sorted(offset for offset in found if offset < len(SENT)) == LEFT
+
+
+def test_a_stream_that_was_stopped_before_the_emptying_goes_on_behind_it(data: Path) -> None:
+    """Its checkpoint names offsets that are empty now."""
+    stream = reader(data)
+    start = stream.initialOffset()
+    for offset in (0, 100, 250, 1250, 2500):
+        at = {**start, "shards": {"0": offset}}
+        found = [one for batch in follow(stream, at) for _, one in batch]
+        assert [one for one in sorted(found) if one < len(SENT)] == [one for one in LEFT if one >= offset]
+
+
+def test_spark_streams_and_counts_what_is_left(spark: "SparkSession", data: Path, tmp_path: Path) -> None:
+    frame = spark.read.format("everlog").load(str(data))
+    assert frame.filter(frame.offset < len(SENT)).count() == len(LEFT)
+    assert frame.filter(frame.topic.startswith(SHORT)).count() == 0
+    got = Gathered(spark, tmp_path, data, maxRecordsPerTrigger="300").run()
+    assert sorted(offset for _, offset, _ in got if offset < len(SENT)) == LEFT
