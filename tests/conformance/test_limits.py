@@ -196,7 +196,7 @@ def test_others_have_their_turn_between_the_packets_of_one(stage):
     stage.until(lambda: connection._waiting is not None)
     other.send(Pingreq())
     other.expect(Pingresp)
-    sent_so_far = stage.broker.metrics.bytes_out
+    sent_so_far = stage.broker.traffic.bytes_out
     received = 0
     while received < 2 * count:
         received += len(client.socket.recv(1 << 20))

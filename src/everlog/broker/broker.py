@@ -31,6 +31,7 @@ from everlog.broker.router import Router
 from everlog.broker.security import Security
 from everlog.broker.sharedgroups import GroupOptions, SharedGroups
 from everlog.broker.subscribing import Subscriber
+from everlog.broker.wire import Traffic
 from everlog.mqtt import (
     NO_PROPERTIES,
     Carried,
@@ -77,7 +78,6 @@ class Broker:
         self.columns = MessageColumns(1024)
         self.carried = Carried(limits.unfinished_bytes, self._unfinished)
         self.buffer = bytearray(BUFFER_BYTES)
-        self.reserved = bytearray()
         cached = max(limits.topics, _CACHED_TOPICS)
         self.audiences = Audiences(self.table, cached)
         self.keep = Keep(self.table, log.shard_of, cached)
@@ -85,6 +85,10 @@ class Broker:
             self.keep.add(text, min_qos)
         self.router = Router(log, self.table, self.audiences, self.keep, self._soon, now_us)
         self.router.max_unwritten_bytes = limits.unwritten_bytes
+        self.traffic = Traffic(self.buffer, self.table, self.router, time.monotonic)
+        self.traffic.receive_maximum = limits.receive_maximum
+        self.traffic.inflight_bytes = limits.inflight_bytes
+        self.traffic.topics, self.traffic.topics_bytes = limits.topics, limits.topics_bytes
         self.history = History(log, self.router.ends, cold)
         self.router.delivering.on_over_quota = self.over_quota
         self.groups = SharedGroups(self.router, groups or GroupOptions(), lambda: self.time(), self._soon)
@@ -95,6 +99,7 @@ class Broker:
             self.retained.changed = self.persistence.mark_retained
         self.subscriber = Subscriber(self)
         self.security = security or Security()
+        self.traffic.checks = self.acl is not None
         self.now_us = now_us
         self.gate = Gate(self)
         self._own = Decoder(MessageColumns(16), self.table, version=5)
@@ -104,7 +109,15 @@ class Broker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self.closing = False
-        self.time = time.monotonic
+
+    @property
+    def time(self) -> Callable[[], float]:
+        """The clock of keep-alives and the like, which connections read too."""
+        return self.traffic.time
+
+    @time.setter
+    def time(self, clock: Callable[[], float]) -> None:
+        self.traffic.time = clock
 
     @property
     def pending(self) -> int:
@@ -314,13 +327,14 @@ class Broker:
 
     def reserve(self, known: int) -> None:
         """Names new since there were `known` that begin with $: section 4.7.2, such topics are the server's own."""
-        for topic in range(min(known, len(self.reserved)), self.table.count):  # the router makes names known too
-            self.reserved.extend(bytes(topic + 1 - len(self.reserved)))
-            self.reserved[topic] = self.table.name(topic).startswith(b"$")
+        reserved = self.traffic.reserved
+        for topic in range(min(known, len(reserved)), self.table.count):  # the router makes names known too
+            reserved.extend(bytes(topic + 1 - len(reserved)))
+            reserved[topic] = self.table.name(topic).startswith(b"$")
 
     def check_publishes(self, connection: Connection, run: PublishRun) -> dict[int, int]:
         """The topics of a run that the client may not publish to, with the reason; those messages are dropped."""
-        acl, reserved = self.acl, self.reserved
+        acl, reserved = self.acl, self.traffic.reserved
         refused: dict[int, int] = {}
         for topic in distinct_topics(run):
             if topic < len(reserved) and reserved[topic]:
@@ -378,7 +392,7 @@ class Broker:
         """The table is full: begin anew. Between two reads nobody holds topic ids, so this is when it may be done."""
         self.metrics.table_resets += 1
         self.table.reset()
-        self.reserved = bytearray()
+        self.traffic.reserved = bytearray()
         for connection in self.clients.connections.values():
             connection.allowed.clear()
 

@@ -14,7 +14,6 @@ from everlog.base import AckRun, EverlogError, PeerError, PublishRun, Unavailabl
 from everlog.broker.control import HANDLERS
 from everlog.broker.detach import attached, detached
 from everlog.broker.events import event as report
-from everlog.broker.incoming import acked, published
 from everlog.broker.outgoing import Outgoing, peer_of
 from everlog.mqtt import (
     Connack,
@@ -42,24 +41,18 @@ _BEFORE_CONNACK = (State.WAITING, State.CONNECTING, State.AUTHENTICATING)
 _EVENTS_PER_TURN = 256  # packets or runs of one client that are handled before others have their turn
 _NAMES_PER_TURN = 100  # new topic names of one client; if it has more, the others have their turn
 _GREEDY_BYTES = 16 << 10  # read at once from such a client
-_ALIVE_BYTES = 1024  # so much at once of a packet that is not whole yet is a sign of life; less is not
 
 
 class Connection(Outgoing):
     """The server's end of one connection."""
 
     __slots__ = (
-        "_buffer",
-        "_waiting",
         "allowed",
         "client_id",
         "closing_reason",
         "exchange",
         "keep_alive_s",
-        "last_seen",
-        "open_qos_2",
         "peer",
-        "publishes",
         "user",
         "will",
     )
@@ -69,16 +62,11 @@ class Connection(Outgoing):
         self.client_id = ""
         self.user: str | None = None
         self.will: Will | None = None
-        self.open_qos_2 = 0  # messages of the client not yet released
         self.allowed: dict[int, bool] = {}
         self.keep_alive_s = 0.0
-        self.last_seen = 0.0
         self.peer = ""
-        self.publishes = False  # it has sent a PUBLISH
         self.closing_reason = ""
         self.exchange: Authenticator | None = None  # an enhanced authentication that is under way
-        self._buffer: bytearray | memoryview = broker.buffer
-        self._waiting: deque[object] | None = None  # events of one read at most: nothing is read meanwhile
 
     # What asyncio calls
 
@@ -91,18 +79,6 @@ class Connection(Outgoing):
         refusal = self.broker.gate.admit(self)
         if refusal is not None:
             self.close(refusal, "refused")
-
-    def get_buffer(self, sizehint: int) -> bytearray | memoryview:
-        """The buffer that all connections share: what is read is used up before the next read."""
-        return self._buffer
-
-    def buffer_updated(self, nbytes: int) -> None:
-        """Bytes have arrived in the shared buffer."""
-        self._receive(self.broker.buffer, nbytes)
-
-    def receive(self, data: bytes) -> None:
-        """Bytes have arrived by another way, such as a WebSocket."""
-        self._receive(data, len(data))
 
     def eof_received(self) -> bool | None:
         """The peer sends no more: that ends the connection."""
@@ -167,31 +143,6 @@ class Connection(Outgoing):
 
     # Events
 
-    def _receive(self, data: bytes | bytearray, size: int) -> None:
-        broker = self.broker
-        broker.metrics.bytes_in += size
-        table = broker.table
-        known = table.count
-        events = self.decoder.feed(data, size)
-        if events or size >= _ALIVE_BYTES:  # [MQTT-3.1.2-22] asks for packets, not for bytes
-            self.last_seen = broker.time()
-        grew = table.count != known
-        if grew:
-            broker.reserve(known)
-        if self._waiting is not None:
-            self._postpone(events, behind=True)
-        else:
-            self._handle(events)
-        router = broker.router
-        if router.behind or router.held_bytes > broker.limits.inflight_bytes:
-            broker.hold_back(self)
-        if self._full:
-            self._go_on()
-        if grew:
-            self._learnt(table.count - known)
-        if table.count > broker.limits.topics or (grew and table.name_bytes > broker.limits.topics_bytes):
-            broker.forget_topics()
-
     def _learnt(self, names: int) -> None:
         """New names cost much more than known ones: who brings many at once is read from a little at a time."""
         if names <= _NAMES_PER_TURN:
@@ -202,36 +153,13 @@ class Connection(Outgoing):
             self.pause_reading()
             asyncio.get_running_loop().call_soon(self._go_on)
 
-    def _handle(self, events: list[Any]) -> None:
-        if len(events) > _EVENTS_PER_TURN:
-            self._handle(events[:_EVENTS_PER_TURN])
-            self._postpone(events[_EVENTS_PER_TURN:], behind=True)
-            self._go_on()
-            return
-        try:
-            for place, event in enumerate(events):
-                if self.is_open:
-                    kind = type(event)
-                    if kind is PublishRun:
-                        published(self, event)
-                        continue
-                    if kind is AckRun:
-                        acked(self, event)
-                        continue
-                if self.state is State.CLOSING:
-                    return
-                self._dispatch(event)
-                if self.state is State.CONNECTING:
-                    self._postpone(events[place + 1 :])
-                    return
-        except PeerError as error:
-            self.broke_the_rules(error)
-        except EverlogError as error:  # the log refuses: full, failed or closed
-            report(_log, "log_refused", WARNING, client=self.client_id, peer=self.peer, reason=error)
-            reason = Reason.SERVER_BUSY if isinstance(error, Unavailable) else Reason.IMPLEMENTATION_SPECIFIC_ERROR
-            self.close(reason, str(error), told="the log takes no messages now")
+    def _not_taken(self, error: EverlogError) -> None:
+        """The log refuses: it is full, failed or closed."""
+        report(_log, "log_refused", WARNING, client=self.client_id, peer=self.peer, reason=error)
+        reason = Reason.SERVER_BUSY if isinstance(error, Unavailable) else Reason.IMPLEMENTATION_SPECIFIC_ERROR
+        self.close(reason, str(error), told="the log takes no messages now")
 
-    def _postpone(self, events: list[Any], behind: bool = False) -> None:
+    def _postpone(self, events: list[Any], behind: bool) -> None:
         """These are taken later, before or behind what waits already, and nothing more is read until then."""
         if self._waiting is None:
             self._waiting = deque()

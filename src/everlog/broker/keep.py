@@ -6,9 +6,13 @@ that comes or goes changes exactly the topics that it matches.
 
 from collections.abc import Callable, Iterable
 
-from everlog.base import TopicTable
+import cython
+
 from everlog.sessions import NOT_KEPT
 from everlog.topics import Filter, MatchCache, Subscription, SubscriptionTrie, parse_filter
+
+if not cython.compiled:
+    from everlog.base import TopicTable
 
 _NOTHING = bytes((NOT_KEPT,)) * 4
 _HIGHEST = 3  # a QoS that no message has
@@ -59,19 +63,18 @@ class Keep:
 
     def extend(self) -> bool:
         """Find the routes of topics that came since; whether any of all is kept."""
-        table = self._table
-        if self._generation != table.generation:
-            self._generation = table.generation
+        if self._generation != self._table.generation:
+            self._generation = self._table.generation
             self._cache.clear()
             self._stale = []
             self._known = 0
             self.routes = bytearray()
-        if self._known < table.count:
-            first, self._known = self._known, table.count
+        if self._known < self._table.count:
+            first, self._known = self._known, self._table.count
             self.routes.extend(_NOTHING * (self._known - first))
             if self._counts:
                 self._fill(range(first, self._known))
-        return bool(self._counts)
+        return len(self._counts) > 0
 
     def _refresh(self, topics: Iterable[int]) -> None:
         """The cache tells no more when these change, so they are worked out anew with the next filter."""

@@ -32,8 +32,6 @@ class Metrics:
     unfinished: int = 0  # clients that held the most of packets that were not whole, when it was too much
     wills: int = 0
     table_resets: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
     sent_to_ended: int = 0  # messages to sessions that have ended since; those of the others are with them
     dropped_of_ended: int = 0
     expired_of_ended: int = 0

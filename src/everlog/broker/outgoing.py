@@ -1,4 +1,4 @@
-"""What leaves a connection: bytes and packets, what must wait for the disk first, and what happens when nobody reads.
+"""What leaves a connection: packets, what must wait for the disk first, and what happens when nobody reads.
 
 The half of `Connection` that others write to. Beyond `limits.output_bytes` unsent, a session is handed no more
 messages; beyond twice that, which only answers can fill, nothing more is read from a peer that does not read either.
@@ -8,6 +8,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from everlog.broker.outbox import Outbox
+from everlog.broker.wire import Wire
 from everlog.mqtt import (
     NO_PROPERTIES,
     Connect,
@@ -18,7 +19,6 @@ from everlog.mqtt import (
     encode,
     without_reason_string,
 )
-from everlog.sessions import Session
 
 if TYPE_CHECKING:
     from everlog.broker.broker import Broker
@@ -27,28 +27,14 @@ _REASON_CHARACTERS = 500  # of a reason string; the rest is left out
 _FLUSH_S = 5.0  # a peer that does not read what was written before the end is cut off then
 
 
-class Outgoing(asyncio.BufferedProtocol):
+class Outgoing(Wire, asyncio.BufferedProtocol):
     """The writing half of one connection."""
 
-    __slots__ = (
-        "_full",
-        "_outbox",
-        "_paused",
-        "broker",
-        "connect",
-        "decoder",
-        "held",
-        "is_open",
-        "open_qos_1",
-        "session",
-        "state",
-        "transport",
-    )
+    __slots__ = ("_paused", "connect")
 
     def __init__(self, broker: "Broker") -> None:
-        self.broker = broker
         limits = broker.limits
-        self.decoder = Decoder(
+        decoder = Decoder(
             broker.columns,
             broker.table,
             limits.packet_bytes,
@@ -58,16 +44,9 @@ class Outgoing(asyncio.BufferedProtocol):
             max_topics=limits.topics_per_client,
             carried=broker.carried,
         )
-        self.state = State.WAITING
-        self.transport: asyncio.Transport | None = None
-        self.session: Session | None = None
+        super().__init__(broker, broker.traffic, decoder)
         self.connect: Connect | None = None
-        self.held = 0
-        self.is_open = False  # the client may send runs: as `state` says, without a look into the table
-        self.open_qos_1 = 0  # messages of the client not yet answered
-        self._full = False  # more than limits.output_bytes has not been sent
         self._paused = False
-        self._outbox: Outbox | None = None
 
     # What asyncio calls
 
@@ -93,27 +72,6 @@ class Outgoing(asyncio.BufferedProtocol):
 
     # What the rest of the broker calls
 
-    def write(self, data: bytes) -> None:
-        """Send bytes, unless the connection is gone."""
-        session = self.session
-        if session is not None and session.ahead:  # [MQTT-4.3.3-1] an id is in the tables before the client sees it
-            session.ahead = False
-            self.hold()
-        if self._outbox is not None:
-            self._outbox.add(data)
-        elif self.transport is not None and self.state is not State.CLOSING:
-            self.broker.metrics.bytes_out += len(data)
-            self.transport.write(data)
-
-    def answer(self, data: bytes, count: int) -> None:
-        """Send answers that had to wait for a commit; `count` of them end a QoS 1 message."""
-        self.open_qos_1 -= count
-        if self._outbox is not None:
-            self._outbox.add(data)
-        elif self.transport is not None and self.state is not State.CLOSING:
-            self.broker.metrics.bytes_out += len(data)
-            self.transport.write(data)
-
     def hold(self) -> None:
         """What is sent from now on leaves when all that has changed so far is stored."""
         persistence, session = self.broker.persistence, self.session
@@ -133,7 +91,7 @@ class Outgoing(asyncio.BufferedProtocol):
             self._outbox = None
         if self.transport is None or self.state is State.CLOSING:
             return
-        self.broker.metrics.bytes_out += len(data)
+        self.traffic.bytes_out += len(data)
         self.transport.write(data)
         limit = self.broker.limits.output_bytes
         if outbox.full and outbox.bytes == 0 and self.transport.get_write_buffer_size() <= limit:

@@ -10,14 +10,20 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeAlias
 
-from everlog.base import MessageColumns, PublishRun, RecordBuilder, TopicTable
+import cython
+
 from everlog.broker.audience import Audiences
 from everlog.broker.delivering import Delivering
-from everlog.broker.keep import Keep
 from everlog.broker.persistence import Persistence
 from everlog.broker.ports import Log, Sink
 from everlog.broker.pulling import Pulling
-from everlog.sessions import NOT_KEPT, Session
+from everlog.sessions import Session
+
+if not cython.compiled:
+    from everlog.base import PublishRun, RecordBuilder, TopicTable
+    from everlog.base.memory import pointer, u32s
+    from everlog.broker.keep import Keep
+    from everlog.sessions import NOT_KEPT
 
 _READ_BYTES = 4 << 20
 _GATHERED_BYTES = 1 << 20  # gathered messages are routed at once beyond this
@@ -53,11 +59,12 @@ class Router:
         self.messages_in = 0
         self.messages_kept = 0
         self._soon = soon
-        self._shards = list(enumerate(log.shards))
+        self._shards = list(log.shards)
         self._held: deque[Held] = deque()
         self._gathered = RecordBuilder()
         self._gathered_offset = 0
         self._turn_asked = False
+        self._now = 0  # the time of this turn, once something has come in it
         self._saving: Persistence | None = None
         self._saves = 0  # how often commits wait for packet ids to be stored
         self.ids_ahead = False  # QoS 2 messages were appended whose ids are to be stored before them
@@ -78,30 +85,23 @@ class Router:
         For each shard that keeps some of it: its number, and the offset that it ends at now. A `publisher` must not
         get its own messages back. Of the run, `known` came before and may still wait for their commit.
         """
-        self.messages_in += len(run)
-        now = self.now_us()
-        columns, start, stop = run.columns, run.start, run.stop
+        self.messages_in += run.stop - run.start
+        if self._now == 0:
+            self._now = self.now_us()
         positions: list[tuple[int, int]] = []
         if self.keep.extend():
-            routes = self.keep.routes
-            kept = 0
-            for number, shard in self._shards:
-                taken = shard.append(columns, start, stop, now, self.table, routes, number)
-                if taken:
-                    kept += taken
-                    positions.append((number, shard.end))
-                    if publisher is not None:
-                        floor = publisher.lag.get(number, self.routed[number])
-                        publisher.published(number, shard.end - taken, shard.end, floor)
+            kept = self._keep(run, positions, publisher)
             self.messages_kept += kept
-            if kept < stop - start:
-                self._gather(columns, start, stop, now, routes, publisher)
+            if kept < run.stop - run.start:
+                self._gather(run, self.keep.routes, publisher)
         else:
-            self._gather(columns, start, stop, now, None, publisher)
+            self._gather(run, None, publisher)
         if sink is not None and answers:
             awaited = positions
             if known:
-                awaited = [(number, shard.end) for number, shard in self._shards if shard.end > shard.committed]
+                awaited = [
+                    (number, shard.end) for number, shard in enumerate(self._shards) if shard.end > shard.committed
+                ]
             if awaited or sink.held:  # [MQTT-4.6.0-2] answers of one client leave in the order of its PUBLISHes
                 self._held.append((sink, answers, count, awaited))
                 self.held_bytes += len(answers)
@@ -111,31 +111,50 @@ class Router:
         self._ask_for_turn()
         return positions
 
-    def _gather(
-        self,
-        columns: MessageColumns,
-        start: int,
-        stop: int,
-        now: int,
-        routes: bytearray | None,
-        publisher: Session | None,
-    ) -> None:
+    def _keep(self, run: PublishRun, positions: list[tuple[int, int]], publisher: Session | None) -> int:
+        """Append what is kept of a run; how many that is."""
+        routes = self.keep.routes
+        first, last = 0, len(self._shards)
+        if run.stop - run.start == 1:  # one message is in one shard: the others need not look for it
+            topic = u32s(run.columns.topics)[run.start]
+            first = pointer(routes)[4 * topic + (pointer(run.columns.flags)[run.start] >> 1 & 3)]
+            if first == NOT_KEPT:
+                return 0
+            last = first + 1
+        kept = 0
+        for number in range(first, last):
+            shard = self._shards[number]
+            taken = shard.append(run.columns, run.start, run.stop, self._now, self.table, routes, number)
+            if taken:
+                kept += taken
+                end = shard.end
+                positions.append((number, end))
+                if publisher is not None:
+                    floor = publisher.lag.get(number, self.routed[number])
+                    publisher.published(number, end - taken, end, floor)
+        return kept
+
+    def _gather(self, run: PublishRun, routes: bytearray | None, publisher: Session | None) -> int:
+        """Take what is not kept of a run; with this turn's end, or before, it is routed."""
         builder = self._gathered
-        taken = builder.append(columns, start, stop, now, self.table, routes, NOT_KEPT)
+        taken = builder.append(run.columns, run.start, run.stop, self._now, self.table, routes, NOT_KEPT)
         if publisher is not None and taken:
             end = self._gathered_offset + len(builder)
             publisher.published(NOT_KEPT, end - taken, end, self._gathered_offset)
         if builder.size > _GATHERED_BYTES:
             self._route_gathered()
+        return 0
 
-    def _ask_for_turn(self) -> None:
+    def _ask_for_turn(self) -> int:
         """Once in each turn of the event loop: commit what was appended, route what was gathered."""
         if not self._turn_asked:
             self._turn_asked = True
             self._soon(self._turn)
+        return 0
 
     def _turn(self) -> None:
         self._turn_asked = False
+        self._now = 0
         self.behind = self.is_behind()
         if self.ids_ahead and self._saving is not None:
             self.ids_ahead = False
@@ -151,13 +170,14 @@ class Router:
         if self._saves == 0 and not self.ids_ahead:  # else what came since waits for its own ids, in a turn to come
             self._commit()
 
-    def _commit(self) -> None:
+    def _commit(self) -> int:
         self.committing = True
-        for _, shard in self._shards:
+        for shard in self._shards:
             if shard.end > shard.committed:
                 shard.commit_here()
         self.committing = False  # before the look at what is committed, so that no commit goes unseen
         self.committed()
+        return 0
 
     def log_failed(self) -> list[Sink]:
         """A shard can't be written any more: who waits for an answer will not get it, and must not."""
@@ -173,55 +193,63 @@ class Router:
 
     def is_behind(self) -> bool:
         """Whether more was appended than a shard should have before it."""
-        return any(shard.pending_bytes > self.max_unwritten_bytes for _, shard in self._shards)
+        return max([shard.pending_bytes for shard in self._shards]) > self.max_unwritten_bytes
 
     def attach(self, persistence: Persistence) -> None:
         """From now on say there which stored sessions have moved."""
         self._saving = persistence
         self.delivering.moved = persistence.moved
 
-    def _route_gathered(self) -> None:
+    def _route_gathered(self) -> int:
         builder = self._gathered
-        if len(builder) == 0:
-            return
+        if builder.count == 0:
+            return 0
         records = builder.take(self._gathered_offset)
         self._gathered_offset += len(records)
         if builder.table.count > _GATHERED_TOPICS:
             builder.start_segment()
         self.delivering.route(records, 0, NOT_KEPT)
+        return 0
 
     def ends(self) -> tuple[int, ...]:
         """Where a subscription that is made now begins in each shard."""
-        return tuple(shard.end for _, shard in self._shards)
+        return tuple([shard.end for shard in self._shards])
 
     # The way out
 
     def committed(self) -> None:
-        """Something may have been committed: release answers, route the new batches."""
-        for number, shard in enumerate(self.log.shards):
-            end = shard.committed
-            while self.routed[number] < end:
-                at = self.routed[number]
-                if len(self.delivering.audiences) == 0:
-                    self.routed[number] = end
-                    break
-                for records in shard.read(at, _READ_BYTES):
-                    self.delivering.route(records, max(0, at - records.base_offset), number)
-                    self.routed[number] = at = records.end_offset
-                    if at >= end:
-                        break
-                else:
-                    if self.routed[number] == at:  # what was committed can't be read: nobody waits for it for ever
-                        self.routed[number] = end
+        """Something may have been committed: route the new batches, release answers."""
+        ends = []
+        for number in range(len(self._shards)):
+            end = self._shards[number].committed
+            ends.append(end)
+            if self.routed[number] < end:
+                self._route(number, end)
         held = self._held
-        shards = self.log.shards
-        committed = [shard.committed for shard in shards]
         while held:
             sink, answers, count, positions = held[0]
             for number, end in positions:
-                if committed[number] < end:
+                if ends[number] < end:
                     return
             held.popleft()
             self.held_bytes -= len(answers)
             sink.held -= 1
             sink.answer(answers, count)
+
+    def _route(self, number: int, end: int) -> int:
+        """Hand what a shard has committed up to `end` to whoever is connected."""
+        shard = self._shards[number]
+        while self.routed[number] < end:
+            at = self.routed[number]
+            if len(self.delivering.audiences) == 0:
+                self.routed[number] = end
+                break
+            for records in shard.read(at, _READ_BYTES):
+                self.delivering.route(records, max(0, at - records.base_offset), number)
+                self.routed[number] = at = records.end_offset
+                if at >= end:
+                    break
+            else:
+                if self.routed[number] == at:  # what was committed can't be read: nobody waits for it for ever
+                    self.routed[number] = end
+        return 0

@@ -131,7 +131,7 @@ class SysInfo:
 
 def take_sample(broker: Broker, counted: Survey, since: float) -> Sample:
     """Count now; `since` is the broker's time at its start."""
-    metrics, router = broker.metrics, broker.router
+    metrics, router, traffic = broker.metrics, broker.router, broker.traffic
     return Sample(
         time=broker.time() - since,
         connected=len(broker.clients.connections),
@@ -144,8 +144,8 @@ def take_sample(broker: Broker, counted: Survey, since: float) -> Sample:
         received=router.messages_in,
         sent=counted.sent,
         dropped=counted.dropped,
-        bytes_in=metrics.bytes_in,
-        bytes_out=metrics.bytes_out,
+        bytes_in=traffic.bytes_in,
+        bytes_out=traffic.bytes_out,
         connects=metrics.connects,
         groups=tuple(sorted(broker.groups.states(), key=lambda one: -one.lag)[:MOST_GROUPS]),
         retention_lost=broker.retention.lost,

@@ -41,7 +41,7 @@ COUNTERS = {
     "wills": "Wills published.",
     "table_resets": "Times that all topic names were forgotten because of limits.topics.",
 }
-_SUMMED = {"bytes_in", "bytes_out", "sent_to_ended", "dropped_of_ended", "expired_of_ended"}
+_SUMMED = {"sent_to_ended", "dropped_of_ended", "expired_of_ended"}
 
 
 class BrokerCollector(Collector):
@@ -79,15 +79,15 @@ class BrokerCollector(Collector):
         yield _gauge("topics", "Topic names known (limits.topics).", broker.table.count)
 
     def _messages(self) -> Iterator[Metric]:
-        router, metrics, counted = self._broker.router, self._broker.metrics, self.survey
+        router, traffic, counted = self._broker.router, self._broker.traffic, self.survey
         yield _counter("messages_received", "Messages published by clients.", router.messages_in)
         yield _counter("messages_kept", "Messages written to the log.", router.messages_kept)
         yield _counter("messages_sent", "Messages sent to clients.", counted.sent)
         yield _counter("messages_dropped", "Messages dropped for slow clients (limits.queue_bytes).", counted.dropped)
         yield _counter("messages_expired", "Messages that expired before they were sent.", counted.expired)
         yield _counter("messages_lost", "Offsets asked for that the log had no more.", router.pulling.lost)
-        yield _counter("received_bytes", "Bytes of MQTT packets received.", metrics.bytes_in)
-        yield _counter("sent_bytes", "Bytes of MQTT packets sent.", metrics.bytes_out)
+        yield _counter("received_bytes", "Bytes of MQTT packets received.", traffic.bytes_in)
+        yield _counter("sent_bytes", "Bytes of MQTT packets sent.", traffic.bytes_out)
         yield _gauge("inflight_messages", "Messages sent and not acknowledged.", counted.inflight)
         yield _gauge("queued_bytes", "Messages that wait in memory for slow clients.", counted.queued_bytes)
         yield _gauge("held_bytes", "Answers that wait for a commit (limits.inflight_bytes).", router.held_bytes)

@@ -1,0 +1,12 @@
+from everlog.base.interning cimport TopicTable
+
+
+cdef class Keep:
+    cdef TopicTable _table
+    cdef object _shard_of, _trie, _cache
+    cdef dict _counts
+    cdef Py_ssize_t _generation, _known
+    cdef list _stale
+    cdef public bytearray routes
+
+    cpdef bint extend(self) except -1
