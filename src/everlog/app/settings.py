@@ -57,7 +57,7 @@ class Log(Section, frozen=True, kw_only=True):
     """Where and how kept messages are written."""
 
     data: Annotated[FilePath, Meta(description="the data directory; created when missing")] = "everlog-data"
-    shards: Annotated[int, Meta(ge=1, le=1024, description="number of logs; fixed once the directory exists")] = 1
+    shards: Annotated[int, Meta(ge=1, le=254, description="number of logs; fixed once the directory exists")] = 1
     durability: Annotated[
         Literal["memory", "flush", "fsync"],
         Meta(description="what an ack waits for: nothing, a write to the system, or a sync to the disk"),
