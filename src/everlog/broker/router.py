@@ -28,6 +28,7 @@ if not cython.compiled:
 _READ_BYTES = 4 << 20
 _GATHERED_BYTES = 1 << 20  # gathered messages are routed at once beyond this
 _GATHERED_TOPICS = 100_000  # the gathered batches' own names are forgotten beyond this
+_GATHERED_NAME_BYTES = 8 << 20  # or beyond this
 
 # Answers, and how many of them are PUBACKs, that wait until the shards have committed up to these offsets.
 Held: TypeAlias = tuple[Sink, bytes, int, list[tuple[int, int]]]
@@ -206,7 +207,7 @@ class Router:
             return 0
         records = builder.take(self._gathered_offset)
         self._gathered_offset += len(records)
-        if builder.table.count > _GATHERED_TOPICS:
+        if builder.table.count > _GATHERED_TOPICS or builder.table.name_bytes > _GATHERED_NAME_BYTES:
             builder.start_segment()
         self.delivering.route(records, 0, NOT_KEPT)
         return 0
