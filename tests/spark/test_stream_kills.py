@@ -1,4 +1,4 @@
-"""Streams that lose their driver with Spark and all its workers, or an executor: every row arrives once all the same."""
+"""Streams that lose their driver, with Spark and all its workers, or an executor: every row arrives once."""
 
 import signal
 import subprocess

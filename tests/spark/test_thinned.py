@@ -12,7 +12,7 @@ from tests.spark.test_hot_and_cold import compact, drop_log, kinds, pinned, rows
 from tests.spark.test_stream import Gathered
 from tests.spark.test_stream_planning import follow, reader
 
-from everlog.base import MessageColumns, TopicTable
+from everlog.base import MessageColumns, TopicTable, Unavailable
 from everlog.commitlog import LogSettings
 from everlog.mqtt import Publish
 from everlog.spark import LakeStore, Slice, locate
@@ -103,8 +103,12 @@ def test_a_stream_goes_over_holes(data: Path, limit: dict[str, str], dropped: bo
     assert sorted(offset for offset in found if offset < len(SENT)) == LEFT
 
 
-def test_a_stream_that_was_stopped_before_the_emptying_goes_on_behind_it(data: Path) -> None:
-    """Its checkpoint names offsets that are empty now."""
+@pytest.mark.parametrize("dropped", [False, True])
+def test_a_stream_that_was_stopped_before_the_emptying_goes_on_behind_it(data: Path, dropped: bool) -> None:
+    """Its checkpoint names offsets that are empty now, in the log or in the table that was made of it."""
+    if dropped:
+        compact(data)
+        drop_log(data)
     stream = reader(data)
     start = stream.initialOffset()
     for offset in (0, 100, 250, 1250, 2500):
@@ -113,9 +117,22 @@ def test_a_stream_that_was_stopped_before_the_emptying_goes_on_behind_it(data: P
         assert [one for one in sorted(found) if one < len(SENT)] == [one for one in LEFT if one >= offset]
 
 
+def test_what_the_table_dropped_is_a_loss_though_it_begins_with_a_hole(data: Path) -> None:
+    made = compact(data)
+    drop_log(data)
+    first, second = made.lake.files()[:2]
+    assert LakeStore(made.lake.location).start(0) == 0 < first.first_offset
+    made.lake.drop([first], "retention")
+    assert LakeStore(made.lake.location).start(0) == second.first_offset
+    stream = reader(data)
+    at = {**stream.initialOffset(), "shards": {"0": 0}}
+    with pytest.raises(Unavailable, match=f"has not read: 0 to {second.first_offset - 1} of shard 0"):
+        follow(stream, at)
+
+
 def test_spark_streams_and_counts_what_is_left(spark: "SparkSession", data: Path, tmp_path: Path) -> None:
     frame = spark.read.format("everlog").load(str(data))
-    assert frame.filter(frame.offset < len(SENT)).count() == len(LEFT)
-    assert frame.filter(frame.topic.startswith(SHORT)).count() == 0
+    assert frame.filter(frame["offset"] < len(SENT)).count() == len(LEFT)
+    assert frame.filter(frame["topic"].startswith(SHORT)).count() == 0
     got = Gathered(spark, tmp_path, data, maxRecordsPerTrigger="300").run()
     assert sorted(offset for _, offset, _ in got if offset < len(SENT)) == LEFT

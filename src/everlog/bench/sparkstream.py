@@ -3,7 +3,8 @@
 Late is measured from the PUBACK that a publisher gets from a real broker to the call of `foreachBatch` with that
 message, and to its rows in the driver's hands; the first batches, in which Spark compiles, are left out. The backlog is
 read with `Trigger.AvailableNow` and counted in `foreachBatch`; the clock runs from the start of the query to its end,
-workers' start included. Beside each stands the load of the machine before: other programs can only slow it down.
+workers' start included. Beside it stands the CPU time of the whole machine meanwhile, as workers come and go; beside
+lateness the load of the machine before. Other programs can only slow it down.
 """
 
 import os
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 from everlog import _kernels
 from everlog.base import StorageError
 from everlog.bench.load.brokers import Running, started
+from everlog.bench.load.usage import sample
 from everlog.bench.spark import PAYLOAD_BYTES, TOPICS, fill
 from everlog.bench.table import Row
 from everlog.mqtt import Connect, Publish, encode
@@ -150,15 +152,16 @@ def backlog_rows(spark: "SparkSession", where: str, records: int) -> list[Row]:
     """A whole log through micro-batches, the best of several runs."""
     rows: list[Row] = []
     for columns in (None, "offset"):
-        load = _load()
-        best = min(_drain(spark, where, records, columns, number) for number in range(ROUNDS))
-        note = f"{records:,} records of {PAYLOAD_BYTES} bytes, {PER_TRIGGER:,} a batch, local[2]; {best:.2f} s; {load}"
-        rows.append((f"backlog, {columns or 'all columns'}", records / best, "rows/s", note))
+        runs = [_drain(spark, where, records, columns, number) for number in range(ROUNDS)]
+        wall_s, cpu_s = min(runs)
+        note = f"{records:,} records of {PAYLOAD_BYTES} bytes, {PER_TRIGGER:,} a batch, local[2]; {wall_s:.2f} s"
+        note += f", CPU of the machine {cpu_s:.2f} s"
+        rows.append((f"backlog, {columns or 'all columns'}", records / wall_s, "rows/s", note))
     return rows
 
 
-def _drain(spark: "SparkSession", where: str, records: int, columns: str | None, number: int) -> float:
-    """Seconds that one query takes from the beginning of the log to its end."""
+def _drain(spark: "SparkSession", where: str, records: int, columns: str | None, number: int) -> tuple[float, float]:
+    """Seconds that one query takes from the beginning of the log to its end, and of CPU that were used meanwhile."""
     counted: list[int] = []
 
     def count(frame: "DataFrame", batch: int) -> None:
@@ -166,7 +169,7 @@ def _drain(spark: "SparkSession", where: str, records: int, columns: str | None,
 
     stream = spark.readStream.format("everlog").option("maxRecordsPerTrigger", str(PER_TRIGGER))
     stream = stream if columns is None else stream.option("columns", columns)
-    began = time.perf_counter()
+    before = sample([os.getpid()])
     query = (
         stream.load(f"{where}/data")
         .writeStream.foreachBatch(count)
@@ -175,10 +178,10 @@ def _drain(spark: "SparkSession", where: str, records: int, columns: str | None,
         .start()
     )
     query.awaitTermination()
-    spent = time.perf_counter() - began
+    after = sample([os.getpid()])
     if sum(counted) != records:
         raise StorageError(f"{sum(counted)} rows of {records}")
-    return spent
+    return (after.at_ns - before.at_ns) / 1e9, after.machine_cpu_s - before.machine_cpu_s
 
 
 def _load() -> str:

@@ -291,7 +291,7 @@ class SharedGroups:
         return {key: durable.cursor.floors(durable.reads_on()) for key, durable in self._groups.items()}
 
     def unread(self) -> list[tuple[str, list[int], list[int]]]:
-        """For each durable group its filter, where it reads on in each shard, and what may have to be dealt below that."""
+        """For each durable group its filter, where it reads on in each shard, and what below may have to be dealt."""
         return [
             (f"{_PREFIX}{name}/{pattern}", durable.reads_on(), durable.cursor.not_done())
             for (name, pattern), durable in self._groups.items()

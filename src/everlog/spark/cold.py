@@ -71,8 +71,7 @@ def take_cold_snapshot(record: LakeRecord, identity: str, shards: int) -> ColdSn
     table = lake.load()
     files = lake.files(table)
     ends = tuple(end or 0 for end in lake.ends(range(shards), table).values())
-    firsts = {file.shard: file.first_offset for file in reversed(files)}
-    starts = tuple(firsts.get(shard, ends[shard]) for shard in range(shards))
+    starts = tuple(lake.starts(range(shards), files, table).values())
     return ColdSnapshot(lake.location.uri, tuple(files), starts, ends)
 
 

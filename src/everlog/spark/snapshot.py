@@ -133,7 +133,7 @@ class Sized(Protocol):
 def target_bytes(parts: Iterable[Sized], tasks: int) -> int:
     """How much a task should read, if there are to be about so many; fewer of little."""
     total = sum(part.bytes for part in parts)
-    several = max(1, min(tasks, total // SMALLEST_BYTES))
+    several = max(1, min(tasks, round(total / SMALLEST_BYTES)))
     return min(LARGEST_BYTES, max(1, -(-total // several)))
 
 

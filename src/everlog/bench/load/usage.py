@@ -29,10 +29,17 @@ def family(pids: Sequence[int]) -> list[int]:
     """Processes and their descendants."""
     found = list(pids)
     for pid in found:  # grows meanwhile
-        with contextlib.suppress(OSError):
-            for task in os.listdir(f"/proc/{pid}/task"):
+        for task in _tasks(pid):
+            with contextlib.suppress(OSError):  # a thread that has ended meanwhile says nothing of the others
                 found += map(int, _text(f"/proc/{pid}/task/{task}/children").split())
     return found
+
+
+def _tasks(pid: int) -> list[str]:
+    try:
+        return os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
 
 
 def _text(path: str) -> str:

@@ -30,6 +30,7 @@ class Version:
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
         self._table = lake.load()
+        self._starts: dict[int, int] = {}
         self._ends: dict[int, int] = {}
         self.files: dict[int, list[DataFile]] = {}
         for file in files_of(self._table):
@@ -37,8 +38,9 @@ class Version:
 
     def start(self, shard: int) -> int:
         """The first offset of a shard; its end when there is none."""
-        files = self.files.get(shard)
-        return files[0].first_offset if files else self.end(shard)
+        if shard not in self._starts:
+            self._starts[shard] = self._lake.starts([shard], self.files.get(shard, []), self._table)[shard]
+        return self._starts[shard]
 
     def end(self, shard: int) -> int:
         """The first offset of a shard that is not in the table."""

@@ -120,7 +120,7 @@ class Compaction:
         self._announce("compacting", len(tasks))
         written = self._runner.run(write_slice, tasks)
         try:
-            version = self.lake.append([file for one in written for file in one.files], plan.ranges)
+            version = self.lake.append([file for one in written for file in one.files], plan.ranges, plan.starts)
         except Overtaken:
             summary.overtaken += 1
             return True

@@ -34,6 +34,11 @@ def shard_transaction(store: str, shard: int) -> str:
     return f"everlog/{store}/{shard}"
 
 
+def start_transaction(store: str, shard: int) -> str:
+    """The transaction whose version is where a shard begins in the table: there need not be a record at that offset."""
+    return f"everlog/{store}/{shard}/start"
+
+
 def rewrite_transaction(store: str) -> str:
     """The transaction that every commit carries which removes files; its version counts them.
 

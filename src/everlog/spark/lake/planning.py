@@ -22,6 +22,15 @@ class Round:
     more: bool  # whether there is more to take than the round does
 
     @property
+    def starts(self) -> dict[int, int]:
+        """Where shards begin that the table does not know yet."""
+        found: dict[int, int] = {}
+        for group in self.groups:
+            if self.ranges[group.shard][0] is None:
+                found[group.shard] = min(group.start, found.get(group.shard, group.start))
+        return found
+
+    @property
     def bytes(self) -> int:
         """How much log is read."""
         return sum(group.bytes for group in self.groups)

@@ -25,6 +25,7 @@ from everlog.spark.lake.layout import (
     TABLE_SCHEMA,
     rewrite_transaction,
     shard_transaction,
+    start_transaction,
 )
 from everlog.spark.lake.location import Location
 
@@ -53,14 +54,32 @@ class Lake:
         """The files of the table by shard and offset."""
         return files_of(self.load() if table is None else table)
 
-    def append(self, files: Sequence[DataFile], ranges: Mapping[int, tuple[int | None, int]]) -> int:
-        """Commit files that bring shards from one end to another; the version. `Overtaken` if an end has moved."""
+    def starts(self, shards: Iterable[int], files: Sequence[DataFile], table: DeltaTable) -> dict[int, int]:
+        """For each shard where it begins in the table: at or before its first record; at its end if it is empty."""
+        firsts = {file.shard: file.first_offset for file in reversed(files)}
+        found = {}
+        for shard, end in self.ends(shards, table).items():
+            known = table.transaction_version(start_transaction(self.store, shard))
+            found[shard] = firsts.get(shard, end or 0) if known is None else known
+        return found
+
+    def append(
+        self,
+        files: Sequence[DataFile],
+        ranges: Mapping[int, tuple[int | None, int]],
+        starts: Mapping[int, int] | None = None,
+    ) -> int:
+        """Commit files that bring shards from one end to another; the version. `Overtaken` if an end has moved.
+
+        `starts` says where shards begin that are new to the table.
+        """
         table = self.load()
         ends = self.ends(ranges, table)
         for shard, (expected, _) in ranges.items():
             if ends[shard] != expected:
                 raise Overtaken(f"shard {shard} was expected to end at {expected} in the table, it is {ends[shard]}")
         moved = [Transaction(shard_transaction(self.store, shard), to) for shard, (_, to) in ranges.items()]
+        moved += [Transaction(start_transaction(self.store, shard), start) for shard, start in (starts or {}).items()]
         return self._commit(table, [file.added() for file in files], moved, "compact")
 
     def rewrite(self, old: Sequence[DataFile], new: Sequence[DataFile], why: str) -> int:
@@ -72,17 +91,30 @@ class Lake:
     def drop(self, old: Sequence[DataFile], why: str) -> int:
         """Take files out of the table; the version. `Overtaken` if one has gone."""
         now_ms = time.time_ns() // 1_000_000
-        return self._replace(old, [file.removed(now_ms) for file in old], why)
+        return self._replace(old, [file.removed(now_ms) for file in old], why, is_loss=True)
 
-    def _replace(self, old: Sequence[DataFile], actions: list[AddAction | RemoveAction], why: str) -> int:
+    def _replace(
+        self, old: Sequence[DataFile], actions: list[AddAction | RemoveAction], why: str, is_loss: bool = False
+    ) -> int:
         table = self.load()
-        present = {file.path for file in self.files(table)}
+        files = self.files(table)
+        present = {file.path for file in files}
         missing = [file.path for file in old if file.path not in present]
         if missing:
             raise Overtaken(f"{len(missing)} files to be replaced are no longer in the table, as {missing[0]}")
         name = rewrite_transaction(self.store)
         counted = Transaction(name, (table.transaction_version(name) or 0) + 1)
-        return self._commit(table, actions, [counted], why)
+        moved = self._later(table, files, {file.path for file in old}) if is_loss else []
+        return self._commit(table, actions, [counted, *moved], why)
+
+    def _later(self, table: DeltaTable, files: Sequence[DataFile], gone: set[str]) -> list[Transaction]:
+        """Where shards begin when some files have gone."""
+        shards = {file.shard for file in files if file.path in gone}
+        firsts = {file.shard: file.first_offset for file in reversed(files) if file.path not in gone}
+        ends = self.ends(shards, table)
+        return [
+            Transaction(start_transaction(self.store, shard), firsts.get(shard, ends[shard] or 0)) for shard in shards
+        ]
 
     def _commit(
         self, table: DeltaTable, actions: list[AddAction | RemoveAction], moved: list[Transaction], why: str
