@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from everlog.base import EverlogError, UsageError
 from everlog.spark.arrow import parse_filters
+from everlog.spark.opened import open_fresh
 from everlog.spark.options import SourceOptions
 from everlog.spark.snapshot import Slice, Snapshot, plan, snapshot_of
 from everlog.store import LogStore, locate, parse_begin, read_lake_record
@@ -31,8 +32,7 @@ class Pinned:
 
     def slices(self, tasks: int, filters: Sequence[str] | None = None) -> "list[Slice | TableSlice]":
         """Slices that cover it, each record in one of them; with filters, at least what matches."""
-        with Shares(self.snapshot.path, filters) as shares:
-            return self._planned(tasks, None if filters is None else shares.of)
+        return self._planned(tasks, None if filters is None else Shares(self.snapshot.path, filters).of)
 
     def _planned(self, tasks: int, share: Callable[[Slice], float] | None) -> "list[Slice | TableSlice]":
         if self.cold is None:
@@ -59,23 +59,13 @@ class Pinned:
 
 
 class Shares:
-    """Which part of a slice some filters want, as the topic indexes of the store tell."""
+    """Which part of a slice some filters want, as the topic indexes of the store tell. It stays open for the next."""
 
-    def __init__(self, path: str, filters: Sequence[str] | None) -> None:
-        self._store = None if filters is None else LogStore.open(path, writable=False)
-        self._reader = None if self._store is None else self._store.reader(parse_filters(filters or ()))
-
-    def __enter__(self) -> "Shares":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._store is not None:
-            self._store.close()
+    def __init__(self, path: str, filters: Sequence[str]) -> None:
+        self._reader = open_fresh(path).reader(parse_filters(filters))
 
     def of(self, piece: Slice) -> float:
         """About which part; all of it where nothing tells, so that who reads it meets what is wrong."""
-        if self._reader is None:
-            return 1.0
         try:
             return self._reader.share(piece.shard, piece.start)
         except EverlogError:
