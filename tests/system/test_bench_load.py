@@ -1,6 +1,11 @@
 """Every scenario of the load generator runs against a real `everlog serve` and finds nothing wrong."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -86,6 +91,23 @@ def test_comparison_prints_a_table_and_writes_json(tmp_path: Path, capsys: pytes
     content = json.loads(file.read_text())
     assert [run["case"] for run in content["runs"]] == ["in-q1", "p50-1k/s"]
     assert all(run["status"] == "ok" for run in content["runs"])
+
+
+def test_a_comparison_that_is_ended_leaves_no_broker_behind() -> None:
+    command = [sys.executable, "-m", "everlog", "bench", "peers", "--only", "everlog", "--scenarios", "held-10k"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
+        deadline = time.monotonic() + 60
+        while not (children := children_of(running.pid)):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        running.terminate()
+        assert running.wait(60) == 128 + signal.SIGTERM
+    assert not any(os.path.exists(f"/proc/{child}") for child in children)
+
+
+def children_of(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text().split()]
 
 
 def test_scenarios_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

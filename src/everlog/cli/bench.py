@@ -1,6 +1,8 @@
 """`everlog bench`: the suites, a load on a running broker, and brokers side by side."""
 
 import json
+import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -101,6 +103,7 @@ def peers(
     chosen = [case for case in CASES if case.name in wanted]
     from everlog.cli.comparison import Ticker, print_comparison
 
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the brokers are stopped too
     with Ticker(len(chosen) * len(brokers)) as ticker:
 
         def tell(case: str, broker: str, report: Report | None) -> None:
