@@ -1,6 +1,6 @@
 # make run    install what is missing and start the broker on 127.0.0.1:1883
-# make test   install everything and run the tests, kernels compiled and interpreted, two runs at a time
-# make test-spark   the tests of what runs on Spark
+# make test   install everything and run the tests, kernels compiled and interpreted, some on Spark, two runs at a time
+# make test-spark   all tests of what runs on Spark
 # make soak   the tests that take minutes each: a broker killed 50 times, kills in the midst of Spark jobs
 # make check  style, types, room borders, module sizes
 # make bench  the benchmarks (the protocol interpreted too), then a comparison with Mosquitto and NATS
@@ -14,7 +14,7 @@ KERNEL_SOURCES := $(shell find src -name '*.pxd') $(patsubst %.pxd,%.py,$(shell 
 BUILD := setup.py src/everlog/_kernels.py
 FUZZ_SECONDS ?= 60
 
-.PHONY: run test test-spark test-compiled test-interpreted soak check bench fuzz install kernels lock clean
+.PHONY: run test test-spark test-core test-compiled test-interpreted soak check bench fuzz install kernels lock clean
 
 run: install
 	$(BIN)/everlog serve
@@ -45,10 +45,13 @@ kernels: .venv/.kernels
 	touch $@
 
 test: .venv/.all .venv/.kernels .venv/.servers
-	$(MAKE) --no-print-directory -j 2 test-compiled test-interpreted
+	$(MAKE) --no-print-directory -j 2 test-compiled test-interpreted test-core
 
 test-spark: .venv/.all .venv/.kernels
 	$(BIN)/python -m pytest -q tests/spark -m 'not soak'
+
+test-core:
+	$(BIN)/python -m pytest -q tests/spark -m core
 
 test-compiled:
 	$(BIN)/python -m pytest -q --ignore tests/spark -m 'not soak'

@@ -1,6 +1,7 @@
 """One Spark session for all of these tests: starting one takes seconds."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,6 +10,39 @@ from everlog.spark import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+HERE = Path(__file__).parent
+
+# One of each kind, for every `make test`; all of them are `make test-spark` and `make soak`.
+CORE = {
+    "test_end_to_end.py",
+    "test_hot_and_cold.py",
+    "test_lake_cold.py",
+    "test_lake_planning.py",
+    "test_lake_table.py",
+    "test_replay_from_lake.py",
+    "test_sink_publishing.py",
+    "test_slices.py",
+    "test_stream_planning.py",
+    "test_thinned.py",
+    "test_worker.py",
+    "test_sink.py::test_a_stream_is_appended_to_a_table_once",
+    "test_sink.py::test_a_stream_is_published_once_though_its_batches_are_computed_again",
+    "test_source.py::test_one_frame_in_two_filters_gives_both",
+    "test_source.py::test_pyspark_keeps_pushed_filters_of_two_scans_apart",
+    "test_source.py::test_retention_while_reading_is_a_clear_error",
+    "test_source.py::test_tasks_are_about_as_many_as_asked_for",
+    "test_source.py::test_the_log_is_a_table_with_all_its_columns",
+    "test_stream.py::test_a_stream_has_every_row_once_across_restarts",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent == HERE:
+            name = item.name.partition("[")[0]
+            if item.path.name in CORE or f"{item.path.name}::{name}" in CORE:
+                item.add_marker("core")
 
 
 @pytest.fixture(scope="session")
