@@ -148,7 +148,7 @@ def test_nothing_is_read_from_who_does_not_read_its_answers(stages, version):
         with suppress(BlockingIOError):
             sent += client.socket.send(ping)
     held = stage.call(connection.unsent_bytes)
-    assert 40_000 < held < 42_000  # one turn's answers more than twice the limit
+    assert 20_000 < held < 42_000  # at most one turn's answers more than twice the limit; some may have left since
     client.socket.settimeout(10)
     count = len(client.socket.recv(65536))
     while count < sent // 2 * 2:  # now it reads, and every ping is answered
