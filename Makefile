@@ -14,7 +14,7 @@ KERNEL_SOURCES := $(shell find src -name '*.pxd') $(patsubst %.pxd,%.py,$(shell 
 BUILD := setup.py src/everlog/_kernels.py
 FUZZ_SECONDS ?= 60
 
-.PHONY: run test test-spark test-core test-compiled test-interpreted soak check bench fuzz install kernels lock clean
+.PHONY: run test test-spark test-parts test-whole test-core test-interpreted soak check bench fuzz install kernels lock clean
 
 run: install
 	$(BIN)/everlog serve
@@ -45,7 +45,7 @@ kernels: .venv/.kernels
 	touch $@
 
 test: .venv/.all .venv/.kernels .venv/.servers
-	$(MAKE) --no-print-directory -j 2 test-compiled test-interpreted test-core
+	$(MAKE) --no-print-directory -j 2 test-whole test-parts test-core test-interpreted
 
 test-spark: .venv/.all .venv/.kernels
 	$(BIN)/python -m pytest -q tests/spark -m 'not soak'
@@ -53,8 +53,12 @@ test-spark: .venv/.all .venv/.kernels
 test-core:
 	$(BIN)/python -m pytest -q tests/spark -m core
 
-test-compiled:
-	$(BIN)/python -m pytest -q --ignore tests/spark -m 'not soak'
+PARTS := tests/unit tests/contracts tests/fuzz tests/properties
+test-parts:
+	$(BIN)/python -m pytest -q -m 'not soak' $(PARTS)
+
+test-whole:
+	$(BIN)/python -m pytest -q -m 'not soak' --ignore tests/spark $(addprefix --ignore ,$(PARTS))
 
 # the rooms that have kernels; what is made of them is tested once
 test-interpreted:
