@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import PythonException
 from tests.spark.lakedata import DAY_US, NOON_US, fill, messages, table_rows
 
-from everlog.base import StorageError, Unavailable
+from everlog.base import StorageError, Unavailable, UsageError
 from everlog.commitlog import LogSettings
 from everlog.spark import COLUMNS, Compaction, CompactionOptions, InProcess, Slice, locate, read_slice
 from everlog.spark.cold import TableSlice, read_table_slice
@@ -91,6 +91,27 @@ def test_a_tier_can_be_read_alone(tmp_path: Path, shards: int) -> None:
     assert kinds(cold) == {TableSlice}
     ends = cold.cold.ends if cold.cold else ()
     assert table_rows(rows(cold)) == [row for row in before if row[1] < ends[row[0]]]
+
+
+@SHARDS
+def test_a_table_can_be_read_without_its_log(tmp_path: Path, shards: int) -> None:
+    data, place = tmp_path / "data", tmp_path / "table"
+    fill(data, SENT, shards=shards)
+    compact(data).run()
+    shutil.move(data / "lake", place)
+    alone = pinned(place)
+    ends = alone.cold.ends if alone.cold else ()
+    assert len(ends) == shards
+    want = [row for row in table_rows(rows(pinned(data, tier="log"))) if row[1] < ends[row[0]]]
+    assert want
+    assert table_rows(rows(alone)) == want
+    topics = sorted(row["topic"] for row in rows(alone, ("topic",)).to_pylist())
+    some = sorted(row["topic"] for row in rows(alone, ("topic",), ["site/1/#"]).to_pylist())
+    assert some == [topic for topic in topics if topic.startswith("site/1/")]
+    half = rows(pinned(place, begin=f"0:{ends[0] // 2}", shards=(0,)), ("offset",)).to_pylist()
+    assert sorted(row["offset"] for row in half) == list(range(ends[0] // 2, ends[0]))
+    with pytest.raises(UsageError, match="is a table"):
+        pinned(place, tier="log")
 
 
 @pytest.mark.parametrize("drop", [False, True])
@@ -181,6 +202,8 @@ def test_spark_reads_both_as_one_table(spark: "SparkSession", tmp_path: Path) ->
     assert both.count() == len(SENT)
     assert {row["topic"]: row["count"] for row in both.groupBy("topic").count().collect()} == counted
     assert sorted(bytes(row["payload"]) for row in both.collect()) == sorted(one.payload for one in SENT)
+    alone = spark.read.format("everlog").load(str(tmp_path / "lake"))
+    assert alone.count() == spark.read.format("everlog").option("tier", "table").load(str(tmp_path)).count() > 0
     some = spark.read.format("everlog").options(topic="site/1/#", columns="topic,levels").load(str(tmp_path))
     assert some.count() == sum(one.topic.startswith("site/1/") for one in SENT)
 

@@ -11,6 +11,9 @@ from tests.spark.lakedata import cold_rows, fill, log_rows, messages
 
 from everlog.base import StorageError
 from everlog.spark import Compaction, CompactionOptions, InProcess, LakeStore, Location, check_bucket, locate, vacuum
+from everlog.spark.cold import TableSlice, read_table_slice
+from everlog.spark.options import read_options
+from everlog.spark.pinned import pin
 from everlog.store import read_lake_record
 
 BUCKET = "everlog-test"
@@ -91,6 +94,26 @@ def test_a_table_in_a_bucket_holds_every_row_once(bucket: dict[str, str], tmp_pa
     cold = LakeStore(where)
     for shard in (0, 1):
         assert cold_rows(cold, shard) == log_rows(tmp_path, shard, cold.end(shard))
+
+
+def test_a_table_in_a_bucket_is_read_without_its_log(
+    bucket: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path, messages(2_000), shards=2)
+    where = place(bucket, "alone")
+    made = Compaction(str(tmp_path), where, InProcess(), CompactionOptions(group_bytes=60_000)).run()
+    for name, value in bucket.items():
+        monkeypatch.setenv(name, value)
+    found = pin(read_options({"path": where.uri}), 0)
+    slices = found.slices(4)
+    assert {type(piece) for piece in slices} == {TableSlice}
+    batches = [
+        batch
+        for piece in slices
+        if isinstance(piece, TableSlice)
+        for batch in read_table_slice(piece, ("shard", "offset"))
+    ]
+    assert len({tuple(row.values()) for batch in batches for row in batch.to_pylist()}) == made.rows
 
 
 def test_the_record_names_the_options_and_none_of_their_values(bucket: dict[str, str], tmp_path: Path) -> None:

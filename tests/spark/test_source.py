@@ -227,7 +227,7 @@ def test_no_store_is_an_error_when_the_frame_is_loaded(spark: "SparkSession", tm
     with pytest.raises(AnalysisException, match="where is the log"):
         spark.read.format("everlog").load()
     with pytest.raises(AnalysisException, match="is no directory"):
-        spark.read.format("everlog").load("s3://bucket/x")
+        spark.read.format("everlog").load("ftp://host/x")
 
 
 def test_a_schema_that_is_not_the_tables_is_refused(spark: "SparkSession", data: Path) -> None:

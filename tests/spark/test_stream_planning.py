@@ -29,7 +29,7 @@ SCHEMA = StructType().add("shard", "integer", False).add("offset", "long", False
 Offset = dict[str, Any]
 
 
-def reader(where: Path, **options: str) -> EverlogStreamReader:
+def reader(where: Path | str, **options: str) -> EverlogStreamReader:
     return EverlogStreamReader(read_stream_options({"path": str(where), **options}), SCHEMA)
 
 
@@ -57,6 +57,14 @@ def everything(counts: dict[int, int]) -> list[tuple[int, int]]:
 
 def ends(stream: EverlogStreamReader) -> dict[int, int]:
     return {int(shard): end for shard, end in (stream.reportLatestOffset() or {})["shards"].items()}
+
+
+def test_a_stream_follows_no_table(tmp_path: Path) -> None:
+    fill(tmp_path, SENT)
+    compact(tmp_path)
+    for place in (tmp_path / "lake", "s3://bucket/prefix"):
+        with pytest.raises(UsageError, match="a stream follows a log"):
+            reader(place)
 
 
 @pytest.mark.parametrize("shards", [1, 4])

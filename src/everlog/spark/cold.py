@@ -12,15 +12,16 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 
 from everlog.base import StorageError, Unavailable
 from everlog.spark.arrow import BATCH_ROWS, ReadReport, parse_filters
 from everlog.spark.lake.datafile import DataFile
 from everlog.spark.lake.loaded import range_may_match, times_of
 from everlog.spark.lake.location import Location, locate
-from everlog.spark.lake.table import find_lake
+from everlog.spark.lake.table import Lake, find_lake
 from everlog.spark.schema import SCHEMA
-from everlog.store import LakeRecord
+from everlog.store import MAX_SHARDS, LakeRecord
 from everlog.topics import Filter, matches
 
 
@@ -68,7 +69,18 @@ def take_cold_snapshot(record: LakeRecord, identity: str, shards: int) -> ColdSn
             f"{record.table} is the table of another store ({lake.store}, not {identity})",
             hint='remove lake.json from the data directory, or set the option "tier" to "log"',
         )
+    return _snapshot_of(lake, lake.load(), shards)
+
+
+def take_table_snapshot(place: str) -> tuple[str, ColdSnapshot]:
+    """A table that is read without its log: whose it is, and how it is now."""
+    lake = find_lake(locate(place))
     table = lake.load()
+    ends = lake.ends(range(MAX_SHARDS), table)
+    return lake.store, _snapshot_of(lake, table, 1 + max((shard for shard, end in ends.items() if end), default=0))
+
+
+def _snapshot_of(lake: Lake, table: DeltaTable, shards: int) -> ColdSnapshot:
     files = lake.files(table)
     ends = tuple(end or 0 for end in lake.ends(range(shards), table).values())
     starts = tuple(lake.starts(range(shards), files, table).values())

@@ -12,7 +12,7 @@ from everlog.spark.schema import DEFAULT_COLUMNS, check_columns
 Tier = Literal["all", "log", "table"]
 
 OPTIONS = {
-    "path": "the data directory of the store",
+    "path": "the data directory of the store, or its table alone: a directory or s3://bucket/prefix",
     "topic": "a topic filter, or several: a JSON list, or one a line",
     "from": "where to begin: earliest, a time, -24h, or a position like 0:1234",
     "to": "where to end, so too; what lies there is not read",
@@ -62,7 +62,7 @@ def read_options(given: Mapping[str, str], also: Mapping[str, str] | None = None
         raise UsageError(f"payload {payload!r} needs a type", hint="name it with the option payloadSchema")
     columns = _list(options["columns"]) if "columns" in options else DEFAULT_COLUMNS
     return SourceOptions(
-        path=local_path(options["path"]),
+        path=place_of(options["path"]),
         filters=_filters(options["topic"]) if "topic" in options else None,
         begin=options.get("from", "earliest"),
         end=options.get("to", "latest"),
@@ -76,12 +76,17 @@ def read_options(given: Mapping[str, str], also: Mapping[str, str] | None = None
     )
 
 
+def place_of(text: str) -> str:
+    """The directory of a log or a table, or a table in a bucket."""
+    return text if text.startswith(("s3://", "s3a://")) else local_path(text)
+
+
 def local_path(text: str) -> str:
-    """A data directory; Spark may have put `file:` in front of it."""
+    """A directory; Spark may have put `file:` in front of it."""
     if text.startswith("file:"):
         return "/" + text[5:].lstrip("/")
     if "://" in text:
-        raise UsageError(f"{text} is no directory", hint="the log is read from a directory that all workers see")
+        raise UsageError(f"{text} is no directory", hint="give one that all workers see")
     return text
 
 

@@ -13,7 +13,7 @@ from everlog.base import EverlogError, UsageError
 from everlog.spark.arrow import parse_filters
 from everlog.spark.opened import open_fresh
 from everlog.spark.options import SourceOptions
-from everlog.spark.snapshot import Slice, Snapshot, plan, snapshot_of
+from everlog.spark.snapshot import ShardSnapshot, Slice, Snapshot, plan, snapshot_of
 from everlog.store import LogStore, locate, parse_begin, read_lake_record
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ class Pinned:
 
     def slices(self, tasks: int, filters: Sequence[str] | None = None) -> "list[Slice | TableSlice]":
         """Slices that cover it, each record in one of them; with filters, at least what matches."""
-        return self._planned(tasks, None if filters is None else Shares(self.snapshot.path, filters).of)
+        told = filters is not None and self.snapshot.path
+        return self._planned(tasks, Shares(self.snapshot.path, filters or ()).of if told else None)
 
     def _planned(self, tasks: int, share: Callable[[Slice], float] | None) -> "list[Slice | TableSlice]":
         if self.cold is None:
@@ -74,27 +75,58 @@ class Shares:
 
 def pin(options: SourceOptions, now_us: int) -> Pinned:
     """Look a store up, once for a frame."""
+    if is_table(options.path):
+        return _pin_table(options, now_us)
     path = os.path.abspath(options.path)
     store = LogStore.open(path, writable=False)
     try:
         snapshot = snapshot_of(store, path)
         cold = None if options.tier == "log" else cold_of(snapshot)
         starts, ends = _bounds(snapshot, cold, options.tier)
-
-        def at(time_us: int) -> tuple[int, ...]:
-            return _positions_at(store, cold, time_us)
-
-        first = locate(parse_begin(options.begin, now_us), starts, ends, at)
-        # a shard that a position does not name is read to its end
-        last = locate(parse_begin(options.end, now_us), ends, ends, at)
+        ranges = _ranges(options, starts, ends, lambda time_us: _positions_at(store, cold, time_us), now_us)
     finally:
         store.close()
+    return Pinned(snapshot, cold, ranges)
+
+
+def is_table(path: str) -> bool:
+    """Whether this is the place of a table, and not of a log."""
+    return "://" in path or os.path.isdir(os.path.join(path, "_delta_log"))
+
+
+def _pin_table(options: SourceOptions, now_us: int) -> Pinned:
+    """So of a table alone: wherever its log is, or was."""
+    from everlog.spark.cold import take_table_snapshot
+
+    if options.tier == "log":
+        raise UsageError(f"{options.path} is a table, and no log", hint="give the data directory, or another tier")
+    identity, cold = take_table_snapshot(options.path)
+    shards = [ShardSnapshot(shard, "", end, end, ()) for shard, end in enumerate(cold.ends)]
+
+    def at(time_us: int) -> tuple[int, ...]:
+        return tuple(cold.position_at(shard.shard, time_us) for shard in shards)
+
+    ranges = _ranges(options, cold.starts, cold.ends, at, now_us)
+    return Pinned(Snapshot("", identity, tuple(shards)), cold, ranges)
+
+
+def _ranges(
+    options: SourceOptions,
+    starts: Sequence[int],
+    ends: Sequence[int],
+    at: Callable[[int], tuple[int, ...]],
+    now_us: int,
+) -> Ranges:
+    """The offsets that are wanted of each shard."""
+    first = locate(parse_begin(options.begin, now_us), starts, ends, at)
+    # a shard that a position does not name is read to its end
+    last = locate(parse_begin(options.end, now_us), ends, ends, at)
     wanted = options.shards if options.shards is not None else range(len(ends))
     unknown = [shard for shard in wanted if not 0 <= shard < len(ends)]
     if unknown:
         raise UsageError(f"there is no shard {unknown[0]}", hint=f"the shards are 0 to {len(ends) - 1}")
     ranges = {shard: (max(first[shard], starts[shard]), last[shard]) for shard in wanted}
-    return Pinned(snapshot, cold, {shard: (low, max(low, high)) for shard, (low, high) in ranges.items()})
+    return {shard: (low, max(low, high)) for shard, (low, high) in ranges.items()}
 
 
 def cold_of(snapshot: Snapshot) -> "ColdSnapshot | None":

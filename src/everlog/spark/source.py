@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from everlog.base import UsageError
 from everlog.spark.arrow import ReadReport, read_slice
-from everlog.spark.options import SourceOptions, local_path, read_options
+from everlog.spark.options import SourceOptions, place_of, read_options
 from everlog.spark.payload import decoder, needs_topics, spark_type
 from everlog.spark.pinned import Pinned, pin
 from everlog.spark.schema import check_columns, schema_of, spark_ddl
@@ -40,7 +40,7 @@ class EverlogSource(DataSource):
         self.options = dict(options)
         self._pinned: Pinned | None = None
         path = self.options.get("path")
-        if path and os.path.exists(f"{local_path(path)}/store") and self._is_batch():
+        if path and os.path.exists(f"{place_of(path)}/store") and self._is_batch():
             self._pinned = pin(read_options(self.options), _now_us())
 
     def _is_batch(self) -> bool:

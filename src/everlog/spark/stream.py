@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 from everlog.base import StorageError, Unavailable, UsageError
 from everlog.spark.admission import Extent, admit
 from everlog.spark.opened import open_fresh
-from everlog.spark.pinned import Pinned, Ranges, cold_of, pin
+from everlog.spark.pinned import Pinned, Ranges, cold_of, is_table, pin
 from everlog.spark.progress import Progress, read_progress
 from everlog.spark.snapshot import Snapshot, snapshot_of
 from everlog.spark.source import EverlogReader
@@ -44,6 +44,9 @@ class EverlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: StreamOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
+        if is_table(options.source.path):
+            hint = "give the data directory of the log: what it has no more is read from its table"
+            raise UsageError(f"{options.source.path} is a table, and a stream follows a log", hint=hint)
         self._path = os.path.abspath(options.source.path)
         self._until: dict[int, int] | None = None  # of a run that ends where the log ended when it began
         EverlogReader(options.source, _NOTHING, schema)  # refuses a schema that is not the table's
