@@ -15,6 +15,7 @@ from everlog.broker.control import HANDLERS
 from everlog.broker.detach import attached, detached
 from everlog.broker.events import event as report
 from everlog.broker.outgoing import Outgoing, peer_of
+from everlog.broker.wire import EVENTS_PER_TURN
 from everlog.mqtt import (
     Connack,
     Disconnect,
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("everlog.broker")
 _REFUSED_UNREAD = (Reason.UNSUPPORTED_PROTOCOL_VERSION, Reason.CLIENT_IDENTIFIER_NOT_VALID)
 _BEFORE_CONNACK = (State.WAITING, State.CONNECTING, State.AUTHENTICATING)
-_EVENTS_PER_TURN = 256  # packets or runs of one client that are handled before others have their turn
 _NAMES_PER_TURN = 100  # new topic names of one client; if it has more, the others have their turn
 _GREEDY_BYTES = 16 << 10  # read at once from such a client
 
@@ -131,7 +131,7 @@ class Connection(Outgoing):
         if waiting is None:
             self.resume_reading()
             return
-        some = [waiting.popleft() for _ in range(min(len(waiting), _EVENTS_PER_TURN))]
+        some = [waiting.popleft() for _ in range(min(len(waiting), EVENTS_PER_TURN))]
         if not waiting:
             self._waiting = None
         try:

@@ -30,7 +30,7 @@ _QOS_2 = 0x04
 _RETAIN = 0x01
 _PUBREC = 5
 _PUBREL = 6
-_EVENTS_PER_TURN = 256  # packets or runs of one client that are handled before others have their turn
+EVENTS_PER_TURN = 256  # packets or runs of one client that are handled before others have their turn
 _ALIVE_BYTES = 1024  # so much at once of a packet that is not whole yet is a sign of life; less is not
 _QUICK_ACK: int | None = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
@@ -115,9 +115,9 @@ class Wire:
         return 0
 
     def _handle(self, events: list[Any]) -> None:
-        if len(events) > _EVENTS_PER_TURN:
-            self._handle(events[:_EVENTS_PER_TURN])
-            self._postpone(events[_EVENTS_PER_TURN:], True)
+        if len(events) > EVENTS_PER_TURN:
+            self._handle(events[:EVENTS_PER_TURN])
+            self._postpone(events[EVENTS_PER_TURN:], True)
             self._go_on()
             return
         place = 0
