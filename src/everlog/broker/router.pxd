@@ -36,7 +36,6 @@ cdef class Router:
 
     @cython.locals(builder=RecordBuilder, taken=Py_ssize_t, end=int64_t)
     cdef int _gather(self, PublishRun run, bytearray routes, object publisher) except -1
-    cdef int _ask_for_turn(self) except -1
     cpdef _turn(self)
     cdef int _commit(self) except -1
     cpdef bint is_behind(self) except -1

@@ -65,7 +65,7 @@ class Router:
         self._gathered = RecordBuilder()
         self._gathered_offset = 0
         self._turn_asked = False
-        self._now = 0  # the time of this turn, once something has come in it
+        self._now = 0  # the time of the turn that is asked for
         self._saving: Persistence | None = None
         self._saves = 0  # how often commits wait for packet ids to be stored
         self.ids_ahead = False  # QoS 2 messages were appended whose ids are to be stored before them
@@ -87,8 +87,10 @@ class Router:
         get its own messages back. Of the run, `known` came before and may still wait for their commit.
         """
         self.messages_in += run.stop - run.start
-        if self._now == 0:
+        if not self._turn_asked:  # before anything can fail: the time is this turn's, and must not outlive it
+            self._turn_asked = True
             self._now = self.now_us()
+            self._soon(self._turn)
         positions: list[tuple[int, int]] = []
         if self.keep.extend():
             kept = self._keep(run, positions, publisher)
@@ -109,7 +111,6 @@ class Router:
                 sink.held += 1
             else:
                 sink.answer(answers, count)
-        self._ask_for_turn()
         return positions
 
     def _keep(self, run: PublishRun, positions: list[tuple[int, int]], publisher: Session | None) -> int:
@@ -146,16 +147,9 @@ class Router:
             self._route_gathered()
         return 0
 
-    def _ask_for_turn(self) -> int:
-        """Once in each turn of the event loop: commit what was appended, route what was gathered."""
-        if not self._turn_asked:
-            self._turn_asked = True
-            self._soon(self._turn)
-        return 0
-
     def _turn(self) -> None:
+        """Once in each turn of the event loop: commit what was appended, route what was gathered."""
         self._turn_asked = False
-        self._now = 0
         self.behind = self.is_behind()
         if self.ids_ahead and self._saving is not None:
             self.ids_ahead = False

@@ -1,8 +1,9 @@
 """The router without a network: what is read from the log, and what happens when that is not as usual."""
 
+import pytest
 from tests.memorylog import MemoryLog
 
-from everlog.base import MessageColumns, TopicTable
+from everlog.base import MessageColumns, TopicTable, Unavailable
 from everlog.broker.audience import Audiences
 from everlog.broker.keep import Keep
 from everlog.broker.router import Router
@@ -44,7 +45,8 @@ class Stage:
         self.audiences = Audiences(self.table)
         self.keep = Keep(self.table, self.log.shard_of)
         self.soon = []
-        self.router = Router(self.log, self.table, self.audiences, self.keep, self.soon.append, lambda: 1)
+        self.now_us = 1
+        self.router = Router(self.log, self.table, self.audiences, self.keep, self.soon.append, lambda: self.now_us)
         self.decoder = Decoder(MessageColumns(16), self.table, version=4)
 
     def client(self, *filters, qos=1, inflight=100):
@@ -223,3 +225,20 @@ def test_a_message_whose_id_is_not_stored_yet_is_not_committed_with_an_earlier_o
     stage.turn()
     tables.waiting.pop(0)()
     assert stage.log.shards[0].committed == 2
+
+
+def test_a_message_that_the_log_refused_leaves_no_old_time_behind():
+    stage = Stage()
+    stage.keep.add("t")
+    shard = stage.log.shards[0]
+    append, shard.append = shard.append, refusing
+    with pytest.raises(Unavailable):
+        stage.publish("lost", turn=False)
+    stage.turn()
+    shard.append, stage.now_us = append, 5_000_000
+    stage.publish("kept")
+    assert shard.batches[0].first_time == 5_000_000
+
+
+def refusing(*arguments):
+    raise Unavailable("no room")
