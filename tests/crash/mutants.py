@@ -27,7 +27,7 @@ def skip(kind: str, suffix: str, *, opening: bool | None = None) -> Mutation:
 class EarlySyncFile(SimulatedFile):
     """Syncs before it writes."""
 
-    def commit_at(self, position: int, blocks: Sequence[Block], note: Note | None = None) -> None:
+    def commit_at(self, position: int, blocks: Sequence[Block], note: Note | None = None, **how: bool) -> None:
         self.sync()
         self.write_at(position, blocks)
         if note is not None:
@@ -37,7 +37,7 @@ class EarlySyncFile(SimulatedFile):
 class EarlyMarkFile(SimulatedFile):
     """Marks what is not synced yet."""
 
-    def commit_at(self, position: int, blocks: Sequence[Block], note: Note | None = None) -> None:
+    def commit_at(self, position: int, blocks: Sequence[Block], note: Note | None = None, **how: bool) -> None:
         self.write_at(position, blocks, note)
         self.sync()
 
@@ -45,7 +45,7 @@ class EarlyMarkFile(SimulatedFile):
 class LateSyncFile(SimulatedFile):
     """Leaves the sync to the rename."""
 
-    def commit_at(self, position: int, blocks: Sequence[Block], note: Note | None = None) -> None:
+    def commit_at(self, position: int, blocks: Sequence[Block], note: Note | None = None, **how: bool) -> None:
         self.write_at(position, blocks)
 
 
@@ -87,8 +87,8 @@ class LateZerosFile(SimulatedFile):
     def allocate(self, position: int, size: int) -> None:
         self.zeros = (position, size)
 
-    def commit_at(self, position: int, blocks: Sequence[Block], note: Note | None = None) -> None:
-        super().commit_at(position, blocks, note)
+    def commit_at(self, position: int, blocks: Sequence[Block], note: Note | None = None, **how: bool) -> None:
+        super().commit_at(position, blocks, note, **how)
         if self.zeros is not None:
             super().allocate(*self.zeros)
             self.zeros = None
@@ -213,7 +213,6 @@ MUTANTS: dict[str, tuple[Mutation, str]] = {
     "the mark's name is not synced": (skip("sync_directory", "", opening=True), "flush"),
     "a complete segment keeps the zeros ahead of its end": (allocating(no_cut(opening=False)), "fsync"),
     "the cut of a complete segment is not synced": (allocating(on(UnsyncedCutDisk)), "fsync"),
-    "recovery leaves the zeros ahead of the end": (allocating(no_cut(opening=True)), "fsync"),
     "zeros are written after what they make room for": (allocating(on(LateZerosDisk)), "fsync"),
     "a merged segment is not synced": (merging(skip("sync", ".log.tmp")), "fsync"),
     "a merged segment is synced after its rename": (merging(on(LateSyncDisk)), "fsync"),

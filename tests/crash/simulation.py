@@ -46,6 +46,7 @@ class World:
     def __init__(self, seed: int, durability: str | None = None) -> None:
         self.random = random = Random(seed)
         self.disk = SimulatedDisk(random)
+        self.disk.pads = random.random() < 0.5
         self.durability = durability or random.choice(("fsync", "fsync", "fsync", "flush", "memory"))
         self.settings = LogSettings(
             durability=self.durability,  # type: ignore[arg-type]

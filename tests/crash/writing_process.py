@@ -49,8 +49,10 @@ class WitnessedFile(RealFile):
 
     witness: Witness
 
-    def commit_at(self, position: int, blocks: Sequence[Block], note: Note | None = None) -> None:
-        super().commit_at(position, blocks)
+    def commit_at(
+        self, position: int, blocks: Sequence[Block], note: Note | None = None, *, padded: bool = False
+    ) -> None:
+        super().commit_at(position, blocks, padded=padded)
         if len(blocks) > 1 and blocks[-2][:4] == b"EVLF":
             base, _, count = struct.unpack_from("<QII", blocks[-2], 16)
             self.witness.offset = max(self.witness.offset, base + (count & 0x7FFFFFFF))

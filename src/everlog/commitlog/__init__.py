@@ -3,7 +3,7 @@
 from everlog.commitlog.batchindex import BatchIndex
 from everlog.commitlog.damage import CorruptFile, Damage
 from everlog.commitlog.ports import Classes, Disk, File, Indexer, Lock
-from everlog.commitlog.realdisk import RealDisk
+from everlog.commitlog.realdisk import RealDisk, ScannedDisk
 from everlog.commitlog.retention import RetentionPlan, plan_retention
 from everlog.commitlog.settings import Durability, LogSettings
 from everlog.commitlog.shard import ShardLog, wall_clock_us
@@ -28,6 +28,7 @@ __all__ = [
     "LogStatistics",
     "RealDisk",
     "RetentionPlan",
+    "ScannedDisk",
     "SegmentView",
     "ShardLog",
     "SideSection",

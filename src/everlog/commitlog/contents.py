@@ -29,10 +29,14 @@ class Contents:
         self.reports: list[Damage] = []  # what is fenced off
         self._damage = damage
 
-    def read_rows(self, first: int, last: int) -> list[Records]:
-        """The batches of rows `first` to before `last`, each verified; a damaged one is reported and left out."""
+    def read_rows(self, first: int, last: int, *, once: bool = False) -> list[Records]:
+        """The batches of rows `first` to before `last`, each verified; a damaged one is reported and left out.
+
+        What is read `once` need not stay in the system's memory.
+        """
+        read = self.file.read_once if once else self.file.read_at
         start = self.index.position(first)
-        data = self.file.read_at(start, self.index.file_end(last - 1) - start)
+        data = read(start, self.index.file_end(last - 1) - start)
         batches = []
         for row in range(first, last):
             records = self._verified(data, self.index.position(row) - start, row)

@@ -11,12 +11,21 @@ class File(Protocol):
 
     def read_at(self, position: int, size: int) -> bytes: ...  # shorter only where the file ends
 
+    def read_once(self, position: int, size: int) -> bytes:
+        """As `read_at`, when nobody is likely to read the same soon: need not be kept in memory for it."""
+        ...
+
     def write_at(self, position: int, blocks: Sequence[Block], note: "Note | None" = None) -> None:
         """All of the blocks, one behind the other, then the note; or OSError."""
         ...
 
-    def commit_at(self, position: int, blocks: Sequence[Block], note: "Note | None" = None) -> None:
-        """All of the blocks, then `sync`, then, and only then, the note; or OSError."""
+    def commit_at(
+        self, position: int, blocks: Sequence[Block], note: "Note | None" = None, *, padded: bool = False
+    ) -> None:
+        """All of the blocks, then `sync`, then, and only then, the note; or OSError.
+
+        If they may be `padded`, zeros can stand behind them afterwards, less than a page.
+        """
         ...
 
     def allocate(self, position: int, size: int) -> None:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 
 from everlog.base import StorageError
+from everlog.commitlog.directfile import LARGE_BYTES, DirectFile, is_cached
 from everlog.commitlog.ports import Block, Note
 from everlog.commitlog.syncwrite import write_blocks
 
@@ -18,9 +19,13 @@ class RealFile:
 
     def __init__(self, path: str, flags: int) -> None:
         self._fd = os.open(path, flags | os.O_CLOEXEC, 0o640)
+        self._direct = DirectFile(self._fd)
 
     def read_at(self, position: int, size: int) -> bytes:
         """Up to `size` bytes, fewer only where the file ends."""
+        return self._read(position, size)
+
+    def _read(self, position: int, size: int) -> bytes:
         data = os.pread(self._fd, size, position)
         while len(data) < size:
             more = os.pread(self._fd, size - len(data), position + len(data))
@@ -29,6 +34,14 @@ class RealFile:
             data += more
         return data
 
+    def read_once(self, position: int, size: int) -> bytes:
+        """As `read_at`; what is not in the page cache stays out of it."""
+        if size >= LARGE_BYTES and not is_cached(self._fd, position, size):
+            data = self._direct.read(position, size)
+            if data is not None:
+                return data
+        return self._read(position, size)
+
     def write_at(self, position: int, blocks: Sequence[Block], note: Note | None = None) -> None:
         """All of the blocks, one behind the other, then the note."""
         if note is None:
@@ -36,12 +49,16 @@ class RealFile:
         else:
             write_blocks(self._fd, position, blocks, False, note[0]._fd, note[1])  # type: ignore[attr-defined]
 
-    def commit_at(self, position: int, blocks: Sequence[Block], note: Note | None = None) -> None:
+    def commit_at(
+        self, position: int, blocks: Sequence[Block], note: Note | None = None, *, padded: bool = False
+    ) -> None:
         """Write, sync and write the note in one stretch without the interpreter lock."""
-        if note is None:
-            write_blocks(self._fd, position, blocks, True)
-        else:
-            write_blocks(self._fd, position, blocks, True, note[0]._fd, note[1])  # type: ignore[attr-defined]
+        mark_fd, mark = (-1, b"") if note is None else (note[0]._fd, note[1])  # type: ignore[attr-defined]
+        if padded:
+            size = sum(map(len, blocks))
+            if size >= LARGE_BYTES and self._direct.commit(position, blocks, size, mark_fd, mark):
+                return
+        write_blocks(self._fd, position, blocks, True, mark_fd, mark)
 
     def allocate(self, position: int, size: int) -> None:
         """Zeros that are written, not only allocated: blocks marked as unwritten cost a sync as much as new ones."""
@@ -65,14 +82,23 @@ class RealFile:
         return memoryview(mmap.mmap(self._fd, size, prot=mmap.PROT_READ)) if size else memoryview(b"")
 
     def close(self) -> None:
-        """Close the descriptor; once is enough."""
+        """Close the descriptors; once is enough."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
+            self._direct.close()
             os.close(fd)
 
     def __del__(self) -> None:
         if getattr(self, "_fd", -1) >= 0:
             self.close()
+
+
+class ScannedFile(RealFile):
+    """A file of which large pieces are read once."""
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """Up to `size` bytes, fewer only where the file ends."""
+        return self.read_once(position, size)
 
 
 class RealLock:
@@ -102,6 +128,8 @@ class RealLock:
 class RealDisk:
     """Files of the operating system."""
 
+    file: type[RealFile] = RealFile
+
     def make_directory(self, path: str) -> None:
         """A directory and those above it that are missing, durable when it returns."""
         if os.path.isdir(path):
@@ -118,11 +146,11 @@ class RealDisk:
 
     def open(self, path: str, *, write: bool = False) -> RealFile:
         """An existing file."""
-        return RealFile(path, os.O_RDWR if write else os.O_RDONLY)
+        return self.file(path, os.O_RDWR if write else os.O_RDONLY)
 
     def create(self, path: str) -> RealFile:
         """A new file."""
-        return RealFile(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        return self.file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
 
     def rename(self, old: str, new: str) -> None:
         """Put a file in another's place."""
@@ -143,3 +171,9 @@ class RealDisk:
     def lock(self, path: str) -> RealLock:
         """The writer's lock."""
         return RealLock(path)
+
+
+class ScannedDisk(RealDisk):
+    """A disk for those who pass over much of a log, and not soon again."""
+
+    file = ScannedFile

@@ -181,5 +181,5 @@ def each_batch(contents: Contents) -> Iterator[Records]:
     row, rows = 0, len(contents.index)
     while row < rows:
         last = contents.index.range_of(row, rows, READ_BYTES)
-        yield from contents.read_rows(row, last)
+        yield from contents.read_rows(row, last, once=True)
         row = last

@@ -79,7 +79,7 @@ class SegmentWriter:
                 mark_bytes(0, last.end_offset, base_offset, end, self.layout, reserved, self._salt, self._sync),
             )
             if self._sync:
-                self._file.commit_at(start, self._framed(start, batches), note)
+                self._file.commit_at(start, self._framed(start, batches), note, padded=True)
             else:
                 self._file.write_at(start, self._framed(start, batches), note)
             self._note(start, batches)
@@ -104,7 +104,7 @@ class SegmentWriter:
         self._allocate(0, position)
         blocks: list[Block] = [header.to_bytes(), *self._framed(HEADER_BYTES, batches)]
         if self._sync:
-            file.commit_at(0, blocks)
+            file.commit_at(0, blocks, padded=True)
             catalog.disk.sync_directory(catalog.directory)
         else:
             file.write_at(0, blocks)
@@ -131,7 +131,7 @@ class SegmentWriter:
 
     def cut(self) -> None:
         """Take the zeros off: before the segment is complete, and at a clean stop."""
-        if self._allocated > self.position and self.segment is not None:
+        if self.segment is not None and self._file.size() > self.position:
             self._file.truncate(self.position)
             self._file.sync()
             self._allocated = self.position

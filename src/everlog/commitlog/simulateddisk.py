@@ -14,6 +14,8 @@ from typing import TypeVar
 from everlog.base import StorageError
 from everlog.commitlog.ports import Block, Note
 
+PAGE_BYTES = 4096
+
 T = TypeVar("T")
 Fault = Callable[[str, str], int | None]  # (kind of call, path) -> errno to fail with, or None
 Change = tuple[int, bytes | None]  # a write at a position, or a truncation to it
@@ -58,6 +60,8 @@ class SimulatedFile:
         self._call("read")
         return bytes(self._inode.seen[position : position + size])
 
+    read_once = read_at
+
     def write_at(self, position: int, blocks: Sequence[Block], note: Note | None = None) -> None:
         block = b"".join(blocks)
         try:
@@ -74,7 +78,12 @@ class SimulatedFile:
         self._inode.changes.append(change)
         _apply(self._inode.seen, change)
 
-    def commit_at(self, position: int, blocks: Sequence[Block], note: Note | None = None) -> None:
+    def commit_at(
+        self, position: int, blocks: Sequence[Block], note: Note | None = None, *, padded: bool = False
+    ) -> None:
+        if padded and self._disk.pads and self._disk.random.random() < 0.5:
+            end = position + sum(map(len, blocks))
+            blocks = [*blocks, bytes(-end % PAGE_BYTES)]
         self.write_at(position, blocks)
         self.sync()
         if note is not None:
@@ -140,6 +149,7 @@ class SimulatedDisk:
         self.crash_after: int | None = None  # so many changes from now, SimulatedCrash is raised in the midst of one
         self.fault: Fault = lambda kind, path: None
         self.skips: Callable[[str, str], bool] = lambda kind, path: False  # a mutant: this sync does nothing
+        self.pads = False  # whether a commit that may leave zeros behind it does so now and then
         self._names: dict[str, _Inode] = {}
         self._durable_names: dict[str, _Inode] = {}
         self._changes: list[tuple[str | None, str | None, _Inode]] = []  # of names: (gone, come, file)

@@ -7,6 +7,7 @@ import os
 from collections import OrderedDict
 
 from everlog.base import Unavailable
+from everlog.commitlog import ScannedDisk
 from everlog.store import LogStore
 
 KEPT_STORES = 4  # beyond it the least recently used is closed
@@ -38,7 +39,7 @@ def _open(path: str) -> LogStore:
         _opened.pop(path)[1].close()
         held = None
     if held is None:
-        held = _opened[path] = (about, LogStore.open(path, writable=False))
+        held = _opened[path] = (about, LogStore.open(path, writable=False, disk=ScannedDisk()))
         while len(_opened) > KEPT_STORES:
             _opened.popitem(last=False)[1][1].close()
     _opened.move_to_end(path)

@@ -25,10 +25,12 @@ class SlowDisk(RealDisk):
         disk, commit_at = self, RealFile.commit_at
 
         class SlowFile(RealFile):
-            def commit_at(self, position: int, blocks: Sequence[Block], note: Note | None = None) -> None:
+            def commit_at(
+                self, position: int, blocks: Sequence[Block], note: Note | None = None, *, padded: bool = False
+            ) -> None:
                 disk.begun.release()
                 disk.go_on.acquire()
-                commit_at(self, position, blocks, note)
+                commit_at(self, position, blocks, note, padded=padded)
 
         file = super().create(path)
         if path.endswith(".log"):
