@@ -18,7 +18,7 @@ from time import perf_counter
 from everlog.commitlog.ports import Block
 from everlog.commitlog.syncwrite import commit_around
 
-LARGE_BYTES = 128 << 10  # smaller commits are as quick through the page cache, and stay in it for readers
+LARGE_BYTES = 128 << 10  # smaller pieces are as quick through the page cache, and stay in it for readers
 _WRITE_ROOM = 1 << 20
 _READ_ROOM = 8 << 20
 _SLOW = 256e6  # bytes a second
@@ -87,18 +87,19 @@ class DirectFile:
         self._end = -1  # behind the last write by this way
         self._carry = b""  # of the last page written, what lies before `_end`
 
-    def commit(self, position: int, blocks: Sequence[Block], size: int, mark_fd: int, mark: bytes) -> bool:
+    def commit(self, position: int, blocks: Sequence[Block], mark_fd: int, mark: bytes) -> bool:
         """Write, sync and mark; False when that can't be done this way. Zeros fill the last page."""
-        if not self._opened():
+        size = sum(map(len, blocks))
+        if size < LARGE_BYTES or not self._opened():
             return False
         buffer = _buffer(_WRITE_ROOM)
-        carried = 0
-        if self._end == position:
-            carried = len(self._carry)
-            buffer[:carried] = self._carry
+        carried = position % _PAGE
+        if self._end != position:
+            self._carry = os.pread(self._plain, carried, position - carried)
         self._end = -1
+        buffer[:carried] = self._carry
         try:
-            commit_around(self._plain, self._fd, position, blocks, buffer, carried, mark_fd, mark)
+            commit_around(self._plain, self._fd, position, blocks, buffer, mark_fd, mark)
         except OSError as error:
             if error.errno not in _UNABLE:
                 raise

@@ -34,18 +34,9 @@ cdef extern from *:
     static size_t everlog_page(void) { return (size_t)sysconf(_SC_PAGESIZE); }
 
     static int everlog_write_around(int fd, int direct_fd, long long at, struct iovec *v, Py_ssize_t n,
-                                    char *buffer, size_t room, size_t page, size_t used,
+                                    char *buffer, size_t room, size_t page,
                                     int mark_fd, const char *mark, Py_ssize_t mark_size) {
-        size_t head = used == at % page ? 0 : page - at % page;
-        while (head && n) {
-            size_t size = v->iov_len < head ? v->iov_len : head;
-            struct iovec part = {v->iov_base, size};
-            int failed = everlog_write_all(fd, at, &part, 1, 0, -1, mark, 0);
-            if (failed) return failed;
-            at += size; head -= size; used = 0;
-            v->iov_base = (char *)v->iov_base + size; v->iov_len -= size;
-            if (!v->iov_len) { v++; n--; }
-        }
+        size_t used = at % page;
         at -= used;
         while (n) {
             size_t size = v->iov_len < room - used ? v->iov_len : room - used;
@@ -72,7 +63,7 @@ cdef extern from *:
                           Py_ssize_t mark_size) nogil
     size_t everlog_page()
     int everlog_write_around(int fd, int direct_fd, long long at, iovec *v, Py_ssize_t n, char *buffer, size_t room,
-                             size_t page, size_t used, int mark_fd, const char *mark, Py_ssize_t mark_size) nogil
+                             size_t page, int mark_fd, const char *mark, Py_ssize_t mark_size) nogil
 
 
 cdef inline iovec *vector_of(object blocks) except NULL:
@@ -104,7 +95,7 @@ cdef inline int write_all(int fd, long long position, object blocks, bint sync, 
 
 
 cdef inline int write_around(
-    int fd, int direct_fd, long long position, object blocks, unsigned char[::1] buffer, size_t carried, int mark_fd, bytes mark
+    int fd, int direct_fd, long long position, object blocks, unsigned char[::1] buffer, int mark_fd, bytes mark
 ) except -1:
     cdef Py_ssize_t n = len(blocks), mark_size = PyBytes_GET_SIZE(mark)
     cdef const char *mark_at = PyBytes_AS_STRING(mark)
@@ -113,7 +104,7 @@ cdef inline int write_around(
     cdef iovec *vector = vector_of(blocks)
     with nogil:
         failed = everlog_write_around(
-            fd, direct_fd, position, vector, n, <char*>&buffer[0], room, page, carried, mark_fd, mark_at, mark_size
+            fd, direct_fd, position, vector, n, <char*>&buffer[0], room, page, mark_fd, mark_at, mark_size
         )
     free(vector)
     return failed

@@ -39,35 +39,28 @@ def write_all(fd: int, position: int, blocks: Sequence[Buffer], sync: bool, mark
 
 
 def write_around(
-    fd: int, direct_fd: int, position: int, blocks: Sequence[Buffer], buffer: mmap.mmap, carried: int, mark_fd: int,
-    mark: bytes,
-) -> int:  # fmt: skip
+    fd: int, direct_fd: int, position: int, blocks: Sequence[Buffer], buffer: mmap.mmap, mark_fd: int, mark: bytes
+) -> int:
     """Write all blocks without the page cache, sync, then write the mark; 0, or the number of the error.
 
-    `direct_fd` is the same file, opened so that it takes whole pages only. `buffer` begins with the `carried` bytes of
-    the page that `position` is in; if these are not all, the rest of that page is written as usual. Zeros fill the last
-    page, and what of it is no zeros is at the beginning of the buffer afterwards.
+    `direct_fd` is the same file, opened so that it takes whole pages only. `buffer` begins with what is before
+    `position` in its page, and afterwards with what is before the end in that page, which zeros fill.
     """
     data = memoryview(b"".join(blocks))
+    rest = position % PAGE
+    at = position - rest
     try:
-        if carried != position % PAGE:
-            head = data[: PAGE - position % PAGE]
-            failed = write_all(fd, position, [bytes(head)], False, -1, b"")
-            if failed:
-                return failed
-            data, position, carried = data[len(head) :], position + len(head), 0
-        at = position - carried
         while len(data):
-            taken = data[: len(buffer) - carried]
-            used = carried + len(taken)
-            buffer[carried:used] = bytes(taken)
+            taken = data[: len(buffer) - rest]
+            used = rest + len(taken)
+            buffer[rest:used] = bytes(taken)
             data = data[len(taken) :]
             rest = used % PAGE
-            whole = used + (PAGE - rest if rest else 0)
+            whole = used + -used % PAGE
             buffer[used:whole] = bytes(whole - used)
             if os.pwritev(direct_fd, [memoryview(buffer)[:whole]], at) != whole:
                 return errno.EINVAL
-            at, carried = at + whole, 0
+            at += whole
             buffer[:rest] = buffer[used - rest : used]
     except OSError as error:
         return error.errno or errno.EIO

@@ -54,11 +54,8 @@ class RealFile:
     ) -> None:
         """Write, sync and write the note in one stretch without the interpreter lock."""
         mark_fd, mark = (-1, b"") if note is None else (note[0]._fd, note[1])  # type: ignore[attr-defined]
-        if padded:
-            size = sum(map(len, blocks))
-            if size >= LARGE_BYTES and self._direct.commit(position, blocks, size, mark_fd, mark):
-                return
-        write_blocks(self._fd, position, blocks, True, mark_fd, mark)
+        if not padded or not self._direct.commit(position, blocks, mark_fd, mark):
+            write_blocks(self._fd, position, blocks, True, mark_fd, mark)
 
     def allocate(self, position: int, size: int) -> None:
         """Zeros that are written, not only allocated: blocks marked as unwritten cost a sync as much as new ones."""

@@ -9,5 +9,5 @@ cpdef object write_blocks(int fd, long long position, object blocks, bint sync, 
 
 @cython.locals(failed=int)
 cpdef object commit_around(
-    int fd, int direct_fd, long long position, object blocks, object buffer, size_t carried, int mark_fd, bytes mark
+    int fd, int direct_fd, long long position, object blocks, object buffer, int mark_fd, bytes mark
 )

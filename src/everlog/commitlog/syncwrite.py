@@ -27,10 +27,10 @@ def write_blocks(
 
 
 def commit_around(
-    fd: int, direct_fd: int, position: int, blocks: Sequence[Buffer], buffer: mmap.mmap, carried: int, mark_fd: int,
+    fd: int, direct_fd: int, position: int, blocks: Sequence[Buffer], buffer: mmap.mmap, mark_fd: int,
     mark: bytes,
 ) -> None:  # fmt: skip
     """As `write_blocks` with a sync, by `direct_fd` around the page cache; see `rawwrite.write_around`."""
-    failed = write_around(fd, direct_fd, position, blocks, buffer, carried, mark_fd, mark)
+    failed = write_around(fd, direct_fd, position, blocks, buffer, mark_fd, mark)
     if failed:
         raise OSError(failed, os.strerror(failed))

@@ -45,15 +45,28 @@ def test_commits_of_any_size_are_one_behind_the_other(file: RealFile, seed: int)
     chance = Random(seed)
     expected = b""
     for _ in range(60):
+        if chance.random() < 0.3:
+            file.allocate(len(expected), 300_000)
         blocks = [chance.randbytes(chance.choice((1, 40, 3000, PAGE, 70_000, 400_000))) for _ in range(5)]
         if chance.random() < 0.1:
             blocks = [chance.randbytes(3 << 20), b"", b"end"]
         file.commit_at(len(expected), blocks, padded=chance.random() < 0.8)
         expected += b"".join(blocks)
-        found = file.read_at(0, len(expected) + 2 * PAGE)
+        found = file.read_at(0, len(expected) + (1 << 20))
         assert found[: len(expected)] == expected
-        assert len(found) - len(expected) < PAGE
         assert not any(found[len(expected) :])
+
+
+def test_a_page_at_most_is_padded(file: RealFile) -> None:
+    file.commit_at(0, [bytes(LARGE_BYTES + 1)], padded=True)
+    assert LARGE_BYTES < file.size() <= LARGE_BYTES + PAGE
+
+
+def test_a_file_is_gone_on_with_in_the_midst_of_a_page(file: RealFile, tmp_path: Path) -> None:
+    file.commit_at(0, [b"a" * 10])
+    again = RealDisk().open(f"{tmp_path}/file", write=True)
+    again.commit_at(10, [b"b" * LARGE_BYTES], padded=True)
+    assert file.read_at(0, 12) == b"aaaaaaaaaabb"
 
 
 def test_a_commit_that_must_not_be_padded_is_not(file: RealFile) -> None:
@@ -110,8 +123,9 @@ def test_a_disk_without_this_way_is_written_as_usual(
         monkeypatch.setattr(directfile.os, "open", refuse(errno.EINVAL))
     else:
         monkeypatch.setattr(directfile, "commit_around", refuse(errno.EINVAL))
+    file.write_at(0, [b"abc"])
     file.commit_at(3, [b"x" * LARGE_BYTES], padded=True)
-    assert file.read_at(0, 1 << 20) == b"\0\0\0" + b"x" * LARGE_BYTES
+    assert file.read_at(0, 1 << 20) == b"abc" + b"x" * LARGE_BYTES
     assert file.read_once(3, LARGE_BYTES) == b"x" * LARGE_BYTES
 
 
