@@ -10,6 +10,7 @@ from everlog.commitlog import contents as loading
 from everlog.commitlog import paths
 from everlog.commitlog.catalog import Catalog, Segment
 from everlog.commitlog.contents import Contents
+from everlog.commitlog.framing import HEADER_BYTES, read_header
 from everlog.commitlog.mark import MARK_BYTES, Mark, read_marks
 from everlog.commitlog.ports import File
 from everlog.commitlog.recovery import summarize
@@ -58,7 +59,17 @@ class Follower:
     def _without_mark(self) -> Mark:
         bases = paths.segment_bases(self._catalog.disk.list(self._catalog.directory))
         last = bases[-1] if bases else 0
-        return Mark(committed=last, segment=last, layout=self._mark.layout + 1)
+        begun = bool(bases) and self._has_header(last)
+        return Mark(committed=last, segment=last if begun else last - 1, layout=self._mark.layout + 1)
+
+    def _has_header(self, base: int) -> bool:
+        """Whether a segment is more than a name: one that is just being created is none yet."""
+        path = paths.segment_path(self._catalog.directory, base)
+        file = self._catalog.disk.open(path)
+        try:
+            return read_header(file.read_at(0, HEADER_BYTES), path) is not None
+        finally:
+            file.close()
 
     def _apply(self, mark: Mark) -> None:
         self._catalog.salt = mark.salt

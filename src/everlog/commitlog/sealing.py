@@ -105,13 +105,15 @@ class Sealer:
             blocks += (frame.to_bytes(catalog.salt), records.to_bytes())
             held += FRAME_BYTES + records.size
             if held >= WRITE_BYTES:
-                file.write_at(at, blocks)
+                file.commit_at(at, blocks, padded=True)
                 at, held, blocks = at + held, 0, []
         if expected != old.index.end_offset(len(old.index) - 1):
             file.close()
             catalog.disk.unlink(path + TEMPORARY)
             return None
-        file.commit_at(at, blocks)
+        file.commit_at(at, blocks, padded=True)
+        file.truncate(at + held)
+        file.sync()
         if is_sealed:
             with contextlib.suppress(FileNotFoundError):
                 catalog.disk.unlink(side_path(catalog.directory, segment.base_offset))

@@ -8,6 +8,7 @@ from tests.unit.commitlog.test_shard import DIRECTORY, opened
 
 from everlog.base import StorageError
 from everlog.commitlog import ShardLog, SimulatedDisk
+from everlog.commitlog.paths import segment_path
 
 MARK = f"{DIRECTORY}/mark"
 
@@ -116,6 +117,18 @@ def test_without_a_mark_all_segments_but_the_last_are_read() -> None:
         disk.put(MARK, data)
         reader = reading(disk)
         assert (reader.committed, [row[0] for row in rows(reader)]) == (last, list(range(last)))
+
+
+def test_a_segment_that_is_just_being_created_is_none_yet() -> None:
+    disk = SimulatedDisk(Random(1))
+    log = opened(disk, small())
+    path = segment_path(DIRECTORY, 0)
+    disk.put(path, bytes(2000))
+    reader = reading(disk)
+    assert (reader.committed, rows(reader), reader.damage) == (0, [], [])
+    disk.unlink(path)
+    commit(log, numbered(3))
+    assert (reader.refresh(), len(rows(reader)), reader.damage) == (3, 3, [])
 
 
 def test_a_reader_of_nothing_says_so() -> None:
