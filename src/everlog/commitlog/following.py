@@ -10,7 +10,6 @@ from everlog.commitlog import contents as loading
 from everlog.commitlog import paths
 from everlog.commitlog.catalog import Catalog, Segment
 from everlog.commitlog.contents import Contents
-from everlog.commitlog.framing import HEADER_BYTES, read_header
 from everlog.commitlog.mark import MARK_BYTES, Mark, read_marks
 from everlog.commitlog.ports import File
 from everlog.commitlog.recovery import summarize
@@ -59,21 +58,12 @@ class Follower:
     def _without_mark(self) -> Mark:
         bases = paths.segment_bases(self._catalog.disk.list(self._catalog.directory))
         last = bases[-1] if bases else 0
-        begun = bool(bases) and self._has_header(last)
-        return Mark(committed=last, segment=last if begun else last - 1, layout=self._mark.layout + 1)
-
-    def _has_header(self, base: int) -> bool:
-        """Whether a segment is more than a name: one that is just being created is none yet."""
-        path = paths.segment_path(self._catalog.directory, base)
-        file = self._catalog.disk.open(path)
-        try:
-            return read_header(file.read_at(0, HEADER_BYTES), path) is not None
-        finally:
-            file.close()
+        return Mark(committed=last, segment=last, layout=self._mark.layout + 1)
 
     def _apply(self, mark: Mark) -> None:
         self._catalog.salt = mark.salt
-        if (mark.segment, mark.layout) != (self._mark.segment, self._mark.layout):
+        not_begun = self._growing is None and mark.committed > mark.segment
+        if not_begun or (mark.segment, mark.layout) != (self._mark.segment, self._mark.layout):
             self._relist(mark)
         if self._growing is not None and self._growing[0].base_offset == mark.segment:
             self._grow(mark.position)
@@ -93,6 +83,8 @@ class Follower:
             if base < mark.segment:
                 segment = self._complete(segment or summarize(catalog, base))
             elif segment is None:
+                if mark.committed <= base:
+                    break  # nothing of it is committed, it may be just a name
                 segment = Segment(base, base, 0, 0, 0)
                 contents, scan = loading.load(catalog.disk, catalog.directory, base, catalog.salt, catalog.damage)
                 segment.contents = contents

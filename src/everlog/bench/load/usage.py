@@ -52,8 +52,17 @@ def cpu_of(pid: int) -> float:
     try:
         return time.clock_gettime((~pid << 3) | 2)  # MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED) of Linux
     except OSError:
-        fields = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) * _TICK_S
+        return _stat_s(pid, 11)
+
+
+def _ended_of(pid: int) -> float:
+    """Seconds of CPU that its children had used which have ended, and theirs."""
+    return _stat_s(pid, 13)
+
+
+def _stat_s(pid: int, field: int) -> float:
+    fields = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return (int(fields[field]) + int(fields[field + 1])) * _TICK_S
 
 
 def _memory_mb(pid: int) -> tuple[float, float]:
@@ -73,7 +82,7 @@ def sample(pids: Sequence[int]) -> Sample:
     rss = peak = 0.0
     try:
         for pid in family(pids):
-            cpu = (cpu or 0.0) + cpu_of(pid)
+            cpu = (cpu or 0.0) + cpu_of(pid) + _ended_of(pid)
             one = _memory_mb(pid)
             rss, peak = rss + one[0], peak + one[1]
     except OSError:
