@@ -404,8 +404,10 @@ _CLIENTS = "a statement about clients that a server can't see broken"
 NOT_SHOWN = {
     5: {
         **dict.fromkeys(["3.2.2-4", "3.2.2-5", "3.2.2-11", "3.2.2-14", "3.3.2-10", "3.3.4-8", "4.5.0-2"], _CLIENTS),
+        "3.2.2-10": "every QoS is supported",
         "3.2.2-12": "every QoS is supported",
         "3.2.2-13": "retained messages are supported",
+        "3.3.4-5": "a message comes in a single copy",
     },
     4: {
         "3.8.3-2": "wildcards are supported",
@@ -417,10 +419,13 @@ GAPS = """
 - **A retained message to a durable session** that was sent and not acknowledged is sent again on the next connection
   as long as the broker runs. After a restart of the broker it is not: the log does not have it.
 - **No Local** is remembered for what a session published until it was handed everything up to there. After a restart of
-  the broker a durable session that was behind may get its own messages once.
-- **Shared subscriptions** deal messages out among connected members. What is published while no member is connected is
-  not kept for the group (durable groups are another issue). What waits for a member that leaves, and its unacknowledged
-  QoS 1 messages if its session ends, go to the others; if there are none, they are lost.
+  the broker a durable session that was behind may get its own messages once, and a subscription the retained messages
+  that its client published before.
+- **A message that expires** after it was sent at QoS 1 and before it was acknowledged is not sent again when the client
+  is back, where [MQTT-4.4.0-1] asks for it: its packet id is free, as if it had been acknowledged.
+- **Shared subscriptions of clean sessions alone** deal messages out among connected members. What is published while no
+  member is connected is not kept, and what waits for the last member that leaves is lost. A group with a durable
+  session in it has a place of its own in the log ([shared groups](../explanation/shared-groups.md)).
 - **A topic that stops being kept** (the last durable subscription to it goes) while messages of it wait for their
   commit: messages published after that need not wait and may overtake them.
 - **Keep alive** counts packets, as [MQTT-3.1.2-22] says, and beside them any 1,024 bytes at once of a packet that is on

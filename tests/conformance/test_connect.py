@@ -14,6 +14,7 @@ from everlog.mqtt import (
     Reason,
     Subscribe,
     Subscription,
+    Will,
     encode,
 )
 
@@ -263,7 +264,7 @@ def test_connack_says_what_the_client_may_send(stages):
     assert properties.topic_alias_maximum == 5
 
 
-@clauses("MQTT-3.2.2-9 MQTT-3.2.2-10")
+@clauses("MQTT-3.2.2-9")
 def test_connack_does_not_take_anything_back_that_is_supported(stage):
     properties = stage.client().connect("a").properties
     assert properties.maximum_qos is None
@@ -279,6 +280,26 @@ def test_response_information_is_sent_when_it_is_asked_for(stage, asked):
     wanted = {} if asked is None else {"request_response_information": asked}
     found = stage.client().connect("a", **wanted).properties.response_information
     assert bool(found) is bool(asked)
+
+
+def test_a_request_is_answered_below_the_topic_that_the_response_information_says(stage):
+    requester, responder = stage.client(), stage.connected("responder")
+    prefix = requester.connect("requester", request_response_information=1).properties.response_information
+    assert requester.subscribe(f"{prefix}#", qos=1) == (Reason.GRANTED_QOS_1,)
+    responder.subscribe("service", qos=1)
+    requester.publish("service", "question", 1, response_topic=f"{prefix}7", correlation_data=b"\x00\xff")
+    request = responder.message()
+    assert request.payload == b"question"
+    asked = request.properties
+    assert responder.publish(asked.response_topic, "answer", 1, correlation_data=asked.correlation_data) is Reason(0)
+    answer = requester.message()
+    assert (answer.topic, answer.payload) == (f"{prefix}7", b"answer")
+    assert answer.properties.correlation_data == b"\x00\xff"
+
+
+@pytest.mark.parametrize("client_id", ["a/b", "a+", "#"])
+def test_a_client_id_that_is_no_topic_level_gets_no_response_information(stage, client_id):
+    assert stage.client().connect(client_id, request_response_information=1).properties.response_information is None
 
 
 @clauses("MQTT-3.1.2-29")
@@ -337,12 +358,74 @@ def test_bytes_behind_the_last_field_of_connect_close(stage, version):
     client.expect_closed()
 
 
-def test_a_connection_over_the_limit_is_closed_without_a_word(stages):
+def test_a_client_over_the_connections_is_told_so(stages, version):
     stage = stages(limits=Limits(connections=1))
-    stage.connected("first")
-    second = stage.client()
+    first = stage.connected("first", version)
+    second = stage.client(version)
+    assert second.connect("second").reason is (Reason.SERVER_BUSY if version == 5 else Reason.SERVER_UNAVAILABLE)
     second.expect_closed()
-    stage.until(lambda: stage.broker.metrics.connects_limited == 1)
+    metrics = stage.broker.metrics
+    assert (metrics.connects_limited, metrics.connects_refused, metrics.protocol_errors) == (1, 1, 0)
+    stage.client(version)  # who is turned away takes nobody's place
+    stage.until(lambda: metrics.connects_limited == 2)
+    first.disconnect()
+    stage.offline("first")
+    stage.connected("second", version)
+
+
+def test_a_client_over_the_rate_is_told_so(stages, version):
+    stage = stages(limits=Limits(connects_per_second=1))
+    now = stage.call(stage.broker.time)
+    stage.broker.time = lambda: now
+    stage.connected("first", version)
+    second = stage.client(version)
+    reason = Reason.CONNECTION_RATE_EXCEEDED if version == 5 else Reason.SERVER_UNAVAILABLE
+    assert second.connect("second").reason is reason
+    second.expect_closed()
+    assert stage.broker.metrics.connects_limited == 1
+
+
+def test_few_are_told_that_there_are_too_many_and_only_for_a_while(stages):
+    stage = stages(limits=Limits(connections=1, connect_timeout_s=100.0))
+    now = stage.call(stage.broker.time)
+    stage.broker.time = lambda: now
+    stage.connected("first")
+    silent = [stage.client() for _ in range(100)]
+    stage.until(lambda: stage.broker.pending == 100)
+    stage.client().expect_closed()
+    assert stage.broker.metrics.connects_limited == 101
+    stage.call(lambda: stage.broker.gate.sweep(now + 1))
+    for one in silent:
+        one.expect_closed()
+    assert (stage.broker.pending, stage.broker.metrics.connect_timeouts) == (0, 0)
+    stage.client().expect_closed()  # and no more than so many a second
+    stage.broker.time = lambda: now + 2
+    assert stage.client().connect("second").reason is Reason.SERVER_BUSY
+
+
+@clauses("MQTT-3.1.2-24")
+def test_a_small_packet_size_leaves_out_what_connack_can_do_without(stage):
+    whole = stage.client().connect("c", maximum_packet_size=16, request_response_information=0).properties
+    assert whole.topic_alias_maximum
+    client = stage.client()
+    less = client.connect("c", maximum_packet_size=13, request_response_information=1).properties
+    assert (less.topic_alias_maximum, less.response_information) == (None, None)
+    assert (less.receive_maximum, less.maximum_packet_size) == (whole.receive_maximum, whole.maximum_packet_size)
+    client.expect_nothing()
+
+
+@clauses("MQTT-3.1.2-24")
+@pytest.mark.parametrize("size", [1, 4, 5, 12])
+def test_a_packet_size_too_small_for_a_connack_is_refused(stage, size):
+    kept = stage.connected("c", clean_start=False, expiry=100)
+    client = stage.client()
+    properties = Properties(maximum_packet_size=size)
+    client.send(Connect(5, "c", True, will=Will("w", b"x"), properties=properties), Pingreq())
+    if size >= 5:
+        assert client.expect(Connack).reason is Reason.PACKET_TOO_LARGE
+    client.expect_closed()
+    assert (stage.broker.metrics.protocol_errors, stage.broker.metrics.wills) == (1, 0)
+    kept.expect_nothing()  # nor is the session taken over
 
 
 def test_a_connection_that_never_says_connect_is_closed_even_if_it_dribbles(stages):

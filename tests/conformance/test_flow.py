@@ -7,7 +7,6 @@ from tests.memorylog import MemoryLog
 from everlog.broker.limits import Limits
 from everlog.mqtt import (
     Connack,
-    Connect,
     Disconnect,
     Properties,
     Puback,
@@ -367,17 +366,6 @@ def test_a_qos_2_exchange_goes_on_after_the_message_has_expired(stage):
     client.acknowledge(found)
     client.expect_nothing()
     assert stage.call(lambda: stage.broker.clients.sessions["c"].inflight) == 0
-
-
-def test_a_client_that_can_take_no_connack_gets_none(stage):
-    client = stage.client()
-    client.send_bytes(encode_connect_with_maximum(10))
-    client.expect_nothing()
-    assert "c" in stage.broker.clients.sessions
-
-
-def encode_connect_with_maximum(size):
-    return encode(Connect(5, "c", properties=Properties(maximum_packet_size=size)), 5)
 
 
 def test_the_smallest_packets_still_reach_a_client_with_a_small_maximum(stage):

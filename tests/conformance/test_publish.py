@@ -130,7 +130,22 @@ def test_an_unknown_pubrel_is_answered_all_the_same(stage, version):
 def test_an_unknown_pubrec_is_answered_with_pubrel(stage, version):
     client = stage.connected("c", version)
     client.send(Pubrec(99))
-    assert client.expect(Pubrel).packet_id == 99
+    found = client.expect(Pubrel)
+    assert found.packet_id == 99
+    assert found.reason is (Reason.PACKET_IDENTIFIER_NOT_FOUND if version == 5 else Reason.SUCCESS)
+
+
+def test_known_and_unknown_pubrecs_in_one_segment_are_told_apart(stage):
+    subscriber, publisher = pair(stage, 5)
+    publisher.publish("a", "x", 2)
+    known = subscriber.expect(Publish).packet_id
+    subscriber.send(Pubrec(98), Pubrec(known), Pubrec(99))
+    unknown = Reason.PACKET_IDENTIFIER_NOT_FOUND
+    found = [subscriber.expect(Pubrel) for _ in range(3)]
+    assert [(one.packet_id, one.reason) for one in found] == [(98, unknown), (known, Reason.SUCCESS), (99, unknown)]
+    subscriber.send(Pubcomp(known))
+    publisher.publish("a", "y", 2)
+    assert subscriber.message().payload == b"y"
 
 
 @clauses("MQTT-4.3.3-4", v4="MQTT-4.3.3-1")

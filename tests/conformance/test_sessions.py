@@ -511,6 +511,15 @@ def test_a_durable_session_may_not_ask_for_everything_unless_allowed(stages):
     assert stage.connected("d").subscribe("#", qos=1) == (Reason.GRANTED_QOS_1,)
 
 
+@pytest.mark.parametrize("prefix", ["", "$share/g/", "$replay/latest/"])
+def test_everything_in_other_words_is_everything_too(stage, prefix):
+    client = stage.connected("c", **KEEP)
+    everything = client.subscribe(*(prefix + one for one in ("#", "+/#", "+/+/#")), qos=1)
+    assert everything == (Reason.NOT_AUTHORIZED,) * 3
+    parts = client.subscribe(*(prefix + one for one in ("+/a/#", "a/#", "/#", "+/+")), qos=1)
+    assert parts == (Reason.GRANTED_QOS_1,) * 4
+
+
 def test_an_offline_session_costs_no_memory_for_each_message(stage):
     away(stage, "c", 5, "a")
     publisher = stage.connected("publisher")

@@ -13,10 +13,12 @@ from tests.spark.test_stream import Gathered
 from tests.spark.test_stream_planning import follow, reader
 
 from everlog.base import MessageColumns, TopicTable, Unavailable
+from everlog.cli import main
 from everlog.commitlog import LogSettings
 from everlog.mqtt import Publish
 from everlog.spark import LakeStore, Slice, locate
 from everlog.spark.cold import TableSlice
+from everlog.spark.jobs import audit_store
 from everlog.store import LogStore, TopicClasses
 
 if TYPE_CHECKING:
@@ -136,3 +138,43 @@ def test_spark_streams_and_counts_what_is_left(spark: "SparkSession", data: Path
     assert frame.filter(frame["topic"].startswith(SHORT)).count() == 0
     got = Gathered(spark, tmp_path, data, maxRecordsPerTrigger="300").run()
     assert sorted(offset for _, offset, _ in got if offset < len(SENT)) == LEFT
+
+
+def test_an_audit_counts_what_was_emptied_and_not_as_missing(
+    spark: "SparkSession", data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    emptied = len(SENT) - len(LEFT) - LEFT[0]  # what lies before the first record is no hole
+    for _ in range(2):  # of the log alone, and of log and table
+        (shard,) = audit_store(spark.read.format("everlog").load(str(data)))
+        assert shard.is_good
+        assert (shard.first, shard.emptied, shard.records) == (LEFT[0], emptied, len(LEFT) + 150)
+        compact(data)
+    assert main(["spark", "audit", str(data)]) == 0
+    assert f"{emptied:,} emptied offsets" in capsys.readouterr().out
+
+
+def test_an_audit_tells_holes_from_what_was_emptied(spark: "SparkSession", data: Path) -> None:
+    lost = LEFT[700:703]
+    messages = spark.read.format("everlog").load(str(data))
+    (shard,) = audit_store(messages.where(f"offset not between {lost[0]} and {lost[-1]}"))
+    assert [one for low, high in shard.missing_ranges for one in range(low, high + 1)] == lost
+    assert shard.emptied == len(SENT) - len(LEFT) - LEFT[0]
+
+
+def test_an_audit_of_a_part_counts_what_was_emptied_in_it(spark: "SparkSession", data: Path) -> None:
+    first, last = LEFT[10], LEFT[1000]
+    messages = spark.read.format("everlog").option("from", f"0:{first}").option("to", f"0:{last + 1}").load(str(data))
+    (shard,) = audit_store(messages)
+    assert shard.is_good
+    assert (shard.records, shard.emptied) == (991, last - first + 1 - 991)
+
+
+def test_a_record_that_the_table_had_before_it_was_emptied_is_there_once(spark: "SparkSession", data: Path) -> None:
+    messages = spark.read.format("everlog").load(str(data))
+    kept = messages.select("shard", "offset", "timestamp")
+    emptied = [offset for offset in range(LEFT[0], len(SENT)) if offset not in set(LEFT)]
+    (whole,) = audit_store(kept)
+    again = kept.where(f"offset = {LEFT[0]}").selectExpr("shard", f"{emptied[0]}L AS offset", "timestamp")
+    (shard,) = audit_store(kept.union(again))
+    assert (shard.duplicated, shard.missing) == (0, 0)
+    assert (shard.emptied, shard.records) == (whole.emptied - 1, whole.records + 1)

@@ -252,17 +252,22 @@ def test_tls_handshakes_that_never_end(tmp_path, certificate):
     count, tls_port = 300, free_port()
     arguments = ("--tls-port", str(tls_port), "--cert-file", certificate.cert, "--key-file", certificate.key)
     limits = {"limits__connections": count + 1, "limits__connect_timeout_s": "3s"}
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with abused(tmp_path, *arguments, **limits) as (served, probe):
         with served.growing_at_most(count * 4 * CONNECTION + WORKING), many(count, tls_port) as unfinished:
             hello = client_hello()
             for one in unfinished:
                 push(one, hello[:40])
             served.until("connections_pending", count)
-            with connected(tls_port) as one, connected(served.port) as other:  # no room for either, TLS or not
-                assert until_closed(one) == b""
+            with connected(tls_port) as one, connected(served.port) as other:  # no room for any, TLS or not
                 push(other, encode(Connect(4, ""), 4))
-                until_closed(other)
-            assert served.until("connects_limited_total", 2)["connects_limited_total"] == 2
+                assert until_closed(other) == b"\x20\x02\x00\x03"
+                with connected(tls_port) as raw, context.wrap_socket(raw) as third:
+                    third.sendall(encode(Connect(4, ""), 4))
+                    assert third.recv(4) == b"\x20\x02\x00\x03"
+                assert until_closed(one) == b""
+            assert served.until("connects_limited_total", 3)["connects_limited_total"] == 3
             probe.goes_on()
             served.until("connect_timeouts_total", count)
             assert all(until_closed(one) == b"" for one in unfinished)
@@ -271,8 +276,6 @@ def test_tls_handshakes_that_never_end(tmp_path, certificate):
                 push(one, b"GET / HTTP/1.1\r\n\r\n")
                 until_closed(one)
         assert served.until("tls_failures_total", 50)["tls_failures_total"] == 50
-        context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         for _ in range(50):
             with connected(tls_port) as raw, context.wrap_socket(raw) as one:
                 one.sendall(encode(Connect(4, ""), 4))

@@ -12,11 +12,13 @@ import paho.mqtt.client as paho
 import pytest
 from tests.brokers import RunningBroker
 from tests.certificates import Authority, Pair, needs_openssl
+from tests.conformance.conftest import ServedBroker
 from tests.listening import eventually, on_loop, opened
 
 from everlog.base import Unavailable, UsageError
 from everlog.broker import Limits
 from everlog.broker.listeners import Listener, listen
+from everlog.mqtt import Connect, encode
 
 pytestmark = needs_openssl
 
@@ -178,6 +180,18 @@ def test_a_tls_handshake_that_never_ends_is_cut_off(server: Pair) -> None:
         socket.create_connection(("127.0.0.1", listening.addresses()[0].port), 20) as peer,
     ):
         assert peer.recv(1) == b""
+
+
+@pytest.mark.parametrize("loop", [RunningBroker, ServedBroker])
+def test_a_peer_that_does_not_end_tls_is_cut_off_when_the_broker_stops(
+    authority: Authority, server: Pair, loop: type[RunningBroker]
+) -> None:
+    with loop() as broker, opened(broker, secured(server)) as listening:
+        peer = connected(listening.addresses()[0].port, trusting(authority))
+        peer.sendall(encode(Connect(5, "c"), 5))
+        assert peer.recv(1) == b"\x20"
+    assert not broker.broker.clients.connections  # it has not merely been given up
+    peer.close()
 
 
 @pytest.mark.parametrize("kind", ["tls", "wss"])

@@ -116,14 +116,16 @@ def _stop(stopping: asyncio.Event) -> None:
 
 
 def _reload(broker: Broker, listening: Listening) -> None:
-    """Users, rules and certificates anew; what can't be read leaves the old ones in force."""
+    """Users, rules and certificates anew, all of them or, if one file can't be used, none."""
     try:
-        broker.security.reload()
-        broker.rules_changed()
-        listening.reload_certificates()
-        _log.info("reloaded users, rules and certificates")
+        changes = [broker.security.prepare(), listening.prepare_certificates()]
     except EverlogError as error:
-        _log.error("not reloaded: %s", error)
+        _log.error("nothing reloaded, the old users, rules and certificates stay: %s", error)
+        return
+    for put_in_force in changes:
+        put_in_force()
+    broker.rules_changed()
+    _log.info("reloaded users, rules and certificates")
 
 
 def listeners_of(settings: Settings) -> list[Listener]:

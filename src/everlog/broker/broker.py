@@ -5,7 +5,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from logging import DEBUG, ERROR, WARNING
 
@@ -224,8 +223,8 @@ class Broker:
             and not self.acl.may_publish(connection.user, packet.client_id, will.topic)
         ):
             raise PeerError(Reason.NOT_AUTHORIZED, "the will's topic is not allowed")
-        session, present, properties = self.clients.open(connection, packet)
-        self.gate.pending.pop(connection, None)
+        session, present, properties = self.clients.open(connection, packet, more)
+        self.gate.forget(connection)
         self.metrics.connects += 1
         self.router.delivering.sinks[session] = connection
         self.changed(session)
@@ -239,20 +238,14 @@ class Broker:
             user=connection.user,
             resumed=present,
         )
-        if more is not NO_PROPERTIES:
-            properties = replace(
-                properties,
-                authentication_method=more.authentication_method,
-                authentication_data=more.authentication_data,
-            )
         connection.opened(session, present, properties)
         if present:
-            self.subscriber.resume(session)
+            self.subscriber.resume(session, connection.user)
         connection.proceed()
 
     def lost(self, connection: Connection) -> None:
         """A connection is gone."""
-        self.gate.pending.pop(connection, None)
+        self.gate.forget(connection)
         self.metrics.disconnects += 1
         if connection.session is not None:
             reason = connection.closing_reason or "connection lost"
@@ -364,7 +357,7 @@ class Broker:
         for row in range(run.start, run.stop):
             if columns.flags[row] & 0x81 == 0x01:
                 name = self.table.name(topics[row]).decode()
-                if not self.retained.take(run, row, now, self.table, name):
+                if not self.retained.take(run, row, now, self.table, name, connection.client_id):
                     self.metrics.retained_refused += 1
                     report(_log, "limit", WARNING, limit="retained", client=connection.client_id, topic=name)
                     refused = {**(refused or {}), topics[row]: Reason.QUOTA_EXCEEDED}
@@ -377,9 +370,7 @@ class Broker:
         """Users and rules were read anew: they hold for who is connected, too."""
         for session, connection in list(self.clients.connections.items()):
             connection.allowed.clear()
-            revoked = self.subscriber.revoke(session, connection.user)
-            if revoked:
-                report(_log, "revoked", WARNING, client=session.client_id, user=connection.user, filters=revoked)
+            self.subscriber.revoke(session, connection.user)
 
     def hold_back(self, connection: Connection) -> None:
         """Too many answers wait for the disk: this client waits too."""

@@ -3,11 +3,12 @@
 import heapq
 import logging
 import secrets
+from logging import WARNING
 from typing import TYPE_CHECKING
 
 from everlog.base import PeerError
 from everlog.broker.events import event
-from everlog.mqtt import Connect, Properties, Publish, Reason, Will
+from everlog.mqtt import NO_PROPERTIES, Connack, Connect, Properties, Publish, Reason, Will
 from everlog.sessions import Session, StoredSession, pack_session, restored, stored, unpack_session
 
 if TYPE_CHECKING:
@@ -26,13 +27,21 @@ class Clients:
         self.sessions: dict[str, Session] = {}
         self.connections: dict[Session, Connection] = {}
         self.asleep: dict[str, bytes] = {}  # client ids that are away and saved, each with its session as one string
+        self._transient = 0  # sessions that end with their connection, which nothing stores
         self._ends: list[tuple[int, str]] = []  # when sessions expire (wall clock, µs), soonest first
         self._wills: list[tuple[int, str]] = []  # when wills are due
 
     def __len__(self) -> int:
         return len(self.sessions) + len(self.asleep)
 
-    def open(self, connection: "Connection", packet: Connect) -> tuple[Session, bool, Properties]:
+    @property
+    def stored(self) -> int:
+        """How many sessions there are that outlive, or did when they began, their connection."""
+        return len(self) - self._transient
+
+    def open(
+        self, connection: "Connection", packet: Connect, more: Properties = NO_PROPERTIES
+    ) -> tuple[Session, bool, Properties]:
         """The session for an accepted client: whether it was there before, and what CONNACK says."""
         limits = self._broker.limits
         client_id, assigned = packet.client_id, None
@@ -44,17 +53,39 @@ class Clients:
             raise PeerError(
                 Reason.CLIENT_IDENTIFIER_NOT_VALID, f"client id of more than {limits.client_id_bytes} bytes"
             )
+        granted, properties = self._terms(packet, client_id, assigned, more)
+        if (
+            packet.properties.maximum_packet_size is not None
+            and connection.encoded(Connack(False, Reason.SUCCESS, properties)) is None
+        ):
+            raise PeerError(Reason.PACKET_TOO_LARGE, "a CONNACK is larger than the client's maximum packet size allows")
+        if not packet.clean_start and self._is_anothers(client_id, connection.user):
+            raise PeerError(Reason.NOT_AUTHORIZED, "the client id has a session of another user")
         session = self._take_over(client_id, packet.clean_start)
         present = session is not None
         if session is None:
-            if len(self) >= limits.sessions:
-                raise PeerError(Reason.QUOTA_EXCEEDED, "too many sessions")
-            session = Session(client_id, queue_bytes=limits.queue_bytes)
-            self.sessions[client_id] = session
+            session = self._begin(connection, client_id, granted > 0)
         self.connections[session] = connection
         connection.client_id = client_id
-        properties = self._agree(connection, session, packet, assigned)
+        self._agree(connection, session, packet, granted)
         return session, present, properties
+
+    def _begin(self, connection: "Connection", client_id: str, lasting: bool) -> Session:
+        """A new session; one that outlives its connection counts against `limits.sessions`."""
+        limits = self._broker.limits
+        if lasting and self.stored >= limits.sessions:
+            self._broker.metrics.sessions_refused += 1
+            event(_log, "limit", WARNING, limit="sessions", client=client_id, peer=connection.peer)
+            raise PeerError(Reason.QUOTA_EXCEEDED, "too many stored sessions")
+        session = Session(client_id, queue_bytes=limits.queue_bytes)
+        self.sessions[client_id] = session
+        self._transient += not lasting
+        return session
+
+    def _is_anothers(self, client_id: str, user: str | None) -> bool:
+        """Whether a session was begun by another user: what it is owed is not for this one."""
+        session = self.peek(client_id)
+        return session is not None and session.user is not None and session.user != user
 
     def _take_over(self, client_id: str, clean: bool) -> Session | None:
         """[MQTT-3.1.4-3] the connection that has the client id ends; its session goes on unless clean is asked."""
@@ -109,21 +140,37 @@ class Clients:
         if expiry_s != NEVER:
             heapq.heappush(self._ends, (away_us + expiry_s * 1_000_000, client_id))
 
-    def _agree(self, connection: "Connection", session: Session, packet: Connect, assigned: str | None) -> Properties:
-        """Settle what each side may send, and tell the client where it differs from what it asked."""
+    def _keep_alive(self, asked: int) -> int:
+        """The keep alive that holds, of the client or of the server."""
+        longest = self._broker.limits.keep_alive_s
+        return longest if longest and not 0 < asked <= longest else asked
+
+    def _terms(self, packet: Connect, client_id: str, assigned: str | None, more: Properties) -> tuple[int, Properties]:
+        """How long the session stays, and what CONNACK says: limits, what differs from what was asked, `more`."""
         limits, asked = self._broker.limits, packet.properties
-        keep_alive = packet.keep_alive
-        server_keep_alive = None
-        if limits.keep_alive_s and (keep_alive == 0 or keep_alive > limits.keep_alive_s):
-            keep_alive = limits.keep_alive_s
-            server_keep_alive = keep_alive if packet.version == 5 else None
-        connection.keep_alive_s = 1.5 * keep_alive  # [MQTT-3.1.2-22]
-        connection.will = packet.will
+        keep_alive = self._keep_alive(packet.keep_alive)
         if packet.version == 5:
             expiry = asked.session_expiry_interval or 0
         else:
             expiry = 0 if packet.clean_start else NEVER
         granted = min(expiry, limits.session_expiry_s)
+        return granted, Properties(
+            assigned_client_identifier=assigned,
+            server_keep_alive=keep_alive if packet.version == 5 and keep_alive != packet.keep_alive else None,
+            session_expiry_interval=granted if granted != expiry else None,
+            receive_maximum=limits.receive_maximum,
+            maximum_packet_size=limits.packet_bytes,
+            topic_alias_maximum=limits.topic_aliases,
+            response_information=_response_prefix(client_id) if asked.request_response_information else None,
+            authentication_method=more.authentication_method,
+            authentication_data=more.authentication_data,
+        )
+
+    def _agree(self, connection: "Connection", session: Session, packet: Connect, granted: int) -> None:
+        """Settle what each side may send, and for how long."""
+        limits, asked = self._broker.limits, packet.properties
+        connection.keep_alive_s = 1.5 * self._keep_alive(packet.keep_alive)  # [MQTT-3.1.2-22]
+        connection.will = packet.will
         session.expiry_s = granted
         session.kept = session.kept or granted > 0
         session.user = connection.user
@@ -134,15 +181,6 @@ class Clients:
             min(asked.receive_maximum or limits.inflight_messages, limits.inflight_messages),
             asked.maximum_packet_size or limits_of_nobody,
             min(asked.topic_alias_maximum or 0, limits.topic_aliases),
-        )
-        return Properties(
-            assigned_client_identifier=assigned,
-            server_keep_alive=server_keep_alive,
-            session_expiry_interval=granted if granted != expiry else None,
-            receive_maximum=limits.receive_maximum,
-            maximum_packet_size=limits.packet_bytes,
-            topic_alias_maximum=limits.topic_aliases,
-            response_information=f"$response/{session.client_id}/" if asked.request_response_information else None,
         )
 
     def lost(self, connection: "Connection") -> None:
@@ -168,6 +206,7 @@ class Clients:
         self._send_will(session)  # [MQTT-3.1.2-10] at the latest when the session ends
         if self.sessions.get(session.client_id) is session:
             del self.sessions[session.client_id]
+            self._transient -= not session.kept
             self._broker.ended(session)
 
     def sweep(self, now: float) -> None:
@@ -200,6 +239,11 @@ class Clients:
         will, session.will = session.will, None
         if will is None:
             return
+        acl = self._broker.acl
+        if acl is not None and not acl.may_publish(session.user, session.client_id, will.topic):
+            self._broker.metrics.refused += 1  # the rules have changed since CONNECT
+            event(_log, "will_refused", WARNING, client=session.client_id, user=session.user, topic=will.topic)
+            return
         self._broker.metrics.wills += 1
         properties = will.properties
         self._broker.publish(
@@ -219,6 +263,11 @@ class Clients:
                 ),
             )
         )
+
+
+def _response_prefix(client_id: str) -> str | None:
+    """Where answers to a client can go, for everybody who may publish there; None where its id is no topic level."""
+    return None if any(one in client_id for one in "/+#") else f"response/{client_id}/"
 
 
 limits_of_nobody = 268_435_460  # a client without a maximum packet size takes any

@@ -104,6 +104,7 @@ class Connection(Outgoing):
         words = why if told is None else told
         if self.session is None:
             client = self.connect.client_id if self.connect is not None else None
+            self.broker.metrics.connects_refused += self.connect is not None
             report(_log, "refused", WARNING, client=client, peer=self.peer, user=self.user, reason=why)
         if self.state in _BEFORE_CONNACK:
             self._refuse(reason, words)

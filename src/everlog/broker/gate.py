@@ -1,7 +1,8 @@
 """The way in: from an accepted socket to an open session. Limits, time, passwords, enhanced authentication.
 
 Whoever is connected and not open yet is in `pending`, from the first byte of a TLS or WebSocket handshake on, and all
-of it together may take `limits.connect_timeout_s`.
+of it together may take `limits.connect_timeout_s`. Who is over a limit may stay for a moment, to be told so when its
+CONNECT has come; there are few of those, and the others are closed at once, so that a flood stays cheap.
 """
 
 import asyncio
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
     from everlog.broker.connection import Connection
 
 _VERIFIERS = 4  # passwords checked at a time, each with 19 MiB of memory; the others wait
+_ANSWERS = 100  # peers over a limit that are told so, at a time and a second; the others are closed without a word
+_ANSWER_S = 1.0  # for the CONNECT of such a peer
+_OVER = {
+    Reason.SERVER_BUSY: ("connections", "too many connections"),
+    Reason.CONNECTION_RATE_EXCEEDED: ("connects_per_second", "too many connects in a second"),
+}
 _log = logging.getLogger("everlog.broker")
 
 
@@ -41,7 +48,11 @@ class Gate:
         self._broker = broker
         self.pending: dict[Newcomer, float] = {}  # connected and not open yet, since when
         self.entries: dict[Newcomer, Newcomer] = {}  # who will come in the place of whom that is pending
+        self._turned_away: dict[
+            Newcomer, Reason
+        ] = {}  # those of `pending` that are over a limit, and what they are told
         self._bucket = TokenBucket(broker.limits.connects_per_second)
+        self._answers = TokenBucket(_ANSWERS)
         self._verifiers = ThreadPoolExecutor(_VERIFIERS, "everlog-verify")
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -57,33 +68,58 @@ class Gate:
     def sweep(self, now: float) -> None:
         """Once a second: who has taken too long."""
         too_long = self._broker.limits.connect_timeout_s
-        for newcomer in [one for one, since in self.pending.items() if now - since >= too_long]:
-            self._broker.metrics.connect_timeouts += 1
-            newcomer.close(Reason.SERVER_UNAVAILABLE, "no CONNECT in time")
-            self.pending.pop(newcomer, None)
+        sooner, away = min(too_long, _ANSWER_S), self._turned_away
+        for newcomer in [
+            one for one, since in self.pending.items() if now - since >= (sooner if one in away else too_long)
+        ]:
+            reason = away.get(newcomer)
+            if reason is not None:
+                newcomer.close(reason, _OVER[reason][1])
+            else:
+                self._broker.metrics.connect_timeouts += 1
+                newcomer.close(Reason.SERVER_UNAVAILABLE, "no CONNECT in time")
+            self.forget(newcomer)
+
+    def forget(self, newcomer: Newcomer) -> None:
+        """It is open or gone."""
+        self.pending.pop(newcomer, None)
+        self._turned_away.pop(newcomer, None)
 
     def admit(self, newcomer: Newcomer) -> int | None:
-        """Whether who has just connected may stay: a reason if not."""
+        """Whether who has just connected may stay, if only to be told that it may not: a reason if not."""
         broker = self._broker
         if broker.closing:
             return Reason.SERVER_SHUTTING_DOWN
         entry = self.entries.pop(newcomer, None)
         if entry is not None:  # it has been let in already, and its time goes on
             self.pending[newcomer] = self.pending.pop(entry, broker.time())
+            if entry in self._turned_away:
+                self._turned_away[newcomer] = self._turned_away.pop(entry)
             return None
-        if len(broker.clients.connections) + len(self.pending) >= broker.limits.connections:
+        reason = self._over()
+        if reason is not None:
             broker.metrics.connects_limited += 1
-            report(_log, "limit", WARNING, limit="connections", peer=newcomer.peer)
-            return Reason.SERVER_BUSY
-        if not self._bucket.take(broker.time()):
-            broker.metrics.connects_limited += 1
-            report(_log, "limit", WARNING, limit="connects_per_second", peer=newcomer.peer)
-            return Reason.CONNECTION_RATE_EXCEEDED
+            report(_log, "limit", WARNING, limit=_OVER[reason][0], peer=newcomer.peer)
+            if len(self._turned_away) >= _ANSWERS or not self._answers.take(broker.time()):
+                return reason
+            self._turned_away[newcomer] = reason
         self.pending[newcomer] = broker.time()
         return None
 
+    def _over(self) -> Reason | None:
+        """The reason why one more is too many now."""
+        broker = self._broker
+        staying = len(broker.clients.connections) + len(self.pending) - len(self._turned_away)
+        if staying >= broker.limits.connections:
+            return Reason.SERVER_BUSY
+        return None if self._bucket.take(broker.time()) else Reason.CONNECTION_RATE_EXCEEDED
+
     def connecting(self, connection: "Connection", packet: Connect) -> None:
         """CONNECT: check who it is, at once, in a thread or in steps, then open the session."""
+        over = self._turned_away.get(connection)
+        if over is not None:
+            connection.close(over, _OVER[over][1])
+            return
         if packet.properties.authentication_method is not None:
             exchanges.begin(connection, packet.properties)
             return

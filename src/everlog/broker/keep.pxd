@@ -7,6 +7,7 @@ cdef class Keep:
     cdef dict _counts
     cdef Py_ssize_t _generation, _known
     cdef list _stale
+    cdef bint _changed
     cdef public bytearray routes
 
     cpdef bint extend(self) except -1

@@ -32,6 +32,7 @@ class Keep:
         self._generation = table.generation
         self._known = 0
         self._stale: list[int] = []
+        self._changed = False  # a filter came or went, and routes do not follow from it yet
         self.routes = bytearray()
 
     def add(self, text: str, min_qos: int = 0) -> None:
@@ -41,10 +42,9 @@ class Keep:
         self._counts[flt.pattern, min_qos] = count + 1
         if count == 0:
             self._cache.insert(flt, min_qos, min_qos)
+            self._changed = True
             if len(self._counts) == 1:
-                self._fill(range(self._known))  # what came while nothing was kept has never been looked up
-            else:
-                self._fill_stale()
+                self._stale = list(range(self._known))  # what came while nothing was kept has never been looked up
 
     def remove(self, text: str, min_qos: int = 0) -> None:
         """One less asks for this filter."""
@@ -55,20 +55,27 @@ class Keep:
         elif count == 1:
             del self._counts[flt.pattern, min_qos]
             self._cache.remove(flt, min_qos)
-            self._fill_stale()
+            self._changed = True
 
     def filters(self) -> list[tuple[str, int]]:
         """Every kept filter with its lowest QoS."""
         return sorted(self._counts)
 
     def extend(self) -> bool:
-        """Find the routes of topics that came since; whether any of all is kept."""
+        """Find the routes of topics that came or changed since; whether any of all is kept.
+
+        Called before routes are used, so any number of filters that come or go together cost this once.
+        """
         if self._generation != self._table.generation:
             self._generation = self._table.generation
             self._cache.clear()
             self._stale = []
             self._known = 0
             self.routes = bytearray()
+        if self._changed:
+            self._changed = False
+            stale, self._stale = self._stale, []
+            self._fill(stale)
         if self._known < self._table.count:
             first, self._known = self._known, self._table.count
             self.routes.extend(_NOTHING * (self._known - first))
@@ -77,12 +84,8 @@ class Keep:
         return len(self._counts) > 0
 
     def _refresh(self, topics: Iterable[int]) -> None:
-        """The cache tells no more when these change, so they are worked out anew with the next filter."""
+        """The cache tells no more when these change, so they are worked out anew when a filter has come or gone."""
         self._stale.extend(topics)
-
-    def _fill_stale(self) -> None:
-        stale, self._stale = self._stale, []
-        self._fill(stale)
 
     def _fill(self, topics: Iterable[int]) -> None:
         """Work the routes of these topics out."""

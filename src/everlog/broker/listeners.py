@@ -79,15 +79,18 @@ class Listening:
         return found
 
     def reload_certificates(self) -> None:
-        """Read all certificate files again, for connections to come; a listener with a bad file keeps the old ones."""
-        problems: list[EverlogError] = []
-        for tls in self._tls:
-            try:
-                tls.reload()
-            except EverlogError as error:
-                problems.append(error)
-        if problems:
-            raise problems[0]
+        """Read all certificate files again, for connections to come; with one bad file, all listeners keep the old."""
+        self.prepare_certificates()()
+
+    def prepare_certificates(self) -> Callable[[], None]:
+        """Read all certificate files, and change nothing yet; what is returned puts them in force, and can't fail."""
+        contexts = [tls.read() for tls in self._tls]
+
+        def put_in_force() -> None:
+            for tls, context in zip(self._tls, contexts, strict=True):
+                tls.context = context
+
+        return put_in_force
 
     def close(self) -> None:
         """Take no more connections; those that are open stay."""

@@ -12,6 +12,7 @@ class Metrics:
     connects: int = 0
     connects_refused: int = 0
     connects_limited: int = 0
+    sessions_refused: int = 0  # of clients that asked for one that is stored
     disconnects: int = 0
     vanished: int = 0  # clients gone without a DISCONNECT, of theirs or ours
     protocol_errors: int = 0

@@ -17,7 +17,7 @@ from everlog.mqtt import (
     Properties,
     State,
     encode,
-    without_reason_string,
+    without_optional,
 )
 
 if TYPE_CHECKING:
@@ -105,12 +105,12 @@ class Outgoing(Wire, asyncio.BufferedProtocol):
             self.write(data)
 
     def encoded(self, packet: Packet) -> bytes | None:
-        """The packet's bytes, without its reason string if that makes it too large; None if it is even so."""
+        """The packet's bytes, without what is optional if that makes it too large; None if it is even so."""
         version = self.decoder.version or 4
         data = encode(packet, version)
         limit = self.connect.properties.maximum_packet_size if self.connect is not None else None
         if limit is not None and len(data) > limit:  # [MQTT-3.1.2-24]
-            data = encode(without_reason_string(packet), version)  # [MQTT-3.2.2-19] and its like in every answer
+            data = encode(without_optional(packet), version)  # [MQTT-3.2.2-19] and its like in every answer
         return data if limit is None or len(data) <= limit else None
 
     def explain(self, why: str) -> Properties:

@@ -15,6 +15,7 @@ class Retained:
 
     topic: str
     records: Records
+    publisher: str | None = None  # its client id; not known any more after a restart
 
 
 class RetainedMessages:
@@ -35,7 +36,9 @@ class RetainedMessages:
     def __len__(self) -> int:
         return len(self._messages)
 
-    def take(self, run: PublishRun, row: int, now_us: int, table: TopicTable, topic: str) -> bool:
+    def take(
+        self, run: PublishRun, row: int, now_us: int, table: TopicTable, topic: str, publisher: str | None = None
+    ) -> bool:
         """A PUBLISH with RETAIN: it replaces the topic's message, or removes it when it is empty; False if refused."""
         builder = self._builder
         builder.start_segment()
@@ -46,12 +49,12 @@ class RetainedMessages:
             if self.remove(topic):
                 self.changed(topic, None)
             return True
-        if not self.put(topic, records):
+        if not self.put(topic, records, publisher):
             return False
         self.changed(topic, records)
         return True
 
-    def put(self, topic: str, records: Records) -> bool:
+    def put(self, topic: str, records: Records, publisher: str | None = None) -> bool:
         """Set a topic's message; False when a limit is reached."""
         number = self._ids.get(topic)
         size = records.size + len(topic) + _ENTRY_BYTES
@@ -64,7 +67,7 @@ class RetainedMessages:
             self._next += 1
             self._postings.add(number, topic)
         self.bytes += size - old
-        self._messages[number] = Retained(topic, records)
+        self._messages[number] = Retained(topic, records, publisher)
         return True
 
     def remove(self, topic: str) -> bool:

@@ -5,7 +5,7 @@ authentication. Files are read anew as a whole
 and swapped in one assignment; a bad file leaves the old rules in force.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,8 +63,17 @@ class Security:
 
     def reload(self) -> None:
         """Read the files again; UsageError says what is wrong with them, and then nothing has changed."""
-        self._policy = self._read()
-        self.generation += 1
+        self.prepare()()
+
+    def prepare(self) -> Callable[[], None]:
+        """Read the files again, and change nothing yet; what is returned puts them in force, and can't fail."""
+        policy = self._read()
+
+        def put_in_force() -> None:
+            self._policy = policy
+            self.generation += 1
+
+        return put_in_force
 
     def decide(self, user: str | None, password: bytes | None, certificate_user: str | None = None) -> Admission | None:
         """The answer where it is known at once; None when `verify` must work it out, in a thread."""

@@ -114,7 +114,7 @@ class Subscriber:
         flt = parse_filter(text, max_levels=limits.topic_levels, max_bytes=limits.topic_bytes)
         if broker.acl is not None and not broker.acl.may_subscribe(connection.user, session.client_id, flt.pattern):
             raise PeerError(Reason.NOT_AUTHORIZED, "the filter is not allowed")
-        if session.durable and flt.pattern == "#" and not limits.durable_wildcard:
+        if session.durable and not limits.durable_wildcard and flt.levels[-1] == "#" and {*flt.levels} <= {"+", "#"}:
             raise PeerError(Reason.NOT_AUTHORIZED, "a durable session may not subscribe to everything")
         old = session.subscriptions.get(text)
         if old is None and len(session.subscriptions) >= limits.subscriptions_per_client:
@@ -133,6 +133,8 @@ class Subscriber:
         identifiers = encode_identifiers([subscribed.identifier] if subscribed.identifier else [])
         delivery = Delivery(session, subscribed.qos, identifiers, True, position=subscribed.position)
         for message in self._broker.retained.matching(flt):
+            if subscribed.no_local and message.publisher == session.client_id:  # [MQTT-3.8.3-3]
+                continue
             yield Piece(message.records, None, 0, 1, delivery)
 
     def unsubscribe(self, connection: "Connection", packet: Unsubscribe) -> None:
@@ -164,22 +166,26 @@ class Subscriber:
                 self._broker.persistence.mark_filter(session, text)
         return True
 
-    def revoke(self, session: Session, user: str | None) -> int:
-        """The rules have changed: give up the filters that are not allowed any more; how many."""
+    def revoke(self, session: Session, user: str | None) -> None:
+        """The rules may have changed: give up the filters that are not allowed any more."""
         acl = self._broker.acl
         if acl is None:
-            return 0
+            return
         refused = [
             text
             for text in session.subscriptions
             if not acl.may_subscribe(user, session.client_id, parse_filter(text).pattern)
         ]
-        return sum(self._give_up(session, text) for text in refused)
+        for text in refused:
+            self._give_up(session, text)
+        if refused:
+            event(_log, "revoked", WARNING, client=session.client_id, user=user, filters=len(refused))
 
-    def resume(self, session: Session) -> None:
-        """A session is back: its filters are live again, and it goes on where it was."""
+    def resume(self, session: Session, user: str | None) -> None:
+        """A session is back: its filters are live again if they are still allowed, and it goes on where it was."""
         for text, subscribed in session.subscriptions.items():
             self._broker.audiences.subscribe(session, parse_filter(text), subscribed)
+        self.revoke(session, user)
         self._broker.groups.resumed(session)
         self._broker.router.pulling.resume(session)
 

@@ -25,9 +25,9 @@ class LiveTls:
         self._files = files
         self.context = make_context(files)
 
-    def reload(self) -> None:
-        """Read the files again; UsageError says what is wrong with them, and then nothing has changed."""
-        self.context = make_context(self._files)
+    def read(self) -> ssl.SSLContext:
+        """What the files are now; UsageError says what is wrong with them. `context` stays."""
+        return make_context(self._files)
 
 
 def make_context(files: TlsFiles) -> ssl.SSLContext:

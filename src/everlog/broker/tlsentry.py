@@ -18,6 +18,7 @@ from everlog.broker.websocket import WebSocket
 if TYPE_CHECKING:
     from everlog.broker.broker import Broker
 
+_SHUTDOWN_S = 2.0  # for a peer to read the rest and to say that it ends TLS too; else it is cut off
 _GRACE_S = 2.0  # the gate looks once a second who has taken too long; this is for when it does not
 
 
@@ -39,7 +40,7 @@ class TlsEntry(asyncio.Protocol):
         """A peer has connected: it is counted before anything is worked out for it."""
         self.peer = peer_of(transport)
         raw = cast(asyncio.Transport, transport)
-        if self._broker.gate.admit(self) is None:  # else: without a handshake there is no way to say why
+        if self._broker.gate.admit(self) is None:  # else it is not even told why: that takes a handshake
             # Reading begins when this returns, and what was read could not be given to TLS; so the socket leaves now.
             own = socket.socket(fileno=os.dup(raw.get_extra_info("socket").fileno()))
             own.setblocking(False)
@@ -57,7 +58,11 @@ class TlsEntry(asyncio.Protocol):
         timeout_s = self._broker.limits.connect_timeout_s + _GRACE_S
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                self._enter, own, ssl=self._tls.context, ssl_handshake_timeout=timeout_s
+                self._enter,
+                own,
+                ssl=self._tls.context,
+                ssl_handshake_timeout=timeout_s,
+                ssl_shutdown_timeout=_SHUTDOWN_S,
             )
         except OSError:  # whatever TLS does not like is one, too
             metrics.tls_failures += not self._cut
@@ -67,7 +72,7 @@ class TlsEntry(asyncio.Protocol):
             if not self._cut:
                 raise
         finally:
-            gate.pending.pop(self, None)
+            gate.forget(self)
             if self._inner is not None:
                 gate.entries.pop(self._inner, None)
 

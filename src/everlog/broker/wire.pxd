@@ -36,7 +36,7 @@ cdef class Wire:
                    at_most_one=Py_ssize_t)
     cdef int _published(self, PublishRun run) except -1
 
-    @cython.locals(sent=Py_ssize_t)
+    @cython.locals(sent=Py_ssize_t, unknown=Py_ssize_t)
     cdef int _acked(self, AckRun run) except -1
 
     @cython.locals(received=bytearray, count=Py_ssize_t, known=Py_ssize_t, k=Py_ssize_t)

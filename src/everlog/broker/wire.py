@@ -13,7 +13,7 @@ import cython
 from everlog.base import EverlogError, PeerError
 from everlog.broker.exactly_once import note_ids
 from everlog.broker.refusal import refuse
-from everlog.mqtt import Pubcomp, Reason, State
+from everlog.mqtt import Pubcomp, Pubrel, Reason, State
 
 if not cython.compiled:
     from everlog.base import AckRun, PublishRun, TopicTable
@@ -190,6 +190,7 @@ class Wire:
         if session.inflight == 0 and run.packet_type != _PUBREC:
             return 0
         sent = self.traffic.bytes_out
+        unknown = session.window.unknown
         released = session.window.acked(run)
         persistence = broker.persistence
         if persistence is not None and session.kept:
@@ -197,7 +198,10 @@ class Wire:
             if released:
                 self.hold()  # a PUBREL ends the client's knowledge of the id, so ours must outlive us by then
         if released:
-            self.write(write_acks(0x62, released, 0, len(released) // 2))
+            if session.window.unknown != unknown and self.decoder.version == 5:
+                self._release(released, session)
+            else:
+                self.write(write_acks(0x62, released, 0, len(released) // 2))
         if session.waiting:
             broker.router.pulling.pump(session)
         if session.memberships:
@@ -205,6 +209,16 @@ class Wire:
         if self.publishes and sent == self.traffic.bytes_out:
             self._confirm_receipt()
         return 0
+
+    def _release(self, ids: bytes, session: "Session") -> None:
+        """PUBRELs, some of them for ids that were not under way: section 3.6.2.1, MQTT 5 says which."""
+        unknown = self.explain("no message with this packet identifier is under way")
+        for k in range(0, len(ids), 2):
+            packet_id = int.from_bytes(ids[k : k + 2], "little")
+            if session.window.state(packet_id):
+                self.send(Pubrel(packet_id))
+            else:
+                self.send(Pubrel(packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND, unknown))
 
     def _confirm_receipt(self) -> None:
         """Nothing answers an ack, so TCP would confirm it 40 ms later, and a client with Nagle's algorithm, which most

@@ -72,6 +72,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has gone, which is its right
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the interpreter's last flush
         return FAILED
+    except OSError as error:
+        if error.filename is None:
+            raise
+        _complain(f"{error.filename}: {error.strerror} (is the path right, and may this user read it?)")
+        return MISUSED
     return outcome if isinstance(outcome, int) else 0
 
 

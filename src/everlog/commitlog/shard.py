@@ -84,7 +84,10 @@ class ShardLog(LogFront):
             if log._lock is not None:
                 log._lock.release()
             if isinstance(error, OSError):
-                raise StorageError(f"{directory} could not be opened: {error}") from error
+                raise StorageError(
+                    f"{directory} could not be opened: {error}",
+                    hint="may this user write to it, and is the disk not full?",
+                ) from error
             raise
         return log
 

@@ -25,7 +25,7 @@ from everlog.mqtt.packets import (
     Unsuback,
     Unsubscribe,
     Will,
-    without_reason_string,
+    without_optional,
 )
 from everlog.mqtt.properties import (
     NO_PROPERTIES,
@@ -81,7 +81,7 @@ __all__ = [
     "read_fixed_header",
     "return_code",
     "step_of",
-    "without_reason_string",
+    "without_optional",
     "write_acks",
     "write_answers",
 ]

@@ -202,9 +202,12 @@ Packet: TypeAlias = (
 )
 
 
-def without_reason_string(packet: Packet) -> Packet:
-    """The packet as it is where its reason string would make it too large."""
+def without_optional(packet: Packet) -> Packet:
+    """The packet as it is where its reason string, or what a client can do without in a CONNACK, makes it too large."""
     properties = getattr(packet, "properties", NO_PROPERTIES)
-    if properties.reason_string is None:
+    if properties is NO_PROPERTIES:
         return packet
-    return replace(packet, properties=replace(properties, reason_string=None))  # type: ignore[arg-type]
+    less = replace(properties, reason_string=None)
+    if isinstance(packet, Connack):
+        less = replace(less, topic_alias_maximum=None, response_information=None)
+    return replace(packet, properties=less)  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ cdef enum:
 
 cdef class Window:
     cdef public Py_ssize_t limit
-    cdef readonly Py_ssize_t inflight, span
+    cdef readonly Py_ssize_t inflight, span, unknown
     cdef Py_ssize_t head
     cdef readonly int head_id
     cdef Py_ssize_t mask

@@ -45,6 +45,7 @@ class Window:
         self.tags = bytearray()
         self.parked_tags: dict[int, int] = {}
         self.finished: dict[int, list[int]] = {}
+        self.unknown = 0  # PUBRECs of ids that were not under way
 
     @property
     def next_id(self) -> int:
@@ -337,6 +338,7 @@ class Window:
         entry = self.parked.get(packet_id)
         if entry is None:
             if kind == 5 and reason < 0x80:  # [MQTT-4.3.3-8] a PUBREC is always answered, known or not
+                self.unknown += 1
                 released += packet_id.to_bytes(2, "little")
             return 0
         state = entry[0]

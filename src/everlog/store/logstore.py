@@ -4,10 +4,11 @@ The directory holds a file `store` with the number of shards, which never change
 logs own their threads; this module owns what readers share: open sealed segments and postings of open ones.
 """
 
+import errno
 import hashlib
 import struct
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 
 import crc32c
@@ -29,6 +30,7 @@ RECENT_BYTES = 64 << 20  # verified batches that a step ended in, of all shards;
 
 UNSEALED_BYTES = 64 << 20  # row lists of segments not sealed yet, of all shards; beyond it they are read batch by batch
 
+_NO_PLACE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS)
 _MAGIC = b"EVST"
 _VERSION = 1
 _ABOUT = struct.Struct("<4sII")  # magic, version, shards; a CRC-32C follows
@@ -108,8 +110,8 @@ class LogStore:
     ) -> "LogStore":
         """Open a store, a new one with `shards` shards (1 by default); read-only it may stand beside its writer."""
         disk = disk if disk is not None else RealDisk()
-        count = _shard_count(disk, directory, shards, writable)
-        with ExitStack() as opened:
+        with _usable(directory, writable), ExitStack() as opened:
+            count = _shard_count(disk, directory, shards, writable)
             logs = []
             for number in range(count):
                 log = ShardLog.open(
@@ -269,6 +271,19 @@ class LogStore:
             for sealed, log in zip(self._sealed, self.shards, strict=True):
                 closing.callback(log.close)
                 closing.callback(sealed.close)
+
+
+@contextmanager
+def _usable(directory: str, writable: bool) -> Iterator[None]:
+    """What the system says against a directory becomes an error that names it."""
+    try:
+        yield
+    except OSError as error:
+        message = f"{directory} can't be used as a data directory: {error.filename or directory}: {error.strerror}"
+        if error.errno in _NO_PLACE:
+            wanted = "write to" if writable else "read"
+            raise UsageError(message, hint=f"give a directory that this user may {wanted}") from error
+        raise StorageError(message, hint="is the disk full or failing?") from error
 
 
 def _shard_count(disk: Disk, directory: str, wanted: int | None, writable: bool) -> int:

@@ -29,10 +29,11 @@ _HEAVY = 16  # results of more subscriptions than this are counted against max_m
 class _Generation(Generic[R]):
     """Half of the cache; a dropped result's topic stays in the postings, so looking it up again is cheaper."""
 
-    __slots__ = ("heavy", "matches", "postings", "results")
+    __slots__ = ("cached", "heavy", "matches", "postings", "results")
 
     def __init__(self) -> None:
         self.results: dict[int, R] = {}
+        self.cached = BitMap()  # the ids of results, so that one is dropped once however many filters come
         self.postings = Postings()
         self.heavy: dict[int, int] = {}
         self.matches = 0
@@ -42,6 +43,7 @@ class _Generation(Generic[R]):
         if topic_id not in self.results:
             return False
         del self.results[topic_id]
+        self.cached.discard(topic_id)
         self.matches -= self.heavy.pop(topic_id, 0)
         return True
 
@@ -104,7 +106,10 @@ class MatchCache(Generic[K, V, R]):
     def invalidate(self, flt: Filter) -> int:
         """Drop exactly the results of the topics that `flt` matches; tells how many there were."""
         self.version += 1
-        return sum(self._drop(generation, generation.postings.select(flt)) for generation in (self._young, self._old))
+        return sum(
+            self._drop(generation, generation.postings.select(flt) & generation.cached)
+            for generation in (self._young, self._old)
+        )
 
     def clear(self) -> None:
         """Drop every result and every id: the ids stand for other names from now on."""
@@ -144,6 +149,7 @@ class MatchCache(Generic[K, V, R]):
         if not is_known:
             young.postings.add(topic_id, name)
         young.results[topic_id] = result
+        young.cached.add(topic_id)
         if matches:
             young.heavy[topic_id] = matches
             young.matches += matches

@@ -15,15 +15,34 @@ def stage():
     made.close()
 
 
-def test_more_sessions_than_allowed_are_refused(stage):
+def test_more_stored_sessions_than_allowed_are_refused(stage):
     for name in "ab":
         stage.connected(name, clean_start=False, expiry=100).disconnect()
         stage.offline(name)
-    assert stage.client().connect("c").reason is Reason.QUOTA_EXCEEDED
+    for version, expiry in ((4, None), (5, 100)):
+        refused = stage.client(version).connect("c", clean_start=False, expiry=expiry).reason
+        assert refused is (Reason.QUOTA_EXCEEDED if version == 5 else Reason.SERVER_UNAVAILABLE)
+    assert stage.broker.metrics.sessions_refused == 2
     stage.connected("a", clean_start=False, expiry=100)
     stage.connected("b", clean_start=True).disconnect()
-    stage.until(lambda: len(stage.broker.clients) == 1)
-    stage.connected("c")
+    stage.until(lambda: stage.broker.clients.stored == 1)
+    stage.connected("c", expiry=100)
+
+
+def test_sessions_that_end_with_their_connection_are_neither_counted_nor_refused(stage):
+    passing = [stage.connected(f"p{k}", version) for k in range(3) for version in (4, 5)]
+    assert stage.call(lambda: stage.broker.clients.stored) == 0
+    for name in "ab":
+        stage.connected(name, clean_start=False, expiry=100)
+    stage.connected("p9", clean_start=False)
+    for one in passing:
+        one.close()
+    stage.until(lambda: len(stage.broker.clients) == 3)
+    assert stage.call(lambda: stage.broker.clients.stored) == 2
+    stage.connected("a", clean_start=True)  # its stored session ends
+    stage.connected("c", clean_start=False, expiry=100)
+    assert stage.call(lambda: stage.broker.clients.stored) == 2
+    assert stage.broker.metrics.sessions_refused == 0
 
 
 def test_a_lost_connection_leaves_nothing_behind(stage):
@@ -54,12 +73,3 @@ def test_a_token_bucket_allows_so_many_a_second():
     assert sum(bucket.take(100.0) for _ in range(50)) == 10
     assert sum(bucket.take(100.5) for _ in range(50)) == 5
     assert sum(bucket.take(200.0) for _ in range(50)) == 10
-
-
-def test_connects_over_the_rate_are_closed_and_counted():
-    stage = Stage(limits=Limits(connects_per_second=2))
-    stage.connected("a")
-    stage.connected("b")
-    stage.client().expect_closed()
-    assert stage.broker.metrics.connects_limited == 1
-    stage.close()

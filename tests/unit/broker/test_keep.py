@@ -14,6 +14,7 @@ def made(max_topics=100, shards=4):
 
 def routes(keep, table, topic):
     number = table.lookup(topic.encode())
+    keep.extend()
     return list(keep.routes[4 * number : 4 * number + 4])
 
 
@@ -100,3 +101,18 @@ def test_a_table_that_begins_anew_is_followed():
     keep.extend()
     assert len(keep.routes) == 4
     assert routes(keep, table, "a") == [1] * 4
+
+
+def test_filters_that_come_together_cost_one_look_at_each_topic():
+    looked = []
+    table = TopicTable(0)
+    keep = Keep(table, lambda name: looked.append(name) or 0, 2000)
+    for number in range(500):
+        table.intern(b"a/b/%d" % number)
+    for text in ("a/#", "a/+/#", "+/b/#", "+/+/#", "a/b/+", "+/b/+", "+/+/+", "#"):
+        keep.add(text)
+    assert keep.extend()
+    assert len(looked) == 500
+    keep.remove("#")
+    keep.extend()
+    assert len(looked) == 1000

@@ -1,4 +1,5 @@
 import io
+import subprocess
 import sys
 import tomllib
 import types
@@ -139,3 +140,21 @@ def test_passwd_of_an_empty_password_changes_nothing(monkeypatch, capsys, tmp_pa
     say(monkeypatch, b"\n")
     assert main(["passwd", "users", "ann", "--password-stdin"]) == 2
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("where", ["file", "/proc/within"])
+def test_a_data_directory_that_can_not_be_one_is_said_in_one_line(tmp_path, where):
+    (tmp_path / "file").write_bytes(b"")
+    words = [sys.executable, "-m", "everlog", "serve", "--data", where, "--port", "0", "--http-port", "none"]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith(f"everlog: {where} can't be used as a data directory: ")
+    assert line.endswith("(give a directory that this user may write to)")
+
+
+def test_a_path_that_can_not_be_read_is_said_in_one_line(tmp_path, capsys):
+    (tmp_path / "shard-0").write_bytes(b"")
+    assert main(["verify", "."]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]  # behind what showed the progress
+    assert line == "everlog: shard-0/mark: Not a directory (is the path right, and may this user read it?)"

@@ -1,5 +1,6 @@
 """The store over shard logs: indexes used and distrusted, steps, reopening, retention, other processes, threads."""
 
+import errno
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -22,7 +23,7 @@ from tests.unit.store.feeding import (
     to_columns,
 )
 
-from everlog.base import Records, StorageError, TopicTable, UsageError
+from everlog.base import EverlogError, Records, StorageError, TopicTable, UsageError
 from everlog.commitlog import RealDisk, ShardLog, SimulatedDisk
 from everlog.store import MAX_SHARDS, LogStore, Lost, Positions, shard_of
 from everlog.store.recent import RecentBatches
@@ -343,3 +344,22 @@ def test_threads_commit_and_seal_on_a_real_disk(tmp_path: Path, shards: int) -> 
     assert sorted(row[6] for row in rows) == sorted(30 * [b"payload 7", b"payload 8", b"payload 57", b"payload 58"])
     assert [one.distrusted for one in again.statistics()] == [0] * shards
     again.close()
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(errno.EACCES, UsageError), (errno.EROFS, UsageError), (errno.EIO, StorageError)]
+)
+def test_a_directory_that_can_not_be_used_is_named_with_a_hint(number: int, kind: type[EverlogError]) -> None:
+    disk = SimulatedDisk(Random(1))
+    disk.fault = lambda what, path: number if path.startswith("/data/store") else None
+    with pytest.raises(kind, match=r"^/data can't be used as a data directory: /data/store") as caught:
+        LogStore.open("/data", disk=disk)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("where", ["file", "file/within"])
+def test_a_file_is_no_data_directory(tmp_path: Path, where: str) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    for writable in (True, False):
+        with pytest.raises(UsageError, match="Not a directory"):
+            LogStore.open(str(tmp_path / where), writable=writable)

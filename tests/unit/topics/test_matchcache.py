@@ -129,3 +129,15 @@ def test_limits_too_small_to_halve_are_refused():
     for limits in ({"max_topics": 1}, {"max_matches": 1}):
         with pytest.raises(UsageError):
             MatchCache(SubscriptionTrie(), tuple, **limits)
+
+
+def test_a_result_is_dropped_once_however_many_filters_come():
+    dropped = []
+    cache = MatchCache(SubscriptionTrie(), list, on_drop=dropped.extend)
+    for topic_id in range(100):
+        cache.lookup(topic_id, f"a/{topic_id}")
+    for number, text in enumerate(("a/#", "a/+", "#", "a/#")):
+        cache.insert(parse_filter(text), number, 1)
+    assert sorted(dropped) == list(range(100))
+    cache.lookup(7, "a/7")
+    assert cache.invalidate(parse_filter("a/#")) == 1

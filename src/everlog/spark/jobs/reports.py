@@ -134,7 +134,8 @@ def _span(seconds: float) -> str:
 
 def report_store(shards: Sequence[ShardAudit], about: str) -> Report:
     """A store that was checked alone."""
-    rows = tuple((s.shard, s.records, s.first, s.last, s.missing, s.duplicated, s.time_back) for s in shards)
+    columns = ("shard", "records", "first", "last", "emptied", "missing", "duplicated", "time back")
+    rows = tuple((s.shard, s.records, s.first, s.last, s.emptied, s.missing, s.duplicated, s.time_back) for s in shards)
     findings = [
         *(("missing", s.shard, _range(one)) for s in shards for one in s.missing_ranges),
         *(("duplicated", s.shard, _range(one)) for s in shards for one in s.duplicated_ranges),
@@ -148,9 +149,10 @@ def report_store(shards: Sequence[ShardAudit], about: str) -> Report:
             ("missing offsets", sum(shard.missing for shard in shards)),
             ("duplicated offsets", sum(shard.duplicated for shard in shards)),
             ("times that go back", sum(shard.time_back for shard in shards)),
+            ("emptied offsets", sum(shard.emptied for shard in shards)),
         ),
         (
-            Grid("Shards", ("shard", "records", "first", "last", "missing", "duplicated", "time back"), rows),
+            Grid("Shards", columns, rows),
             Grid("Findings", ("finding", "shard", "offsets"), tuple(findings)),
         ),
     )

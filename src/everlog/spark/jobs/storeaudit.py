@@ -1,7 +1,8 @@
 """Checks a store alone: in every shard each offset once, none left out, and time never going back.
 
 Tasks turn what they read into runs, stretches of rising offsets and times; the driver joins the runs. That reads a log
-in one pass without sorting it. A table that is clustered by topic has no runs to speak of, and is sorted first.
+in one pass without sorting it. A table that is clustered by topic has no runs to speak of, and is sorted first. So is a
+log in which retention classes emptied records: these are put back among the others, as offsets that are not missing.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,13 +16,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
+from everlog.spark.jobs.emptied import emptied_rows
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 MAX_RUNS = 200_000  # on the driver; with more, rows are sorted first
 MAX_EXAMPLES = 20  # of each finding of a shard
 
-_RUNS = "shard INT, first BIGINT, last BIGINT, first_us BIGINT, last_us BIGINT, records BIGINT"
+_RUNS = "shard INT, first BIGINT, last BIGINT, first_us BIGINT, last_us BIGINT, records BIGINT, emptied BIGINT"
+_NAMES = ["shard", "first", "last", "first_us", "last_us", "records", "emptied"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,7 @@ class Run:
     first_us: int
     last_us: int
     records: int
+    emptied: int = 0  # of the offsets, beside the records
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,7 @@ class ShardAudit:
     records: int
     first: int
     last: int
+    emptied: int  # offsets whose records were emptied as their topic's time was over
     missing: int
     duplicated: int
     time_back: int  # how often
@@ -61,12 +67,24 @@ def audit_store(messages: "DataFrame", *, filtered: bool = False, max_runs: int 
     """Check a frame with the columns shard, offset and timestamp; of a filtered one, missing offsets are no finding."""
     rows = messages.select("shard", "offset", F.unix_micros("timestamp").alias("us"))
     find = partial(_runs, not filtered)
-    found = [] if filtered else rows.mapInArrow(find, _RUNS).limit(max_runs + 1).collect()
-    if filtered or len(found) > max_runs:
+    emptied = None if filtered else emptied_rows(messages)
+    if emptied is not None:
+        rows = _put_back(rows, emptied)
+    sort = filtered or emptied is not None
+    found = [] if sort else rows.mapInArrow(find, _RUNS).limit(max_runs + 1).collect()
+    if sort or len(found) > max_runs:
         ordered = rows.repartitionByRange("shard", "offset").sortWithinPartitions("shard", "offset")
         found = ordered.mapInArrow(find, _RUNS).collect()
     runs = sorted((Run(*row) for row in found), key=lambda run: (run.shard, run.first, run.last))
     return [join_runs(list(own), filtered) for _, own in groupby(runs, key=lambda run: run.shard)]
+
+
+def _put_back(rows: "DataFrame", emptied: "DataFrame") -> "DataFrame":
+    """The rows, and what would be missing among them because it was emptied; the table may still have some of it."""
+    ends = rows.groupBy("shard").agg(F.min("offset").alias("low"), F.max("offset").alias("high"))
+    within = emptied.join(F.broadcast(ends), "shard").where("offset > low and offset < high").drop("low", "high")
+    lacking = within.join(rows, ["shard", "offset"], "left_anti")
+    return rows.withColumn("emptied", F.lit(0)).unionByName(lacking.withColumn("emptied", F.lit(1)))
 
 
 def join_runs(runs: list[Run], filtered: bool = False) -> ShardAudit:
@@ -89,6 +107,7 @@ def join_runs(runs: list[Run], filtered: bool = False) -> ShardAudit:
         records=sum(run.records for run in runs),
         first=runs[0].first,
         last=end,
+        emptied=sum(run.emptied for run in runs),
         missing=_size(missing),
         duplicated=_size(duplicated),
         time_back=len(back),
@@ -113,7 +132,11 @@ def _runs(contiguous: bool, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Re
         broken = (np.diff(shard) != 0) | (np.diff(us) < 0) | ((steps != 1) if contiguous else (steps <= 0))
         starts = np.concatenate(([0], np.flatnonzero(broken) + 1))
         ends = np.append(starts[1:], len(offset)) - 1
-        columns = (shard[starts], offset[starts], offset[ends], us[starts], us[ends], ends - starts + 1)
-        types = (pa.int32(), *[pa.int64()] * 5)
+        emptied = np.zeros_like(starts)
+        if "emptied" in ordered.schema.names:
+            emptied = np.add.reduceat(ordered.column("emptied").to_numpy(), starts)
+        sizes = (ends - starts + 1 - emptied, emptied)
+        columns = (shard[starts], offset[starts], offset[ends], us[starts], us[ends], *sizes)
+        types = (pa.int32(), *[pa.int64()] * 6)
         arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)]
-        yield pa.RecordBatch.from_arrays(arrays, names=["shard", "first", "last", "first_us", "last_us", "records"])
+        yield pa.RecordBatch.from_arrays(arrays, names=_NAMES)
