@@ -174,7 +174,8 @@ def test_a_table_of_another_store_is_refused(tmp_path: Path) -> None:
     for name in ("a", "b"):
         fill(tmp_path / name, SENT[:500])
         compact(tmp_path / name)
-    shutil.copy(tmp_path / "a/lake.json", tmp_path / "b/lake.json")
+    shutil.rmtree(tmp_path / "b/lake")
+    shutil.copytree(tmp_path / "a/lake", tmp_path / "b/lake")
     with pytest.raises(StorageError, match="is the table of another store"):
         pinned(tmp_path / "b")
 

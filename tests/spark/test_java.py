@@ -11,7 +11,7 @@ from tests.spark.lakedata import fill, messages
 from everlog.base import UsageError
 from everlog.spark import find_java, java
 from everlog.spark.java import Java, java_home
-from everlog.spark.session import session_settings
+from everlog.spark.session import prepare_environment, session_settings
 
 
 def fake(home: Path, version: str, status: int = 0) -> Path:
@@ -33,6 +33,13 @@ def test_java_home_counts_before_the_path(tmp_path: Path) -> None:
 def test_a_java_that_is_too_old_or_does_not_run_is_passed_over(tmp_path: Path, version: str, status: int) -> None:
     home = fake(tmp_path / "old", version, status)
     assert find_java({"JAVA_HOME": str(home)}).packaged
+
+
+def test_a_java_home_without_java_is_not_left_to_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setattr(java, "_packaged_home", lambda: None)
+    with pytest.raises(UsageError, match="has no Java that runs"):
+        prepare_environment()
 
 
 def test_without_any_java_the_message_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

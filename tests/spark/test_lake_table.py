@@ -436,8 +436,8 @@ def test_damage_stops_compaction_unless_it_is_to_be_left_out(tmp_path: Path) -> 
 
 
 def test_a_damaged_record_of_the_table_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "lake.json").write_text(json.dumps({"table": "x", "store": "y", "ends": {}, "version": 2}))
-    with pytest.raises(StorageError, match="version 2"):
+    (tmp_path / "lake.json").write_text(json.dumps({"table": "x", "store": "y", "ends": {}, "version": 3}))
+    with pytest.raises(StorageError, match="version 3"):
         read_lake_record(str(tmp_path))
     (tmp_path / "lake.json").write_text("{")
     with pytest.raises(StorageError, match=r"lake\.json"):

@@ -206,6 +206,10 @@ def test_tasks_are_about_as_many_as_asked_for(spark: "SparkSession", tmp_path: P
         ({"shards": "7"}, "there is no shard 7"),
         ({"shards": "x"}, "write numbers"),
         ({"columns": "time"}, "no column is called time"),
+        ({"columns": ""}, "names no column"),
+        ({"topic": "a/#, b/#"}, "a JSON list"),
+        ({"payload": "protobuf", "payloadSchema": "a INT"}, "module:function"),
+        ({"payload": "no.such:decoder", "payloadSchema": "a INT"}, "can't be loaded"),
         ({"payload": "json"}, "needs a type"),
         ({"payload": "string", "payloadSchema": "a INT"}, "says nothing"),
         ({"onDamage": "cry"}, "onDamage is skip or fail"),
@@ -219,6 +223,27 @@ def test_an_option_that_makes_no_sense_is_refused_when_the_frame_is_loaded(
 ) -> None:
     with pytest.raises(AnalysisException, match=says):
         load(spark, data, **options)
+
+
+@pytest.mark.parametrize(
+    ("schema", "says"),
+    [
+        ("MAP<STRING, STRING>", "use Spark's from_json"),
+        ("a VARIANT", "use Spark's from_json"),
+        ("a INT NOT NULL", "leave NOT NULL out"),
+        ("a INT, b STRUCT<c INT, c INT>", "names the field c twice"),
+    ],
+)
+def test_a_type_that_json_can_not_be_read_as_is_refused(
+    spark: "SparkSession", data: Path, schema: str, says: str
+) -> None:
+    with pytest.raises(Exception, match=says):
+        load(spark, data, payload="json", payloadSchema=schema).count()
+
+
+def test_nothing_lies_before_the_earliest(spark: "SparkSession", data: Path) -> None:
+    assert load(spark, data, to="earliest").count() == 0
+    assert load(spark, data, to="latest").count() == load(spark, data).count() > 0
 
 
 def test_no_store_is_an_error_when_the_frame_is_loaded(spark: "SparkSession", tmp_path: Path) -> None:

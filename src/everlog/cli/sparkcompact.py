@@ -105,7 +105,9 @@ def _options(wish: Wish) -> "CompactionOptions":
 
 
 def _show(made: "Compaction", summary: "CompactionSummary") -> None:
-    """What was done, and how far the table goes."""
+    """What was done, how far the table goes, and what it will never have."""
+    from everlog.spark import name_lost
+
     table = Table("shard", "compacted up to")
     table.columns[1].justify = "right"
     for shard, end in made.lake.ends(made.shards).items():
@@ -120,5 +122,7 @@ def _show(made: "Compaction", summary: "CompactionSummary") -> None:
     )
     for lost in summary.lost:
         print(f"lost before it was compacted: shard {lost.shard}, offsets {lost.from_offset} to {lost.to_offset - 1}")
+    if before := [lost for lost in made.lost() if lost not in summary.lost]:
+        print(f"lost before earlier compactions, for good: {name_lost(before)}")
     for text in summary.damage:
         print(f"left out: {text}")

@@ -64,6 +64,7 @@ def structure(source: Source, html: Path | None, json_file: Path | None) -> int:
         bar.step("learning shapes")
         found = structure_of(load(spark, source, "topic", "timestamp", "payload"))
     publish(report_structure(found, source.about), html)
+    tell_lost(source)
     if json_file is None and source.is_whole and source.data is not None and "://" not in source.data:
         json_file = Path(source.data) / FILE_NAME
     if json_file is not None:
@@ -90,6 +91,7 @@ def stats(source: Source, by: str, top: int, html: Path | None, json_file: Path 
         found = jobs.stats_of(slices, slice_us, key, top)
         slices.unpersist()
     publish(jobs.report_stats(found, source.about, what), html)
+    tell_lost(source)
     write_json(found, json_file)
     return 0
 
@@ -119,6 +121,7 @@ def replay(source: Source, call: "Call", manner: "Manner") -> int:
         bar.step("publishing")
         outcome = asyncio.run(publish_again(call, chunks, manner, lambda sent: bar.count(sent, total)))
     print(f"{outcome.sent:,} messages published again" + f", {outcome.refused:,} refused" * bool(outcome.refused))
+    tell_lost(source)
     return int(bool(outcome.refused))
 
 
@@ -130,6 +133,8 @@ def shell(source: Source) -> int:
         messages = None if source.data is None else load(spark, source)
         known = sparkshell.names(spark, messages)
         bar.end()
+        if source.data is not None:
+            tell_lost(source)
         return sparkshell.run(known, sparkshell.banner(spark, source.data))
 
 
@@ -193,19 +198,30 @@ def _aside(verbose: bool) -> Iterator[None]:
 
 
 def load(spark: "SparkSession", source: Source, *columns: str) -> "DataFrame":
-    """The history as a frame with these columns, or all."""
+    """The history as a frame with these columns, or all; without what is lost, which `tell_lost` names."""
+    chosen = {"columns": ",".join(columns)} if columns else {}
+    return spark.read.format("everlog").options(**_given(source), **chosen, onLost="skip").load()
+
+
+def tell_lost(source: Source) -> None:
+    """Say which offsets a job went without, as neither log nor table has them."""
+    from everlog.spark import lost_in, name_lost
+
+    lost = lost_in(_given(source))
+    if lost:
+        print(f"left out, as retention removed it before it was compacted: {name_lost(lost)}")
+
+
+def _given(source: Source) -> dict[str, str]:
+    """The options that say what to read."""
     where = source.data or ""
-    reader = spark.read.format("everlog").option("path", where if "://" in where else os.path.abspath(where))
     given = {
+        "path": where if "://" in where else os.path.abspath(where),
         "topic": json.dumps(source.topics) if source.topics else None,
         "from": source.from_,
         "to": source.to,
-        "columns": ",".join(columns) or None,
     }
-    for name, value in given.items():
-        if value is not None:
-            reader = reader.option(name, value)
-    return reader.load()
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _setting(text: str) -> tuple[str, str]:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from everlog.spark.lake.parquet import CODECS
     from everlog.spark.lake.running import InProcess, OnSpark
     from everlog.spark.lake.table import find_lake, open_lake
+    from everlog.spark.losses import lost_in, name_lost
     from everlog.spark.schema import COLUMNS, DEFAULT_COLUMNS, SCHEMA, schema_of, spark_ddl
     from everlog.spark.session import spark_session
     from everlog.spark.sink.appending import append_batch
@@ -43,6 +44,8 @@ __all__ = [
     "find_java",
     "find_lake",
     "locate",
+    "lost_in",
+    "name_lost",
     "open_lake",
     "pack",
     "parse_days",
@@ -67,6 +70,7 @@ _HOMES = {
     "lake.running": ("InProcess", "OnSpark"),
     "lake.table": ("find_lake", "open_lake"),
     "java": ("find_java",),
+    "losses": ("lost_in", "name_lost"),
     "schema": ("COLUMNS", "DEFAULT_COLUMNS", "SCHEMA", "schema_of", "spark_ddl"),
     "session": ("spark_session",),
     "sink.appending": ("append_batch",),

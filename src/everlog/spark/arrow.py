@@ -164,7 +164,8 @@ def _account(
             report.lost += behind - max(at, damage.from_offset)
             at = behind
             if on_damage == "fail":
-                raise StorageError(str(damage), hint='read the rest with the option "onDamage" set to "skip"')
+                hint = 'read the rest with the option "onDamage" set to "skip", compact it with --skip-damaged'
+                raise StorageError(str(damage), hint=hint)
             log.warning("left out of what is read: %s", damage)
             report.damage.append(damage)
     _gap(piece, at, last, on_lost, report)

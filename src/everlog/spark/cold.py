@@ -19,9 +19,11 @@ from everlog.spark.arrow import BATCH_ROWS, ReadReport, parse_filters
 from everlog.spark.lake.datafile import DataFile
 from everlog.spark.lake.loaded import range_may_match, times_of
 from everlog.spark.lake.location import Location, locate
+from everlog.spark.lake.recorded import check_same_history, find_recorded
 from everlog.spark.lake.table import Lake, find_lake
 from everlog.spark.schema import SCHEMA
-from everlog.store import MAX_SHARDS, LakeRecord
+from everlog.spark.snapshot import Snapshot
+from everlog.store import MAX_SHARDS, LakeRecord, Lost
 from everlog.topics import Filter, matches
 
 
@@ -47,6 +49,7 @@ class ColdSnapshot:
     files: tuple[DataFile, ...]
     starts: tuple[int, ...]
     ends: tuple[int, ...]
+    lost: tuple[Lost, ...] = ()  # holes in it, by shard and offset
 
     def position_at(self, shard: int, time_us: int) -> int:
         """The first record of a shard in the table that is not older than a time, or its end there."""
@@ -61,15 +64,19 @@ class ColdSnapshot:
         return int(offsets[times.searchsorted(time_us, "left")])
 
 
-def take_cold_snapshot(record: LakeRecord, identity: str, shards: int) -> ColdSnapshot:
+def take_cold_snapshot(record: LakeRecord, snapshot: Snapshot) -> ColdSnapshot:
     """The table that a data directory names, as it is now."""
-    lake = find_lake(locate(record.table))
-    if lake.store != identity:
+    lake = find_recorded(record)
+    if lake.store != snapshot.identity:
         raise StorageError(
-            f"{record.table} is the table of another store ({lake.store}, not {identity})",
+            f"{record.table} is the table of another store ({lake.store}, not {snapshot.identity})",
             hint='remove lake.json from the data directory, or set the option "tier" to "log"',
         )
-    return _snapshot_of(lake, lake.load(), shards)
+    found = _snapshot_of(lake, lake.load(), len(snapshot.shards))
+    moved = {shard for shard, end in enumerate(found.ends) if end > record.ends.get(shard, 0)}
+    if moved:  # by whom is not known
+        check_same_history(found.uri, found.files, snapshot, moved)
+    return found
 
 
 def take_table_snapshot(place: str) -> tuple[str, ColdSnapshot]:
@@ -83,8 +90,8 @@ def take_table_snapshot(place: str) -> tuple[str, ColdSnapshot]:
 def _snapshot_of(lake: Lake, table: DeltaTable, shards: int) -> ColdSnapshot:
     files = lake.files(table)
     ends = tuple(end or 0 for end in lake.ends(range(shards), table).values())
-    starts = tuple(lake.starts(range(shards), files, table).values())
-    return ColdSnapshot(lake.location.uri, tuple(files), starts, ends)
+    starts = lake.starts(range(shards), files, table)
+    return ColdSnapshot(lake.location.uri, tuple(files), tuple(starts.values()), ends, tuple(lake.lost(starts, table)))
 
 
 def plan_cold(cold: ColdSnapshot, ranges: Mapping[int, tuple[int, int]]) -> list[TableSlice]:

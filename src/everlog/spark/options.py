@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from everlog.base import UsageError
+from everlog.base import PeerError, UsageError
 from everlog.spark.arrow import OnDamage, OnLost, parse_filters
+from everlog.spark.payload import load_function, needs_topics
 from everlog.spark.schema import DEFAULT_COLUMNS, check_columns
 
 Tier = Literal["all", "log", "table"]
@@ -21,6 +22,7 @@ OPTIONS = {
     "payload": "binary, string, json, or a decoder as in module:function",
     "payloadSchema": "the type of a payload that is json or decoded, as in a INT, b STRING",
     "onDamage": "skip what is damaged, or fail",
+    "onLost": "fail when retention removed what is to be read, or skip it",
     "tier": "all of history, or only what is in the log, or in the table: all, log, table",
     "tasks": "about how many tasks read; three for each core of the driver's machine by default",
 }
@@ -41,7 +43,7 @@ class SourceOptions:
     on_damage: OnDamage = "skip"
     tier: Tier = "all"
     tasks: int | None = None
-    on_lost: OnLost = "fail"  # a stream may go on behind what retention took
+    on_lost: OnLost = "fail"
 
 
 def read_options(given: Mapping[str, str], also: Mapping[str, str] | None = None) -> SourceOptions:
@@ -61,6 +63,10 @@ def read_options(given: Mapping[str, str], also: Mapping[str, str] | None = None
     if payload not in ("binary", "string") and not payload_schema:
         raise UsageError(f"payload {payload!r} needs a type", hint="name it with the option payloadSchema")
     columns = _list(options["columns"]) if "columns" in options else DEFAULT_COLUMNS
+    if not columns:
+        raise UsageError("the option columns names no column", hint="leave it out to read the usual ones")
+    if needs_topics(payload):
+        load_function(payload)
     return SourceOptions(
         path=place_of(options["path"]),
         filters=_filters(options["topic"]) if "topic" in options else None,
@@ -73,6 +79,7 @@ def read_options(given: Mapping[str, str], also: Mapping[str, str] | None = None
         on_damage=_on_damage(options.get("onDamage", "skip")),
         tier=_tier(options.get("tier", "all")),
         tasks=_tasks(options["tasks"]) if "tasks" in options else None,
+        on_lost=_on_lost(options.get("onLost", "fail")),
     )
 
 
@@ -94,7 +101,13 @@ def _filters(text: str) -> tuple[str, ...]:
     found = _list(text, "\n")
     if not found:
         raise UsageError("the option topic names no filter", hint='leave it out to read everything, or write "#"')
-    parse_filters(found)
+    try:
+        parse_filters(found)
+    except PeerError as error:
+        raise UsageError(
+            f"the option topic has {text.strip()!r}: {error.message}",
+            hint='several filters are a JSON list, as in ["a/#", "b/#"], or one a line',
+        ) from error
     return found
 
 
@@ -122,6 +135,12 @@ def _on_damage(text: str) -> OnDamage:
     if text not in ("skip", "fail"):
         raise UsageError(f"onDamage is skip or fail, not {text!r}")
     return cast(OnDamage, text)
+
+
+def _on_lost(text: str) -> OnLost:
+    if text not in ("fail", "skip"):
+        raise UsageError(f"onLost is fail or skip, not {text!r}")
+    return cast(OnLost, text)
 
 
 def _tier(text: str) -> Tier:

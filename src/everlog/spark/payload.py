@@ -5,9 +5,11 @@ ends the reading of the others.
 """
 
 import importlib
+import re
 import secrets
 from collections.abc import Callable
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json as pa_json
@@ -15,6 +17,9 @@ from pyarrow import json as pa_json
 from everlog.base import UsageError
 
 FEW = 8  # rows that are parsed one by one when they do not parse together
+
+_IS_TYPE = re.compile(r"(?i)(STRUCT|ARRAY|MAP)\s*<|DECIMAL\s*\(")
+_MAY_END_EARLY = r"\]\s*,"  # of a payload that closes what it is put in
 
 Decode = Callable[[pa.Array, pa.Array | None], pa.Array]  # of payloads and their topics
 
@@ -31,6 +36,7 @@ def decoder(mode: str, kind: pa.DataType) -> Decode:
     if mode == "string":
         return lambda payloads, topics: to_text(payloads)
     if mode == "json":
+        check_json_type(kind)
         return lambda payloads, topics: from_json(payloads, kind)
     return _checked(load_function(mode), mode, kind)
 
@@ -41,8 +47,7 @@ def spark_type(mode: str, payload_schema: str) -> str:
         return "BINARY NOT NULL"
     if mode == "string":
         return "STRING NOT NULL"
-    starts = payload_schema.upper().lstrip()
-    is_type = starts.startswith(("STRUCT<", "ARRAY<", "MAP<", "DECIMAL(")) or " " not in payload_schema.strip()
+    is_type = _IS_TYPE.match(payload_schema) is not None or " " not in payload_schema
     return payload_schema if is_type else f"STRUCT<{payload_schema}>"
 
 
@@ -83,6 +88,49 @@ def to_text(payloads: pa.Array) -> pa.Array:
         return pa.array([value.as_py().decode(errors="replace") for value in payloads], pa.string())
 
 
+def check_json_type(kind: pa.DataType, nullable: bool = True) -> None:
+    """UsageError unless JSON can be read as a type; each part of it must be allowed to be null."""
+    if pa.types.is_struct(kind):
+        names = [field.name for field in kind]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise UsageError(f"payloadSchema names the field {twice} twice")
+        for field in kind:
+            check_json_type(field.type, field.nullable)
+    elif pa.types.is_list(kind):
+        check_json_type(kind.value_type, kind.value_field.nullable)
+    elif not any(is_one(kind) for is_one in _JSON_TYPES):
+        raise UsageError(
+            f"payloads that are json can't be read as {kind}", hint="read them as string, and use Spark's from_json"
+        )
+    if not nullable:
+        raise UsageError(
+            "a payload that is no JSON of its type becomes null", hint="leave NOT NULL out of payloadSchema"
+        )
+
+
+_JSON_TYPES = (
+    pa.types.is_boolean,
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_decimal,
+    pa.types.is_string,
+    pa.types.is_date32,
+    pa.types.is_timestamp,
+)
+
+
+def _as_read(kind: pa.DataType) -> pa.DataType:
+    """The type that the parser makes: it takes a date for a number of days, so those are read as text."""
+    if pa.types.is_date32(kind):
+        return pa.string()
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_as_read(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_as_read(kind.value_type)))
+    return kind
+
+
 def from_json(payloads: pa.Array, kind: pa.DataType) -> pa.Array:
     """Payloads as values of a type; null where one is no JSON of it."""
     found = _parse(payloads, kind)
@@ -100,10 +148,10 @@ def _parse(payloads: pa.Array, kind: pa.DataType) -> pa.Array | None:
     if count == 0:
         return pa.array([], kind)
     key = "k" + secrets.token_hex(8)  # no payload knows it, so none can pass for several
-    starts = pc.binary_join_element_wise(f'{{"{key}":', pa.array(range(count)).cast(pa.string()), ',"v":', "")
-    lines = pc.binary_join_element_wise(starts.cast(pa.binary()), payloads, b"}\n", b"")
+    starts = pc.binary_join_element_wise(f'{{"{key}":', pa.array(range(count)).cast(pa.string()), ',"v":[', "")
+    lines = pc.binary_join_element_wise(starts.cast(pa.binary()), payloads, b"]}\n", b"")
     options = pa_json.ParseOptions(
-        explicit_schema=pa.schema([(key, pa.int64()), ("v", kind)]),
+        explicit_schema=pa.schema([(key, pa.int64()), ("v", pa.list_(_as_read(kind)))]),
         newlines_in_values=True,
         unexpected_field_behavior="ignore",
     )
@@ -118,11 +166,24 @@ def _parse(payloads: pa.Array, kind: pa.DataType) -> pa.Array | None:
         return None
     if table.num_rows != count or table.column(key).to_pylist() != list(range(count)):
         return None
-    return table.column("v").combine_chunks()
+    lists = table.column("v").combine_chunks()
+    if pc.any(pc.not_equal(pc.list_value_length(lists), 1)).as_py() or lists.null_count or _has_end_early(payloads):
+        return None
+    try:
+        return lists.flatten().cast(kind)
+    except pa.ArrowInvalid:  # a date that is none
+        return None
 
 
-def _at_once(size: int) -> pa_json.ReadOptions:
-    return pa_json.ReadOptions(use_threads=False, block_size=max(size + 1, 1 << 10))
+def _has_end_early(payloads: pa.Array) -> bool:
+    """Whether any payload is no JSON by itself, though it is where it was put."""
+    suspects = payloads.filter(pc.match_substring_regex(payloads, _MAY_END_EARLY))
+    for payload in suspects:
+        try:
+            msgspec.json.decode(payload.as_buffer(), type=msgspec.Raw)
+        except msgspec.DecodeError:
+            return True
+    return False
 
 
 def _value_bytes(values: pa.Array) -> list[bytes]:

@@ -14,7 +14,7 @@ from everlog.spark.arrow import parse_filters
 from everlog.spark.opened import open_fresh
 from everlog.spark.options import SourceOptions
 from everlog.spark.snapshot import ShardSnapshot, Slice, Snapshot, plan, snapshot_of
-from everlog.store import LogStore, locate, parse_begin, read_lake_record
+from everlog.store import BeginKind, LogStore, locate, parse_begin, read_lake_record
 
 if TYPE_CHECKING:
     from everlog.spark.cold import ColdSnapshot, TableSlice
@@ -119,8 +119,9 @@ def _ranges(
 ) -> Ranges:
     """The offsets that are wanted of each shard."""
     first = locate(parse_begin(options.begin, now_us), starts, ends, at)
+    end = parse_begin(options.end, now_us)
     # a shard that a position does not name is read to its end
-    last = locate(parse_begin(options.end, now_us), ends, ends, at)
+    last = locate(end, starts if end.kind is BeginKind.EARLIEST else ends, ends, at)
     wanted = options.shards if options.shards is not None else range(len(ends))
     unknown = [shard for shard in wanted if not 0 <= shard < len(ends)]
     if unknown:
@@ -136,7 +137,7 @@ def cold_of(snapshot: Snapshot) -> "ColdSnapshot | None":
         return None
     from everlog.spark.cold import take_cold_snapshot
 
-    return take_cold_snapshot(record, snapshot.identity, len(snapshot.shards))
+    return take_cold_snapshot(record, snapshot)
 
 
 def _bounds(snapshot: Snapshot, cold: "ColdSnapshot | None", tier: str) -> tuple[Sequence[int], Sequence[int]]:

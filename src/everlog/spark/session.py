@@ -45,9 +45,8 @@ def session_settings(master: str, driver_memory: str) -> dict[str, str]:
 
 
 def prepare_environment() -> None:
-    """Set what Spark reads from the environment, where nobody has set it."""
-    if "JAVA_HOME" not in os.environ:
-        os.environ["JAVA_HOME"] = java_home(find_java())
+    """Set what Spark reads from the environment where nobody has set it, or to a Java that does not run."""
+    os.environ["JAVA_HOME"] = java_home(find_java())
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 

@@ -16,10 +16,11 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from everlog.base import UsageError
+from everlog.base import Unavailable, UsageError
 from everlog.spark.arrow import ReadReport, read_slice
+from everlog.spark.losses import lost_of, name_lost
 from everlog.spark.options import SourceOptions, place_of, read_options
-from everlog.spark.payload import decoder, needs_topics, spark_type
+from everlog.spark.payload import check_json_type, decoder, needs_topics, spark_type
 from everlog.spark.pinned import Pinned, pin
 from everlog.spark.schema import check_columns, schema_of, spark_ddl
 from everlog.spark.snapshot import TASKS_A_CORE, Slice, pack, target_bytes
@@ -74,7 +75,9 @@ class EverlogSource(DataSource):
     def reader(self, schema: StructType) -> "EverlogReader":
         """A reader of what was pinned."""
         options = read_options(self.options)
-        return EverlogReader(options, self._pinned or pin(options, _now_us()), schema)
+        pinned = self._pinned or pin(options, _now_us())
+        _account(pinned, options)
+        return EverlogReader(options, pinned, schema)
 
     def streamReader(self, schema: StructType) -> "EverlogStreamReader":
         """A reader of what is there now and of what comes."""
@@ -113,6 +116,8 @@ class EverlogReader(DataSourceReader):
         self.pinned = pinned
         self.columns = check_columns(schema.names)
         self.schema = to_arrow_schema(schema, timezone="UTC")
+        if "payload" in self.columns and options.payload == "json":
+            check_json_type(self.schema.field("payload").type)
         for field, own in zip(self.schema, schema_of(self.columns), strict=True):
             if field.name != "payload" and not _same(field.type, own.type):
                 raise UsageError(f"the column {field.name} is {own.type}, not {field.type}")
@@ -165,6 +170,19 @@ class EverlogReader(DataSourceReader):
             at = self.columns.index("levels")
             arrays[at] = _retyped(arrays[at], self.schema.field("levels").type)
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def _account(pinned: Pinned, options: SourceOptions) -> None:
+    """Refuse a batch that would pass over what is lost, or say how much that is."""
+    lost = lost_of(pinned)
+    if lost and options.on_lost == "fail":
+        raise Unavailable(
+            f"retention removed offsets that were never compacted: {name_lost(lost)}",
+            hint='set the option onLost to "skip" to read the others',
+        )
+    for one in lost:
+        size = one.to_offset - one.from_offset
+        log.warning("left out of the frame: retention removed %d offsets of it, %s", size, name_lost([one]))
 
 
 def _same(one: pa.DataType, other: pa.DataType) -> bool:

@@ -24,6 +24,7 @@ from pyspark.sql.types import StructType
 
 from everlog.base import StorageError, Unavailable, UsageError
 from everlog.spark.admission import Extent, admit
+from everlog.spark.losses import find_lost, name_lost, without_lost
 from everlog.spark.opened import open_fresh
 from everlog.spark.pinned import Pinned, Ranges, cold_of, is_table, pin
 from everlog.spark.progress import Progress, read_progress
@@ -140,44 +141,13 @@ class EverlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _refuse(self, lost: list[Lost]) -> None:
         if lost and self._options.source.on_lost == "fail":
-            which = ", ".join(f"{one.from_offset} to {one.to_offset - 1} of shard {one.shard}" for one in lost)
             raise Unavailable(
-                f"retention removed offsets that the stream has not read: {which}",
+                f"retention removed offsets that the stream has not read: {name_lost(lost)}",
                 hint='set the option onLost to "skip" to go on behind them, and keep more: --retention-age',
             )
 
 
 _NOTHING = Pinned(Snapshot("", "", ()), None, {})
-
-
-def find_lost(snapshot: Snapshot, cold: "ColdSnapshot | None", ranges: Ranges) -> list[Lost]:
-    """What of the ranges is neither in the log nor in the table."""
-    lost = []
-    for shard, (first, last) in ranges.items():
-        for start, stop in _gaps(snapshot, cold, shard):
-            low, high = max(first, start), min(last, stop)
-            if low < high:
-                lost.append(Lost(shard, low, high))
-    return lost
-
-
-def without_lost(snapshot: Snapshot, cold: "ColdSnapshot | None", ranges: Ranges) -> Ranges:
-    """The ranges without what was lost at their beginning."""
-    found = {}
-    for shard, (first, last) in ranges.items():
-        for start, stop in _gaps(snapshot, cold, shard):
-            if start <= first < stop:
-                first = min(last, stop)
-        found[shard] = (first, last)
-    return found
-
-
-def _gaps(snapshot: Snapshot, cold: "ColdSnapshot | None", shard: int) -> list[tuple[int, int]]:
-    """Offsets that nothing has: below the table's, and between the table's and the log's."""
-    begins = snapshot.shards[shard].start
-    if cold is None or cold.starts[shard] >= cold.ends[shard]:
-        return [(0, begins)]
-    return [(0, min(begins, cold.starts[shard])), (cold.ends[shard], begins)]
 
 
 def _extents(snapshot: Snapshot, cold: "ColdSnapshot | None") -> list[Extent]:

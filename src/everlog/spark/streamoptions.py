@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from everlog.base import UsageError
 from everlog.spark.options import SourceOptions, read_options
@@ -10,7 +10,6 @@ from everlog.spark.options import SourceOptions, read_options
 STREAM_OPTIONS = {
     "maxRecordsPerTrigger": "how many records a micro-batch takes at most, of all topics",
     "maxBytesPerTrigger": "about how many bytes of log, as in 64m",
-    "onLost": "fail when retention removed what was not read yet, or skip it",
 }
 
 _SIZE = re.compile(r"(\d{1,15})([kmg]?)b?", re.ASCII | re.IGNORECASE)
@@ -36,11 +35,8 @@ def read_stream_options(given: Mapping[str, str]) -> StreamOptions:
         raise UsageError(
             "a stream reads the log", hint="set the option tier to all or log, or read a batch: spark.read"
         )
-    on_lost = named.get("onlost", "fail")
-    if on_lost not in ("fail", "skip"):
-        raise UsageError(f"onLost is fail or skip, not {on_lost!r}")
     return StreamOptions(
-        source=replace(source, on_lost="skip" if on_lost == "skip" else "fail"),
+        source=source,
         max_records=_size("maxRecordsPerTrigger", named),
         max_bytes=_size("maxBytesPerTrigger", named),
     )

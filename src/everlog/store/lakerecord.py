@@ -1,7 +1,8 @@
 """`lake.json` in a data directory: where the store's table is, and how far it goes.
 
 Derived data, replaced whole after a commit; the table is the truth. An end in it is never ahead of the table's, so
-what lies below it may be dropped from the log.
+what lies below it may be dropped from the log. A table inside of the directory is written relative to it, so that
+both are moved or copied together; who reads the record gets the full path.
 """
 
 import os
@@ -13,7 +14,8 @@ import msgspec
 from everlog.base import StorageError
 
 FILE_NAME = "lake.json"
-VERSION = 1
+VERSION = 2
+_ABSOLUTE = 1  # the version in which every path was absolute
 
 
 class LakeRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,10 +31,11 @@ class LakeRecord(msgspec.Struct, frozen=True, kw_only=True):
 def write_lake_record(data: str, record: LakeRecord) -> None:
     """Replace the file whole, and have it on the disk."""
     path = Path(data) / FILE_NAME
+    written = msgspec.structs.replace(record, table=_relative(data, record.table))
     temporary = path.with_name(f".{FILE_NAME}.{uuid.uuid4().hex}")
     try:
         with temporary.open("xb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+            file.write(msgspec.json.format(msgspec.json.encode(written), indent=1) + b"\n")
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -56,7 +59,37 @@ def read_lake_record(data: str) -> LakeRecord | None:
     try:
         record = msgspec.json.decode(content, type=LakeRecord)
     except msgspec.DecodeError as error:
-        raise StorageError(f"{path}: {error}", hint="run: everlog spark compact DATA") from None
-    if record.version != VERSION:
+        raise StorageError(
+            f"{path}: {error}", hint="remove it, and run: everlog spark compact DATA --table ..., with its place"
+        ) from None
+    if record.version not in (_ABSOLUTE, VERSION):
         raise StorageError(f"{path}: version {record.version} is not known", hint="read it with a newer Everlog")
-    return record
+    return msgspec.structs.replace(record, table=_resolve(data, record), version=VERSION)
+
+
+def _relative(data: str, table: str) -> str:
+    """A path inside of the data directory relative to it; others as they are."""
+    if "://" in table or not os.path.isabs(table):
+        return table
+    for whole in (os.path.abspath, os.path.realpath):
+        inside = os.path.relpath(whole(table), whole(data))
+        if inside.split(os.sep)[0] not in (os.pardir, os.curdir):
+            return inside
+    return table
+
+
+def _resolve(data: str, record: LakeRecord) -> str:
+    """Where the table is now."""
+    table = record.table
+    if "://" in table:
+        return table
+    own = os.path.join(os.path.abspath(data), table if not os.path.isabs(table) else os.path.basename(table))
+    if not os.path.isabs(table):
+        return own
+    # the directory was moved if the table has gone, or copied if it lies in another data directory
+    elsewhere = not _is_table(table) or os.path.exists(os.path.join(os.path.dirname(table), "store"))
+    return own if record.version == _ABSOLUTE and elsewhere and _is_table(own) else table
+
+
+def _is_table(path: str) -> bool:
+    return os.path.isdir(os.path.join(path, "_delta_log"))

@@ -14,7 +14,8 @@ import numpy as np
 from everlog.base import StorageError
 from everlog.spark.lake.datafile import DataFile, files_of
 from everlog.spark.lake.loaded import LoadedFile, load_file, range_may_match, times_of
-from everlog.spark.lake.location import Location, locate
+from everlog.spark.lake.location import Location
+from everlog.spark.lake.recorded import find_recorded
 from everlog.spark.lake.table import Lake, find_lake
 from everlog.store import Found, LakeRecord, Lost, ReadResult
 from everlog.topics import Filter
@@ -52,8 +53,8 @@ class Version:
 class LakeStore:
     """Implements `ColdStore`. Any thread may call it; a load blocks only the threads that want that file."""
 
-    def __init__(self, location: Location, cache_bytes: int = CACHE_BYTES) -> None:
-        self._lake = find_lake(location)
+    def __init__(self, location: Location, cache_bytes: int = CACHE_BYTES, lake: Lake | None = None) -> None:
+        self._lake = find_lake(location) if lake is None else lake
         self._filesystem, self._root = location.filesystem()
         self._cache_bytes = cache_bytes
         self._cache: OrderedDict[_Key, LoadedFile] = OrderedDict()
@@ -64,7 +65,8 @@ class LakeStore:
     @classmethod
     def of_record(cls, record: LakeRecord, options: Mapping[str, str] | None = None) -> "LakeStore":
         """The table that a data directory names; secrets come from the environment or from the options."""
-        return cls(locate(record.table, options))
+        lake = find_recorded(record, options)
+        return cls(lake.location, lake=lake)
 
     @property
     def store(self) -> str:

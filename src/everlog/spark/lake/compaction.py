@@ -15,8 +15,9 @@ from everlog.spark.lake.location import Location
 from everlog.spark.lake.merging import MergeTask, merge_files, plan_merges
 from everlog.spark.lake.parquet import Codec
 from everlog.spark.lake.planning import GROUP_BYTES, ROUND_BYTES, Round, plan_round
+from everlog.spark.lake.recorded import check_same_history, open_for
 from everlog.spark.lake.running import Runner
-from everlog.spark.lake.table import Lake, Overtaken, open_lake
+from everlog.spark.lake.table import Lake, Overtaken
 from everlog.spark.lake.writing import WriteTask, Written, write_slice
 from everlog.spark.snapshot import take_snapshot
 from everlog.store import LakeRecord, Lost, write_lake_record
@@ -86,7 +87,8 @@ class Compaction:
         snapshot = take_snapshot(data)
         self._data = snapshot.path
         self.shards = tuple(shard.shard for shard in snapshot.shards)
-        self.lake: Lake = open_lake(location, snapshot.identity)
+        self.lake: Lake = open_for(location, snapshot)
+        self._seen: dict[int, int | None] = {}  # ends up to which the table is known to hold this log's records
 
     def run(self, summary: CompactionSummary | None = None) -> CompactionSummary:
         """Compact all that there is now; what was done is added to the summary."""
@@ -106,24 +108,31 @@ class Compaction:
         """One commit, if there is something to commit; whether there may be more."""
         options = self._options
         snapshot = take_snapshot(self._data)
+        ends = self.lake.ends(self.shards)
         plan = plan_round(
             snapshot,
-            self.lake.ends(self.shards),
+            ends,
             everything=options.everything,
             group_bytes=options.group_bytes,
             round_bytes=options.round_bytes,
         )
-        if not plan.groups:
+        if not plan.ranges:
             return False
+        moved = {shard for shard, end in ends.items() if end is not None and end != self._seen.get(shard)}
+        if moved:
+            check_same_history(self.lake.location.uri, self.lake.files(), snapshot, moved)
         groups = sorted(plan.groups, key=lambda group: -group.bytes)  # so that no long task is left alone at the end
         tasks = [WriteTask(group, self.lake.location, options.codec, options.on_damage) for group in groups]
-        self._announce("compacting", len(tasks))
+        if tasks:
+            self._announce("compacting", len(tasks))
         written = self._runner.run(write_slice, tasks)
+        files = [file for one in written for file in one.files]
         try:
-            version = self.lake.append([file for one in written for file in one.files], plan.ranges, plan.starts)
+            version = self.lake.append(files, plan.ranges, plan.starts, plan.lost)
         except Overtaken:
             summary.overtaken += 1
             return True
+        self._seen = ends | {shard: end for shard, (_, end) in plan.ranges.items()}
         self.write_record()
         summary.add_round(plan, written, version)
         return plan.more
@@ -153,6 +162,11 @@ class Compaction:
                 return
             except Overtaken:
                 summary.overtaken += 1
+
+    def lost(self) -> list[Lost]:
+        """What is lost for good in the midst of the table, found now or by a compaction before."""
+        table = self.lake.load()
+        return self.lake.lost(self.lake.starts(self.shards, self.lake.files(table), table), table)
 
     def write_record(self) -> None:
         """Say in the data directory how far the table goes."""

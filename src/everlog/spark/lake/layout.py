@@ -39,6 +39,17 @@ def start_transaction(store: str, shard: int) -> str:
     return f"everlog/{store}/{shard}/start"
 
 
+def lost_transaction(store: str, shard: int) -> str:
+    """The transaction whose version counts the holes of a shard: offsets that retention took before they were here."""
+    return f"everlog/{store}/{shard}/lost"
+
+
+def hole_transactions(store: str, shard: int, number: int) -> tuple[str, str]:
+    """Those whose versions are the first offset of a hole, and the first behind it; holes are numbered from 1."""
+    name = f"{lost_transaction(store, shard)}/{number}"
+    return f"{name}/from", f"{name}/to"
+
+
 def rewrite_transaction(store: str) -> str:
     """The transaction that every commit carries which removes files; its version counts them.
 

@@ -58,6 +58,8 @@ def plan_round(
         _check_end(snapshot, shard, end)
         segments = _wanted(shard, shard.start if end is None else end, everything)
         if not segments:
+            if end is not None and (passed := _passed(shard, end)) > end:
+                ranges[shard.shard] = (end, passed)
             continue
         if end is not None and end < shard.start:
             lost.append(Lost(shard.shard, end, shard.start))
@@ -68,7 +70,7 @@ def plan_round(
             taken += 1
         more = more or taken < len(found)
         groups += found[:taken]
-        ranges[shard.shard] = (end, found[taken - 1].stop)
+        ranges[shard.shard] = (end, _passed(shard, found[taken - 1].stop))
     return Round(tuple(groups), ranges, tuple(lost), more)
 
 
@@ -78,6 +80,17 @@ def _check_end(snapshot: Snapshot, shard: ShardSnapshot, end: int | None) -> Non
             f"shard {shard.shard} of {snapshot.path} ends at offset {shard.end}, the table has it up to {end}",
             hint="the data directory is an older copy, or the table is another store's: give another --table",
         )
+
+
+def _passed(shard: ShardSnapshot, end: int) -> int:
+    """An end, or where the next segment begins if none is left of its own: offsets between were never given.
+
+    Once the log has dropped the one, nothing tells such offsets from those that retention took.
+    """
+    for segment, following in pairwise(shard.segments):
+        if segment.sealed and segment.end_offset == end:
+            return following.base_offset
+    return end
 
 
 def _wanted(shard: ShardSnapshot, first: int, everything: bool) -> list[SegmentFile]:

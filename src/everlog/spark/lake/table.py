@@ -23,15 +23,22 @@ from everlog.spark.lake.layout import (
     PROPERTIES,
     STORE_PROPERTY,
     TABLE_SCHEMA,
+    hole_transactions,
+    lost_transaction,
     rewrite_transaction,
     shard_transaction,
     start_transaction,
 )
 from everlog.spark.lake.location import Location
+from everlog.store import Lost
 
 
 class Overtaken(Unavailable):
     """Another writer committed first; what was written is not in the table: plan again on what it holds now."""
+
+
+class NoTable(UsageError):
+    """There is none in a place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +70,30 @@ class Lake:
             found[shard] = firsts.get(shard, end or 0) if known is None else known
         return found
 
+    def lost(self, starts: Mapping[int, int], table: DeltaTable) -> list[Lost]:
+        """The holes of shards behind where they begin: what retention took before it was compacted, by offset."""
+        found: list[Lost] = []
+        for shard, start in starts.items():
+            holes: list[Lost] = []
+            for number in range(table.transaction_version(lost_transaction(self.store, shard)) or 0, 0, -1):
+                names = hole_transactions(self.store, shard, number)
+                first, stop = (table.transaction_version(name) or 0 for name in names)
+                if stop <= start:  # the older ones lie below too
+                    break
+                holes.append(Lost(shard, max(first, start), stop))
+            found += reversed(holes)
+        return found
+
     def append(
         self,
         files: Sequence[DataFile],
         ranges: Mapping[int, tuple[int | None, int]],
         starts: Mapping[int, int] | None = None,
+        lost: Iterable[Lost] = (),
     ) -> int:
         """Commit files that bring shards from one end to another; the version. `Overtaken` if an end has moved.
 
-        `starts` says where shards begin that are new to the table.
+        `starts` says where shards begin that are new to the table, `lost` what will never be in it.
         """
         table = self.load()
         ends = self.ends(ranges, table)
@@ -80,6 +102,12 @@ class Lake:
                 raise Overtaken(f"shard {shard} was expected to end at {expected} in the table, it is {ends[shard]}")
         moved = [Transaction(shard_transaction(self.store, shard), to) for shard, (_, to) in ranges.items()]
         moved += [Transaction(start_transaction(self.store, shard), start) for shard, start in (starts or {}).items()]
+        for hole in lost:
+            count = lost_transaction(self.store, hole.shard)
+            number = (table.transaction_version(count) or 0) + 1
+            first, stop = hole_transactions(self.store, hole.shard, number)
+            moved += [Transaction(count, number)]
+            moved += [Transaction(first, hole.from_offset), Transaction(stop, hole.to_offset)]
         return self._commit(table, [file.added() for file in files], moved, "compact")
 
     def rewrite(self, old: Sequence[DataFile], new: Sequence[DataFile], why: str) -> int:
@@ -131,7 +159,7 @@ class Lake:
         return version
 
 
-def open_lake(location: Location, store: str) -> Lake:
+def open_lake(location: Location, store: str, *, make: bool = True) -> Lake:
     """The table of a store in a place, made if there is none yet."""
     for _ in range(3):
         try:
@@ -139,6 +167,8 @@ def open_lake(location: Location, store: str) -> Lake:
             _check(lake)
             return lake
         except TableNotFoundError:
+            if not make:
+                raise NoTable(f"{location.uri} holds no table") from None
             _create(location, store)
     raise Unavailable(f"{location.uri} can't be opened as a table")
 
@@ -148,7 +178,7 @@ def find_lake(location: Location) -> Lake:
     try:
         table = Lake(location, "").load()
     except TableNotFoundError:
-        raise UsageError(
+        raise NoTable(
             f"{location.uri} holds no table", hint="make one with: everlog spark compact DATA --table ..."
         ) from None
     lake = Lake(location, table.metadata().configuration.get(STORE_PROPERTY, ""))
