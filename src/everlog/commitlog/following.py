@@ -10,6 +10,7 @@ from everlog.commitlog import contents as loading
 from everlog.commitlog import paths
 from everlog.commitlog.catalog import Catalog, Segment
 from everlog.commitlog.contents import Contents
+from everlog.commitlog.framing import HEADER_BYTES, read_header
 from everlog.commitlog.mark import MARK_BYTES, Mark, read_marks
 from everlog.commitlog.ports import File
 from everlog.commitlog.recovery import summarize
@@ -83,8 +84,8 @@ class Follower:
             if base < mark.segment:
                 segment = self._complete(segment or summarize(catalog, base))
             elif segment is None:
-                if mark.committed <= base:
-                    break  # nothing of it is committed, it may be just a name
+                if mark.committed <= base and not self._has_header(base):
+                    break  # just a name: the segment is being created
                 segment = Segment(base, base, 0, 0, 0)
                 contents, scan = loading.load(catalog.disk, catalog.directory, base, catalog.salt, catalog.damage)
                 segment.contents = contents
@@ -93,6 +94,14 @@ class Follower:
         for base in known.keys() - set(bases):
             catalog.forget(base)
         catalog.replace(segments)
+
+    def _has_header(self, base: int) -> bool:
+        path = paths.segment_path(self._catalog.directory, base)
+        file = self._catalog.disk.open(path)
+        try:
+            return read_header(file.read_at(0, HEADER_BYTES), path) is not None
+        finally:
+            file.close()
 
     def _complete(self, segment: Segment) -> Segment:
         """A segment that has a successor: read to its end if it was growing here, else when it is asked for."""
