@@ -14,6 +14,7 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -128,6 +129,7 @@ def compaction_rows(spark: "SparkSession", where: str, table: str) -> list[Row]:
     best: dict[str, Row] = {}
     for number, codec in enumerate(COMPACTIONS):
         shutil.rmtree(f"{table}-{codec}", ignore_errors=True)
+        Path(where, "lake.json").unlink(missing_ok=True)  # which names the last table, that it be not forgotten
         options = CompactionOptions(codec=codec, everything=True)
         made = Compaction(where, locate(f"{table}-{codec}"), OnSpark(spark), options)
         before = sample([os.getpid()])
