@@ -11,6 +11,7 @@ import errno
 import fcntl
 import mmap
 import os
+import sys
 import threading
 from collections.abc import Sequence
 from time import perf_counter
@@ -51,7 +52,9 @@ class _Pages(ctypes.Structure):
 def is_cached(fd: int, position: int, size: int) -> bool:
     """Whether half of a piece of a file or more is in the page cache; so too where the system does not tell."""
     found = _Pages()
-    if _libc.syscall(_CACHESTAT, fd, ctypes.byref(_Range(position, size)), ctypes.byref(found), 0):
+    if sys.platform != "linux" or _libc.syscall(
+        _CACHESTAT, fd, ctypes.byref(_Range(position, size)), ctypes.byref(found), 0
+    ):
         return True
     return bool(2 * found.cached * _PAGE >= size)
 
@@ -117,10 +120,11 @@ class DirectFile:
         end = position + size
         while position < end:
             start = position - position % _PAGE
-            buffer = _buffer(min(_READ_ROOM, end - start + _PAGE - 1 - (end - start - 1) % _PAGE))
+            room = min(_READ_ROOM, end - start + -(end - start) % _PAGE)
+            buffer = _buffer(room)
             begun = perf_counter()
             try:
-                got = start + os.preadv(self._fd, [buffer], start)
+                got = start + os.preadv(self._fd, [memoryview(buffer)[:room]], start)
             except OSError as error:
                 if error.errno not in _UNABLE:
                     raise

@@ -108,6 +108,15 @@ def test_what_is_read_once_stays_out_of_the_page_cache(file: RealFile) -> None:
     assert file.read_once(3, len(data)) == file.read_at(3, len(data))
 
 
+def test_no_more_is_read_than_was_asked_for(file: RealFile) -> None:
+    able(file)
+    file.commit_at(0, [bytes(20 * LARGE_BYTES)], padded=True)
+    file.read_once(0, 10 * LARGE_BYTES)
+    before = directfile.pace.bytes
+    assert len(file.read_once(5, LARGE_BYTES)) == LARGE_BYTES
+    assert directfile.pace.bytes - before == LARGE_BYTES + PAGE
+
+
 def refuse(number: int) -> Callable[..., None]:
     def refused(*_: object) -> None:
         raise OSError(number, os.strerror(number))
