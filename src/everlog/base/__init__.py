@@ -18,6 +18,7 @@ from everlog.base.emptying import GONE, bytes_of_topics, empty_topics, is_emptie
 from everlog.base.errors import EverlogError, PeerError, StorageError, Unavailable, UsageError
 from everlog.base.gathering import gather, select
 from everlog.base.interning import TopicTable
+from everlog.base.positions import MAX_OFFSET, NOT_KEPT, OFFSET_BITS, pack_position, unpack_position
 from everlog.base.records import HEADER_BYTES, Layout, Records
 from everlog.base.tabular import (
     Piece,
@@ -44,6 +45,9 @@ __all__ = [
     "HAS_ALIAS",
     "HAS_EXPIRY",
     "HEADER_BYTES",
+    "MAX_OFFSET",
+    "NOT_KEPT",
+    "OFFSET_BITS",
     "QOS_BITS",
     "QOS_SHIFT",
     "RETAIN",
@@ -71,6 +75,7 @@ __all__ = [
     "has_properties",
     "is_emptied",
     "offset_column",
+    "pack_position",
     "payload_column",
     "property_column",
     "select",
@@ -79,5 +84,6 @@ __all__ = [
     "text_property_column",
     "time_column",
     "topic_column",
+    "unpack_position",
     "user_property_columns",
 ]

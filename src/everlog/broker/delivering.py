@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TypeAlias
 
-from everlog.base import Records, TopicTable
+from everlog.base import NOT_KEPT, Records, TopicTable
 from everlog.broker.audience import Audiences
 from everlog.broker.begins import begun
 from everlog.broker.groups import Group
 from everlog.broker.partition import Partitioner, merge_rows
 from everlog.broker.ports import Sink
-from everlog.sessions import NOT_KEPT, Delivery, Piece, Session, is_within
+from everlog.sessions import Delivery, Piece, Session, is_within
 
 _NO_NAME = 0xFFFFFFFF
 

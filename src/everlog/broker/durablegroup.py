@@ -13,7 +13,7 @@ from itertools import groupby
 from logging import WARNING
 from typing import TYPE_CHECKING
 
-from everlog.base import EverlogError, Records, gather, is_emptied
+from everlog.base import MAX_OFFSET, EverlogError, Records, gather, is_emptied, unpack_position
 from everlog.broker.events import event
 from everlog.broker.groups import Group, Member, spend
 from everlog.broker.partition import merge_rows
@@ -24,8 +24,6 @@ from everlog.topics import parse_filter
 if TYPE_CHECKING:
     from everlog.broker.sharedgroups import SharedGroups
 
-OFFSET_BITS = 56
-_OFFSET = (1 << OFFSET_BITS) - 1
 _PULL_BYTES = 256 << 10  # read at a time for a group that is behind, and held until it is dealt
 _PULL_RECORDS = 8192
 _TURN_BYTES = 1 << 20  # read in one turn of the event loop; then others are heard
@@ -224,7 +222,7 @@ class DurableGroup:
         assert batch is not None
         shard, records = batch
         owed = [self.cursor.owed[position] for position in positions]
-        rows = b"".join(row_at(records, position & _OFFSET).to_bytes(4, "little") for position in positions)
+        rows = b"".join(row_at(records, position & MAX_OFFSET).to_bytes(4, "little") for position in positions)
         topics = None
         if self.cursor.ordered:
             topics = {position: one.topic for position, one in zip(positions, owed, strict=True) if one.topic}
@@ -237,7 +235,7 @@ class DurableGroup:
         session, owed = member.session, self.cursor.owed[position]
         if not owed.packet_id or not member.delivery.qos or session.window.state(owed.packet_id):
             return False
-        row = row_at(records, position & _OFFSET).to_bytes(4, "little")
+        row = row_at(records, position & MAX_OFFSET).to_bytes(4, "little")
         piece = Piece(records, bytearray(row), 0, 1, member.delivery)
         data = session.deal_again(piece, owed.packet_id, position, now_us, member.tag)
         if data:
@@ -262,7 +260,7 @@ class DurableGroup:
 
     def batch_of(self, position: int, last: tuple[int, Records] | None = None) -> tuple[int, Records] | None:
         """The shard and the batch that has a message, which may be the last one looked at; None if it is gone."""
-        shard, offset = position >> OFFSET_BITS, position & _OFFSET
+        shard, offset = unpack_position(position)
         if last is None or last[0] != shard or not last[1].base_offset <= offset < last[1].end_offset:
             read = self._hub.log.shards[shard].read(offset, 1)
             last = (shard, read[0]) if read and read[0].base_offset <= offset < read[0].end_offset else None

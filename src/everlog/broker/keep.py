@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 import cython
 
-from everlog.sessions import NOT_KEPT
+from everlog.base import NOT_KEPT
 from everlog.topics import Filter, MatchCache, Subscription, SubscriptionTrie, parse_filter
 
 if not cython.compiled:

@@ -13,14 +13,14 @@ from collections.abc import Callable
 from functools import partial
 from logging import WARNING
 
-from everlog.base import EverlogError, gather
+from everlog.base import NOT_KEPT, EverlogError, gather, unpack_position
 from everlog.broker.coldreading import ColdReading
 from everlog.broker.course import Course, Courses
 from everlog.broker.delivering import Delivering
 from everlog.broker.events import event
 from everlog.broker.ports import Log, Sink
-from everlog.broker.redelivery import OFFSET, begin, send_again
-from everlog.sessions import NOT_KEPT, RELEASED, Delivery, Piece, Session
+from everlog.broker.redelivery import begin, send_again
+from everlog.sessions import RELEASED, Delivery, Piece, Session
 from everlog.store import Found, ReadResult
 from everlog.topics import parse_filter
 
@@ -71,9 +71,7 @@ class Pulling:
 
     def _look_for_cold(self, cold: ColdReading, session: Session) -> None:
         """What is under way may be in the log no more."""
-        places = [
-            (position >> 56, position & OFFSET) for _, state, position in session.again or () if state != RELEASED
-        ]
+        places = [unpack_position(position) for _, state, position in session.again or () if state != RELEASED]
         starts = [shard.start for shard in self._log.shards]
         gone = [(shard, offset) for shard, offset in places if shard != NOT_KEPT and offset < starts[shard]]
         if gone:

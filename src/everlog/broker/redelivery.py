@@ -8,14 +8,13 @@ room: it is what makes some.
 from collections import deque
 from typing import Protocol, TypeAlias
 
-from everlog.base import Records, is_emptied
+from everlog.base import NOT_KEPT, Records, is_emptied, unpack_position
 from everlog.broker.begins import begun_at
 from everlog.broker.delivering import Delivering
 from everlog.broker.ports import Log, Sink
 from everlog.mqtt import write_acks
-from everlog.sessions import NOT_KEPT, RELEASED, Delivery, Piece, Session
+from everlog.sessions import RELEASED, Delivery, Piece, Session
 
-OFFSET = 0xFF_FFFF_FFFF_FFFF  # of a position; the shard is above it
 Again: TypeAlias = deque[tuple[int, int, int]]  # packet id, state, position
 
 
@@ -83,7 +82,7 @@ def _message(
     elsewhere: Elsewhere | None,
 ) -> bytes:
     """The PUBLISH as it was sent, with DUP."""
-    shard, offset = position >> 56, position & OFFSET
+    shard, offset = unpack_position(position)
     if session.unlogged is not None:
         piece = session.unlogged.find(packet_id, position)
         if piece is not None:

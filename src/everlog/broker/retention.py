@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from logging import WARNING
 from typing import TYPE_CHECKING, NamedTuple
 
+from everlog.base import NOT_KEPT, unpack_position
 from everlog.broker.events import event
-from everlog.sessions import NOT_KEPT, RELEASED, Session, StoredSession, unpack_inflight, unpack_offsets, unpack_session
+from everlog.sessions import RELEASED, Session, StoredSession, unpack_inflight, unpack_offsets, unpack_session
 from everlog.store import Positions
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ SLICE = 200  # sessions between two turns of the event loop: less than a millise
 MOST_NAMED = 10  # of those who would lose next
 NOTHING = 1 << 62  # in place of an offset: no message of this shard is owed
 _SHARED = "$share/"
-_OFFSET = 0xFF_FFFF_FFFF_FFFF
 _log = logging.getLogger("everlog.broker")
 
 
@@ -185,7 +185,7 @@ def _tell(state: RetentionState, one: Unread, doomed: Doomed) -> None:
 
 def _groups(broker: "Broker") -> list[Unread]:
     return [
-        Unread(name, True, begins, [(position >> 56, position & _OFFSET) for position in owed])
+        Unread(name, True, begins, list(map(unpack_position, owed)))
         for name, begins, owed in broker.groups.unread()
     ]
 
@@ -230,5 +230,5 @@ def _begins(positions: list[int], since: list[tuple[int, ...]]) -> list[int]:
 
 def _under_way(pending: Iterable[tuple[int, int, int]]) -> list[tuple[int, int]]:
     """What is to be sent again out of the log."""
-    places = [(position >> 56, position & _OFFSET) for _, state, position in pending if state != RELEASED]
+    places = [unpack_position(position) for _, state, position in pending if state != RELEASED]
     return [place for place in places if place[0] != NOT_KEPT]

@@ -5,11 +5,8 @@ from everlog.base.building cimport RecordBuilder
 from everlog.base.columns cimport PublishRun
 from everlog.base.interning cimport TopicTable
 from everlog.base.memory cimport pointer, u32s
+from everlog.base.positions cimport NOT_KEPT
 from everlog.broker.keep cimport Keep
-
-cdef enum:  # of sessions
-    NOT_KEPT = 0xFF
-
 
 cdef class Router:
     cdef public object log, now_us, delivering, pulling

@@ -20,10 +20,9 @@ from everlog.broker.pulling import Pulling
 from everlog.sessions import Session
 
 if not cython.compiled:
-    from everlog.base import PublishRun, RecordBuilder, TopicTable
+    from everlog.base import NOT_KEPT, PublishRun, RecordBuilder, TopicTable
     from everlog.base.memory import pointer, u32s
     from everlog.broker.keep import Keep
-    from everlog.sessions import NOT_KEPT
 
 _READ_BYTES = 4 << 20
 _GATHERED_BYTES = 1 << 20  # gathered messages are routed at once beyond this

@@ -6,14 +6,13 @@ nothing else.
 
 from typing import TYPE_CHECKING
 
-from everlog.base import Records
+from everlog.base import MAX_OFFSET, Records, pack_position
 from everlog.broker.groups import Member, spend
 from everlog.sessions import Piece, row_at
 
 if TYPE_CHECKING:
     from everlog.broker.durablegroup import DurableGroup
 
-_OFFSET_BITS = 56
 _MORE_TOPICS = 100  # looked at beyond the credit that there is, where some can't be dealt
 
 
@@ -33,7 +32,7 @@ def deal_in_order(
         if room == 0 or credit == 0:
             break
         topic = names.of(row)
-        position = shard << _OFFSET_BITS | records.offset(row)
+        position = pack_position(shard, records.offset(row))
         which = _which(topic, cursor.keeper(topic), pins, clients, credits, group.turn)
         if cursor.is_waiting(topic) or which < 0:
             cursor.skip(position, topic)
@@ -100,7 +99,7 @@ def _name_owed(durable: "DurableGroup") -> None:
         if batch is None:
             durable.drop(position)
             continue
-        row = row_at(batch[1], position & (1 << _OFFSET_BITS) - 1)
+        row = row_at(batch[1], position & MAX_OFFSET)
         cursor.name(position, _Names(batch[1]).of(row))
 
 

@@ -30,14 +30,13 @@ from everlog.sessions.tables import (
     StoredSession,
     SubscriptionRow,
 )
-from everlog.sessions.window import NOT_KEPT, RELEASED, Window
+from everlog.sessions.window import RELEASED, Window
 
 __all__ = [
     "ALIVE",
     "GROUP_ORDERED",
     "GROUP_SERVED",
     "LIVE",
-    "NOT_KEPT",
     "RELEASED",
     "Changes",
     "Counters",

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import islice
 
-OFFSET_BITS = 56
+from everlog.base import unpack_position
+
 _IDS = 65_535
 _PLACES = 1 << 16  # more than a deal has messages
 
@@ -212,7 +213,7 @@ class GroupCursor:
         """For each shard the offset below which all is done; `ends` is where the group reads on."""
         lowest = list(ends)
         for position in (*self._inflight, *self.owed):
-            shard, offset = position >> OFFSET_BITS, position & (1 << OFFSET_BITS) - 1
+            shard, offset = unpack_position(position)
             if shard < len(lowest) and offset < lowest[shard]:
                 lowest[shard] = offset
         return tuple(lowest)

@@ -6,6 +6,7 @@ then, and trust nothing that the log does not have. Pure: the log's state is an 
 
 from collections.abc import Callable, Iterable, Sequence
 
+from everlog.base import NOT_KEPT, unpack_position
 from everlog.sessions.groupcursor import GroupCursor, Owed
 from everlog.sessions.packing import (
     pack_ids,
@@ -34,9 +35,7 @@ from everlog.sessions.tables import (
     SessionRow,
     StoredSession,
 )
-from everlog.sessions.window import NOT_KEPT, RELEASED
-
-_OFFSET = 0xFF_FFFF_FFFF_FFFF
+from everlog.sessions.window import RELEASED
 
 
 def row_of(session: Session) -> SessionRow:
@@ -81,7 +80,7 @@ def restored(found: StoredSession, queue_bytes: int) -> Session:
     session.unsure = unpack_unsure(cursor.unsure)
     if cursor.inflight or cursor.next_id != 1:
         pending = unpack_inflight(cursor.inflight)
-        session.window.restore(_without(pending, lambda position: position >> 56 == NOT_KEPT), cursor.next_id)
+        session.window.restore(_without(pending, lambda position: unpack_position(position)[0] == NOT_KEPT), cursor.next_id)
     if cursor.received:
         session.received[:] = unpack_ids(cursor.received)
     return session
@@ -163,7 +162,7 @@ def _fit(positions: Sequence[int], ends: Sequence[int]) -> bool:
 
 
 def _exists(position: int, ends: Sequence[int]) -> bool:
-    shard, offset = position >> 56, position & _OFFSET
+    shard, offset = unpack_position(position)
     return shard < len(ends) and offset < ends[shard]
 
 

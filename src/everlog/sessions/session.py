@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, TypeAlias
 
+from everlog.base import NOT_KEPT, unpack_position
 from everlog.mqtt import MAX_PACKET_BYTES, PublishWriter, Will
 from everlog.sessions.pieces import Delivery, Piece, held
 from everlog.sessions.unlogged import Unlogged, with_ids
-from everlog.sessions.window import NOT_KEPT, Window
+from everlog.sessions.window import Window
 
 __all__ = ["Counters", "Delivery", "Piece", "Session", "Subscribed"]
 _FEED_BYTES = 64 << 10  # retained messages written at a time
@@ -216,7 +217,7 @@ class Session:
     def deal_again(self, piece: Piece, packet_id: int, position: int, now_us: int, tag: int) -> bytes:
         """The bytes of the one message of a piece, with the packet id that it had and DUP; none if it has expired."""
         writer = self.writer(piece.delivery)
-        shard = position >> 56
+        shard, _ = unpack_position(position)
         data = writer.write(
             piece.records, piece.rows, piece.start, piece.stop, 1, packet_id, now_us, True, 65_535, shard
         )

@@ -7,6 +7,7 @@ group gave to one member, which goes to another if the first is lost. Bounded by
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from everlog.base import pack_position
 from everlog.sessions.pieces import Piece, compact
 from everlog.sessions.window import Window
 
@@ -49,7 +50,7 @@ class Unlogged:
             place = piece.start + (packet_id - one.first_id) % _IDS
             if place < piece.stop:
                 found = Piece(piece.records, piece.rows, place, place + 1, piece.delivery)
-                if one.shard << 56 | found.records.offset(found.row()) == position:
+                if pack_position(one.shard, found.records.offset(found.row())) == position:
                     return found
         return None
 

@@ -3,6 +3,7 @@ from libc.stdint cimport uint16_t, uint32_t, uint64_t
 
 from everlog.base.columns cimport AckRun
 from everlog.base.memory cimport pointer, put64, u16s, u32s, u64s
+from everlog.base.positions cimport OFFSET_BITS
 from everlog.base.records cimport Records
 from everlog.mqtt.outbound cimport PublishWriter
 
@@ -12,7 +13,6 @@ cdef enum:
     _SENT_2 = 2
     _RELEASED = 3
     IDS = 65535
-    OFFSET_BITS = 56
 
 
 cdef class Window:

@@ -12,17 +12,15 @@ import cython
 from everlog.base import UsageError
 
 if not cython.compiled:
-    from everlog.base import AckRun, Records
+    from everlog.base import OFFSET_BITS, AckRun, Records
     from everlog.base.memory import pointer, put64, u16s, u32s, u64s
     from everlog.mqtt import PublishWriter
 
     # The state of an id. Free and finished are the same to the ring.
     _DONE, _SENT_1, _SENT_2, _RELEASED = range(4)
     IDS = 65_535
-    OFFSET_BITS = 56
 
 RELEASED = 3  # the state of a QoS 2 message that was received and not yet completed
-NOT_KEPT = 0xFF  # the shard of a message that is in no log
 _SMALLEST_RING = 16
 _PACKED_BYTES = 11
 

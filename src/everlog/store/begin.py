@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 from enum import Enum, auto
 
-from everlog.base import UsageError
+from everlog.base import MAX_OFFSET, UsageError
 from everlog.store.port import Positions
 from everlog.store.sharding import MAX_SHARDS
 
 HINT = "write earliest, latest, -24h, 2026-01-31T12:00:00Z or a position like 0:1234"
-MAX_OFFSET = (1 << 56) - 1  # a position is packed with its shard into 64 bits
 
 _UNITS_US = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000, "w": 604_800_000_000}
 _AGO = re.compile(r"-((?:\d{1,12}(?:\.\d{1,6})?[smhdw])+)", re.ASCII)

@@ -2,9 +2,8 @@
 
 import pytest
 
-from everlog.base import TopicTable
+from everlog.base import NOT_KEPT, TopicTable
 from everlog.broker.keep import Keep
-from everlog.sessions import NOT_KEPT
 
 
 def made(max_topics=100, shards=4):

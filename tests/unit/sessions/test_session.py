@@ -3,8 +3,9 @@
 import pytest
 from tests.twins import batch_of
 
+from everlog.base import NOT_KEPT
 from everlog.mqtt import Publish
-from everlog.sessions import NOT_KEPT, Delivery, Piece, Session, is_within
+from everlog.sessions import Delivery, Piece, Session, is_within
 
 SIZE = 1_000
 

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everlog.base import AckRun, StorageError
+from everlog.base import NOT_KEPT, AckRun, StorageError, pack_position
 from everlog.mqtt import Properties, Will
 from everlog.sessions import (
     LIVE,
-    NOT_KEPT,
     RELEASED,
     Changes,
     Cursor,
@@ -206,7 +205,7 @@ def test_a_session_comes_back_from_what_is_stored() -> None:
 
 def test_a_message_in_no_log_is_not_sent_again_but_its_release_is_repeated() -> None:
     session = a_session()
-    unkept = NOT_KEPT << 56
+    unkept = pack_position(NOT_KEPT, 0)
     session.window.restore([(1, 1, unkept), (2, RELEASED, unkept), (3, 2, unkept), (4, 2, 9)], 5)
     again = restored(stored(session, [10, 20]), 99)
     assert [(packet_id, state) for packet_id, state, _ in again.pending()] == [(2, RELEASED), (3, RELEASED), (4, 2)]

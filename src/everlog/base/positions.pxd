@@ -1,0 +1,3 @@
+cdef enum:
+    OFFSET_BITS = 56
+    NOT_KEPT = 0xFF
