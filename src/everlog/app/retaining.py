@@ -6,13 +6,12 @@ Lag holds nothing back. What no table has is held back if that was asked for. Fi
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from logging import WARNING
-from typing import TypeVar
 
 from everlog.base import EverlogError, StorageError
-from everlog.broker import Broker, Doomed, event, look_in_steps, tell_in_steps
+from everlog.broker import Doomed, UnreadLoss, event, run_in_slices
 from everlog.commitlog import RetentionPlan
 from everlog.store import LogStore, Positions, read_lake_record
 
@@ -20,7 +19,6 @@ EVERY_S = 10.0
 WARN_EVERY_S = 600.0  # that limits are passed because no table has what is too much
 _REST = 20  # a look at all sessions that removes nothing stands for so many times as long as it took
 _log = logging.getLogger("everlog.retention")
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +27,24 @@ class RetentionOptions:
 
     data: str  # the data directory, where `lake.json` says how far the table goes
     await_table: bool = False
+    reads_table: bool = False  # sessions can read from the table what the log has no more
 
 
 class Retaining:
-    """Runs the retention of one store for one broker."""
+    """Runs the retention of one store, and tells which readers of one broker lose by it."""
 
     def __init__(
-        self, store: LogStore, broker: Broker, options: RetentionOptions, clock: Callable[[], float] = time.perf_counter
+        self,
+        store: LogStore,
+        unread_loss: UnreadLoss,
+        options: RetentionOptions,
+        now_us: Callable[[], int],
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._store = store
-        self._broker = broker
+        self._unread_loss = unread_loss
         self._options = options
+        self._now_us = now_us
         self._clock = clock
         self._look_again = 0.0
         self._warn_again = 0.0
@@ -55,9 +60,9 @@ class Retaining:
 
     async def once(self) -> None:
         """Remove what is to go now, and tell who lost by it."""
-        store, now_us = self._store, self._broker.now_us()
+        store, now_us = self._store, self._now_us()
         plans, tabled = await asyncio.to_thread(self._plan, now_us)
-        state = self._broker.retention
+        state = self._unread_loss.state
         state.held_bytes = sum(plan.held_bytes for plan in plans)
         state.next_us = min((plan.next_us for plan in plans if plan.next_us is not None), default=None)
         self._warn_of_held(plans)
@@ -65,19 +70,19 @@ class Retaining:
         goes = any(plan.remove for plan in plans)
         losing: Sequence[tuple[bool, str]] = ()
         if goes or (store.limits_retention and self._clock() >= self._look_again):
-            tally, took_s = await self._walk(look_in_steps(self._broker, doomed))
+            tally, took_s = await run_in_slices(self._unread_loss.look(doomed), self._clock)
             self._look_again = self._clock() + _REST * took_s
             state.next_readers, state.next_named = tally.next_readers, tally.most
             losing = tally.losing
         await asyncio.to_thread(store.run_retention, now_us, doomed.goes)
         if losing:  # sealing may have made segments smaller meanwhile, so that fewer went
             gone = replace(doomed, goes=tuple(log.start for log in store.shards))
-            await self._walk(tell_in_steps(self._broker, losing, gone))
+            await run_in_slices(self._unread_loss.tell(losing, gone), self._clock)
         await self._thin(now_us, tabled)
 
     async def _thin(self, now_us: int, tabled: Positions) -> None:
         """Empty what is too old of short-lived topics where other topics keep the segment."""
-        state = self._broker.retention
+        state = self._unread_loss.state
         below = tabled if self._options.await_table else None
         for shard, one in await asyncio.to_thread(self._store.thin, now_us, below):
             state.thinned += one.records
@@ -103,7 +108,7 @@ class Retaining:
             starts=tuple(log.start for log in self._store.shards),
             goes=tuple(plan.start for plan in plans),
             next=tuple(plan.next_to for plan in plans),
-            tabled=tabled if self._broker.history.cold is not None else (0,) * len(tabled),
+            tabled=tabled if self._options.reads_table else (0,) * len(tabled),
         )
 
     def _warn_of_held(self, plans: list[RetentionPlan]) -> None:
@@ -113,15 +118,3 @@ class Retaining:
         self._warn_again = self._clock() + WARN_EVERY_S
         for shard, size in held.items():
             event(_log, "retention_held", WARNING, shard=shard, bytes=size, reason="no table has these messages")
-
-    async def _walk(self, steps: Generator[None, None, T]) -> tuple[T, float]:
-        """Go through all slices, letting others run between them; the result, and how long the slices took."""
-        took_s = 0.0
-        while True:
-            began = self._clock()
-            try:
-                next(steps)
-            except StopIteration as done:
-                return done.value, took_s + self._clock() - began
-            took_s += self._clock() - began
-            await asyncio.sleep(0)

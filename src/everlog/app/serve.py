@@ -15,7 +15,7 @@ from everlog.app.plugins import load_methods
 from everlog.app.retaining import Retaining, RetentionOptions
 from everlog.app.settings import DEFAULT_HTTP_PORT, Settings, classes_of, groups_of, limits_of, log_arguments
 from everlog.base import EverlogError
-from everlog.broker import Broker, Kind, Listener, Listening, Security, SysTopics, listen
+from everlog.broker import Broker, Kind, Listener, Listening, Security, listen
 from everlog.commitlog import LogSettings
 from everlog.sessions import SqliteTables
 from everlog.store import ColdStore, LogStore
@@ -73,14 +73,15 @@ async def _serve(settings: Settings, store: LogStore, tables: SqliteTables, cold
     async with AsyncExitStack() as parts:  # ended in the opposite order
         broker.start()
         parts.push_async_callback(broker.stop)
-        listening = await listen(broker, listeners_of(settings))
+        listening = await listen(broker.connections, listeners_of(settings))
         parts.callback(listening.close)
         url = await _serve_http(settings, broker, listening, parts)
-        topics = SysTopics(broker, settings.sys.interval)
+        topics = broker.sys_topics(settings.sys.interval)
         topics.start()
         parts.push_async_callback(topics.stop)
-        options = RetentionOptions(settings.log.data, settings.retention.await_table)
-        retention = asyncio.create_task(Retaining(store, broker, options).run())
+        options = RetentionOptions(settings.log.data, settings.retention.await_table, cold is not None)
+        loop = Retaining(store, broker.reports.unread_loss, options, broker.now_us)
+        retention = asyncio.create_task(loop.run())
         parts.callback(retention.cancel)
         _on_signals(stopping, broker, listening)
         _announce(settings, [str(address) for address in listening.addresses()], url, len(store.shards))
@@ -93,8 +94,8 @@ async def _serve_http(settings: Settings, broker: Broker, listening: Listening, 
     http = settings.http
     if http.port is None:
         return None
-    checks = [not_stopping(broker), is_listening(listening), log_is_writable(broker)]
-    web = await start_web(broker, http.host, http.port or DEFAULT_HTTP_PORT, must=bool(http.port), checks=checks)
+    checks = [not_stopping(lambda: broker.closing), is_listening(listening), log_is_writable(broker.log)]
+    web = await start_web(broker.reports, http.host, http.port or DEFAULT_HTTP_PORT, must=bool(http.port), checks=checks)
     if web is None:
         return None
     parts.push_async_callback(web.close)

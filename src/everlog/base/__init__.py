@@ -20,6 +20,7 @@ from everlog.base.gathering import gather, select
 from everlog.base.interning import TopicTable
 from everlog.base.positions import MAX_OFFSET, NOT_KEPT, OFFSET_BITS, pack_position, unpack_position
 from everlog.base.records import HEADER_BYTES, Layout, Records
+from everlog.base.rows import row_column
 from everlog.base.tabular import (
     Piece,
     count_rows,
@@ -78,6 +79,7 @@ __all__ = [
     "pack_position",
     "payload_column",
     "property_column",
+    "row_column",
     "select",
     "take_lists",
     "take_texts",

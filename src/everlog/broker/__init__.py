@@ -1,6 +1,6 @@
 """broker: MQTT clients on an event loop, their messages to the log and to each other."""
 
-from everlog.broker.authentication import (
+from everlog.broker.auth import (
     Accept,
     Applicant,
     Authenticator,
@@ -10,21 +10,30 @@ from everlog.broker.authentication import (
     Methods,
     Outcome,
     Refuse,
+    ScramSha256,
+    Security,
+    certificate_user,
+    delete_user,
+    set_password,
 )
 from everlog.broker.broker import Broker
-from everlog.broker.connection import Connection
-from everlog.broker.durablegroup import GroupState
+from everlog.broker.connection import Connection, Connections
+from everlog.broker.delivery import Log, Shard
 from everlog.broker.events import Event, event
+from everlog.broker.groups import GroupOptions, GroupState
 from everlog.broker.limits import Limits
-from everlog.broker.listeners import Address, Kind, Listener, Listening, cannot_listen, listen
 from everlog.broker.metrics import Metrics
-from everlog.broker.passwords import delete_user, set_password
-from everlog.broker.retention import Doomed, RetentionState, look_in_steps, tell_in_steps
-from everlog.broker.scram import ScramSha256
-from everlog.broker.security import Security, certificate_user
-from everlog.broker.sharedgroups import GroupOptions
-from everlog.broker.survey import Survey, Surveyor
-from everlog.broker.sysinfo import SysTopics
+from everlog.broker.reports import (
+    Doomed,
+    Numbers,
+    Reports,
+    RetentionState,
+    Survey,
+    SysTopics,
+    UnreadLoss,
+    run_in_slices,
+)
+from everlog.broker.transport import Address, Kind, Listener, Listening, cannot_listen, listen
 
 __all__ = [
     "Accept",
@@ -33,6 +42,7 @@ __all__ = [
     "Authenticator",
     "Broker",
     "Connection",
+    "Connections",
     "Continue",
     "Credentials",
     "Doomed",
@@ -44,22 +54,25 @@ __all__ = [
     "Limits",
     "Listener",
     "Listening",
+    "Log",
     "Methods",
     "Metrics",
+    "Numbers",
     "Outcome",
     "Refuse",
+    "Reports",
     "RetentionState",
     "ScramSha256",
     "Security",
+    "Shard",
     "Survey",
-    "Surveyor",
     "SysTopics",
+    "UnreadLoss",
     "cannot_listen",
     "certificate_user",
     "delete_user",
     "event",
     "listen",
-    "look_in_steps",
+    "run_in_slices",
     "set_password",
-    "tell_in_steps",
 ]

@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Callable
 
-from everlog.broker.rates import TokenBucket
+from everlog.broker.token_bucket import TokenBucket
 
 WARNINGS_PER_SECOND = 20  # of one name; more are counted and left out
 _PLAIN = re.compile(r"[A-Za-z0-9_.:/@%+#$\[\]-]+")

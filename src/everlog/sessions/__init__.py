@@ -1,8 +1,10 @@
 """sessions: what a client is owed, what is under way to it, what it has acknowledged, and where that is stored."""
 
-from everlog.sessions.groupcursor import GroupCursor, Owed, shares
+from everlog.sessions.group_cursor import GroupCursor, Owed, shares
 from everlog.sessions.memory_tables import MemoryTables
-from everlog.sessions.packing import (
+from everlog.sessions.outgoing_rows import OutgoingRows, is_within, row_at
+from everlog.sessions.received_ids import ReceivedIds
+from everlog.sessions.row_format import (
     pack_session,
     pack_subscription,
     unpack_inflight,
@@ -12,10 +14,10 @@ from everlog.sessions.packing import (
     unpack_subscription,
     unpack_will,
 )
-from everlog.sessions.pieces import is_within, row_at
-from everlog.sessions.saving import cursor_of, group_row, restored, row_of, settle, settle_group, stored
-from everlog.sessions.session import Counters, Delivery, Piece, Session, Subscribed
+from everlog.sessions.session import SHARED_PREFIX, Counters, Session, Terms
 from everlog.sessions.sqlite_tables import SqliteTables
+from everlog.sessions.stored_session import cursor_of, group_row, restored, row_of, settle, settle_group, stored
+from everlog.sessions.subscription import MergedSubscription, Subscribed
 from everlog.sessions.tables import (
     ALIVE,
     GROUP_ORDERED,
@@ -38,15 +40,17 @@ __all__ = [
     "GROUP_SERVED",
     "LIVE",
     "RELEASED",
+    "SHARED_PREFIX",
     "Changes",
     "Counters",
     "Cursor",
-    "Delivery",
     "GroupCursor",
     "GroupRow",
     "MemoryTables",
+    "MergedSubscription",
+    "OutgoingRows",
     "Owed",
-    "Piece",
+    "ReceivedIds",
     "Session",
     "SessionRow",
     "SessionTables",
@@ -55,6 +59,7 @@ __all__ = [
     "StoredSession",
     "Subscribed",
     "SubscriptionRow",
+    "Terms",
     "Window",
     "cursor_of",
     "group_row",

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from msgspec.structs import astuple
 
 from everlog.base import StorageError
-from everlog.sessions import packing
+from everlog.sessions import row_format
 from everlog.sessions.tables import Changes, Cursor, GroupRow, SessionRow, Snapshot, StoredSession, SubscriptionRow
 
 APPLICATION_ID = 0x4556_4C53  # "EVLS"
@@ -126,7 +126,7 @@ class SqliteTables:
         if found is None:
             raise StorageError(f"{self.path} is damaged: it does not say how far the broker was", hint=_DAMAGED)
         retained: Iterator[Any] = self._rows("SELECT topic, message FROM retained ORDER BY topic")
-        return Snapshot(packing.unpack_offsets(found[0]), found[1], self._sessions(), retained, self._groups())
+        return Snapshot(row_format.unpack_offsets(found[0]), found[1], self._sessions(), retained, self._groups())
 
     def _rows(self, query: str) -> Iterator[tuple[Any, ...]]:
         cursor = self._guard(lambda: self._connection.execute(query))
@@ -190,7 +190,7 @@ class SqliteTables:
         if changes.groups:
             many(_PUT_GROUP, map(astuple, changes.groups))
         if changes.routed is not None or changes.alive_us is not None:
-            routed = None if changes.routed is None else packing.pack_offsets(changes.routed)
+            routed = None if changes.routed is None else row_format.pack_offsets(changes.routed)
             self._connection.execute(_PUT_BROKER, (routed, changes.alive_us))
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from everlog.broker import Broker
+from everlog.broker import Log
 
 Check = Callable[[], str | None]
 
@@ -16,9 +16,9 @@ class Listeners(Protocol):
     def addresses(self) -> list[Any]: ...
 
 
-def not_stopping(broker: Broker) -> Check:
+def not_stopping(is_stopping: Callable[[], bool]) -> Check:
     """Not ready from the first signal on."""
-    return lambda: "the broker is stopping" if broker.closing else None
+    return lambda: "the broker is stopping" if is_stopping() else None
 
 
 def is_listening(listening: Listeners) -> Check:
@@ -26,14 +26,13 @@ def is_listening(listening: Listeners) -> Check:
     return lambda: "no listener is open" if listening.closed or not listening.addresses() else None
 
 
-def log_is_writable(broker: Broker) -> Check:
+def log_is_writable(log: Log) -> Check:
     """Not ready when a shard has failed: it takes no more messages until the broker is started anew."""
 
     def check() -> str | None:
-        for number, shard in enumerate(broker.log.shards):
-            failure = getattr(shard, "failure", None)
-            if failure is not None:
-                return f"shard {number} can't be written: {failure}"
+        for number, shard in enumerate(log.shards):
+            if shard.failure is not None:
+                return f"shard {number} can't be written: {shard.failure}"
         return None
 
     return check

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
-from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -10,10 +9,9 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from everlog import __version__, _kernels
-from everlog.broker import Broker, Metrics, Survey, Surveyor
+from everlog.broker import Metrics, Numbers, Reports
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
-MOST_GROUPS = 100  # shared groups that are named
 
 # What each counter of `Metrics` means; those of ended sessions are part of a sum below.
 COUNTERS = {
@@ -46,19 +44,17 @@ _SUMMED = {"sent_to_ended", "dropped_of_ended", "expired_of_ended"}
 
 
 class BrokerCollector(Collector):
-    """Collects on the broker's thread; `survey` is set just before, because it takes more than one turn."""
+    """Shows the broker's `numbers`, which are set just before, because they take more than one turn."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._since = broker.time()
-        self.survey = Survey()
+    def __init__(self) -> None:
+        self.numbers = Numbers()
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric of the broker."""
+        """Yield every metric of the broker."""
         build = GaugeMetricFamily("everlog_build_info", "Version and kernels; always 1.", labels=["version", "kernels"])
         build.add_metric([__version__, _kernels.describe()], 1)
         yield build
-        yield _gauge("uptime_seconds", "Seconds since the start.", self._broker.time() - self._since)
+        yield _gauge("uptime_seconds", "Seconds since the start.", self.numbers.uptime_s)
         yield from self._clients()
         yield from self._messages()
         yield from self._lag()
@@ -68,33 +64,33 @@ class BrokerCollector(Collector):
         yield from self._counters()
 
     def _clients(self) -> Iterator[Metric]:
-        broker, counted = self._broker, self.survey
-        yield _gauge("connections", "Clients connected.", len(broker.clients.connections))
-        yield _gauge("connections_pending", "Peers that have sent no CONNECT yet.", broker.pending)
-        yield _gauge("sessions", "Sessions, connected or not.", len(broker.clients))
+        now, counted = self.numbers, self.numbers.survey
+        yield _gauge("connections", "Clients connected.", now.connected)
+        yield _gauge("connections_pending", "Peers that have sent no CONNECT yet.", now.pending)
+        yield _gauge("sessions", "Sessions, connected or not.", now.sessions)
         yield _gauge("sessions_durable", "Sessions that outlive their connection.", counted.durable)
         yield _gauge("subscriptions", "Subscriptions of all sessions.", counted.subscriptions)
-        yield _gauge("subscriptions_live", "Subscriptions of connected clients.", len(broker.audiences))
-        yield _gauge("retained_messages", "Retained messages.", len(broker.retained))
-        yield _gauge("retained_bytes", "Memory of retained messages.", broker.retained.bytes)
-        yield _gauge("topics", "Topic names known (limits.topics).", broker.table.count)
+        yield _gauge("subscriptions_live", "Subscriptions of connected clients.", now.live_subscriptions)
+        yield _gauge("retained_messages", "Retained messages.", now.retained)
+        yield _gauge("retained_bytes", "Memory of retained messages.", now.retained_bytes)
+        yield _gauge("topics", "Topic names known (limits.topics).", now.topics)
 
     def _messages(self) -> Iterator[Metric]:
-        router, traffic, counted = self._broker.router, self._broker.traffic, self.survey
-        yield _counter("messages_received", "Messages published by clients.", router.messages_in)
-        yield _counter("messages_kept", "Messages written to the log.", router.messages_kept)
+        now, counted = self.numbers, self.numbers.survey
+        yield _counter("messages_received", "Messages published by clients.", now.received)
+        yield _counter("messages_kept", "Messages written to the log.", now.kept)
         yield _counter("messages_sent", "Messages sent to clients.", counted.sent)
         yield _counter("messages_dropped", "Messages dropped for slow clients (limits.queue_bytes).", counted.dropped)
         yield _counter("messages_expired", "Messages that expired before they were sent.", counted.expired)
-        yield _counter("messages_lost", "Offsets asked for that the log had no more.", router.pulling.lost)
-        yield _counter("received_bytes", "Bytes of MQTT packets received.", traffic.bytes_in)
-        yield _counter("sent_bytes", "Bytes of MQTT packets sent.", traffic.bytes_out)
+        yield _counter("messages_lost", "Offsets asked for that the log had no more.", now.lost)
+        yield _counter("received_bytes", "Bytes of MQTT packets received.", now.bytes_in)
+        yield _counter("sent_bytes", "Bytes of MQTT packets sent.", now.bytes_out)
         yield _gauge("inflight_messages", "Messages sent and not acknowledged.", counted.inflight)
         yield _gauge("queued_bytes", "Messages that wait in memory for slow clients.", counted.queued_bytes)
-        yield _gauge("held_bytes", "Answers that wait for a commit (limits.inflight_bytes).", router.held_bytes)
+        yield _gauge("held_bytes", "Answers that wait for a commit (limits.inflight_bytes).", now.held_bytes)
 
     def _lag(self) -> Iterator[Metric]:
-        counted = self.survey
+        counted = self.numbers.survey
         yield _gauge("sessions_behind", "Sessions that have messages of the log before them.", counted.behind)
         yield _gauge("session_lag_max_messages", "Offsets between the last of them and the end.", counted.max_lag)
         most = GaugeMetricFamily(
@@ -105,55 +101,49 @@ class BrokerCollector(Collector):
         yield most
 
     def _groups(self) -> Iterator[Metric]:
-        groups = self._broker.groups
-        states = groups.states()
-        yield _gauge("groups", "Shared groups.", len(states))
-        yield _gauge("groups_durable", "Shared groups that have a place of their own in the log.", len(groups))
-        yield _counter("group_redelivered", "Messages of groups dealt to a member again.", groups.redelivered)
-        yield _counter("group_ack_timeouts", "Messages taken from a member (groups.ack_timeout).", groups.timeouts)
-        yield _counter("group_lost", "Offsets that groups asked for and that the log had no more.", groups.lost)
-        most = sorted(states, key=lambda one: -one.lag)[:MOST_GROUPS]
+        now = self.numbers
+        yield _gauge("groups", "Shared groups.", now.groups)
+        yield _gauge("groups_durable", "Shared groups that have a place of their own in the log.", now.durable_groups)
+        yield _counter("group_redelivered", "Messages of groups dealt to a member again.", now.group_redelivered)
+        yield _counter("group_ack_timeouts", "Messages taken from a member (groups.ack_timeout).", now.group_timeouts)
+        yield _counter("group_lost", "Offsets that groups asked for and that the log had no more.", now.group_lost)
         for name, text, attribute in (
             ("group_lag_messages", "Messages not done, and offsets not looked at.", "lag"),
             ("group_inflight_messages", "Messages that members have and have not acknowledged.", "inflight"),
             ("group_members", "Members connected.", "members"),
         ):
             family = GaugeMetricFamily(f"everlog_{name}", text, labels=["group", "filter"])
-            for one in most:
+            for one in now.largest_groups:
                 family.add_metric([one.name, one.filter], getattr(one, attribute))
             yield family
 
     def _log(self) -> Iterator[Metric]:
-        log: Any = self._broker.log
-        statistics = log.statistics() if hasattr(log, "statistics") else log.shards
-        for name, text in (
-            ("start", "First offset that is retained."),
-            ("committed", "Offset behind the last committed record."),
-            ("end", "Offset behind the last record."),
-            ("bytes", "Size of the segments."),
-            ("segments", "Number of segments."),
-            ("pending_bytes", "Appended and not committed."),
-            ("damaged", "Places found damaged and fenced off."),
+        for name, text, attribute in (
+            ("start", "First offset that is retained.", "start"),
+            ("committed", "Offset behind the last committed record.", "committed"),
+            ("end", "Offset behind the last record.", "end"),
+            ("bytes", "Size of the segments.", "bytes"),
+            ("segments", "Number of segments.", "segments"),
+            ("pending_bytes", "Appended and not committed.", "pending_bytes"),
+            ("damaged", "Places found damaged and fenced off.", "damaged"),
         ):
             family = GaugeMetricFamily(f"everlog_log_{name}", text, labels=["shard"])
-            for number, shard in enumerate(statistics):
-                value = getattr(shard, name, None)
-                if value is not None:
-                    family.add_metric([str(number)], value)
+            for shard in self.numbers.shards:
+                family.add_metric([str(shard.shard)], getattr(shard, attribute))
             yield family
         failed = GaugeMetricFamily("everlog_log_failed", "1 when the shard can't be written.", labels=["shard"])
-        for number, shard in enumerate(log.shards):
-            failed.add_metric([str(number)], getattr(shard, "failure", None) is not None)
+        for number, has_failed in enumerate(self.numbers.failed):
+            failed.add_metric([str(number)], has_failed)
         yield failed
 
     def _retention(self) -> Iterator[Metric]:
-        state = self._broker.retention
+        state = self.numbers.retention
         yield _counter("retention_lost", "Messages deleted before a session or a group had read them.", state.lost)
         yield _counter("retention_losers", "Times that a session or a group lost messages so.", state.losers)
         yield _gauge("retention_next_readers", "Sessions and groups that lose next.", state.next_readers)
         left_s = GaugeMetricFamily("everlog_retention_next_seconds", "Until what goes next is too old.")
-        if state.next_us is not None:
-            left_s.add_metric([], max(0, state.next_us - self._broker.now_us()) / 1_000_000)
+        if self.numbers.next_loss_s is not None:
+            left_s.add_metric([], self.numbers.next_loss_s)
         yield left_s
         yield _counter("retention_thinned", "Messages of short-lived topics emptied in segments.", state.thinned)
         yield _counter("retention_thinned_bytes", "Bytes that this freed.", state.thinned_bytes)
@@ -163,22 +153,22 @@ class BrokerCollector(Collector):
         for field in fields(Metrics):
             if field.name not in _SUMMED:
                 text = COUNTERS.get(field.name, field.name.replace("_", " "))
-                yield _counter(field.name, text, getattr(self._broker.metrics, field.name))
+                yield _counter(field.name, text, getattr(self.numbers.counters, field.name))
 
 
 class Exposition:
     """The text that Prometheus reads, of a registry of its own."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._surveyor = Surveyor(broker)
-        self._collector = BrokerCollector(broker)
+    def __init__(self, reports: Reports) -> None:
+        self._reports = reports
+        self._collector = BrokerCollector()
         self._registry = CollectorRegistry()
         self._registry.register(self._collector)
         ProcessCollector(registry=self._registry)
 
     async def text(self) -> bytes:
-        """All metrics now."""
-        self._collector.survey = await self._surveyor.take()
+        """Return all metrics now."""
+        self._collector.numbers = await self._reports.take()
         return generate_latest(self._registry)
 
     def names(self) -> set[str]:

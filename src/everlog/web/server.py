@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from everlog import __version__
 from everlog.base import Unavailable
-from everlog.broker import Broker, cannot_listen
-from everlog.web.health import Check, not_stopping, why_not_ready
+from everlog.broker import Reports, cannot_listen
+from everlog.web.health import Check, why_not_ready
 from everlog.web.http import MAX_REQUEST_BYTES, HttpServer, Page, Request
 from everlog.web.metrics import CONTENT_TYPE, Exposition
 
@@ -14,8 +14,8 @@ from everlog.web.metrics import CONTENT_TYPE, Exposition
 class Pages:
     """What each path answers."""
 
-    def __init__(self, broker: Broker, checks: Sequence[Check]) -> None:
-        self._exposition = Exposition(broker)
+    def __init__(self, reports: Reports, checks: Sequence[Check]) -> None:
+        self._exposition = Exposition(reports)
         self._checks = checks
         self._pages = {
             "/": (self._overview, "this page"),
@@ -66,10 +66,10 @@ class Web:
 
 
 async def start_web(
-    broker: Broker, host: str, port: int, *, must: bool = True, checks: Sequence[Check] | None = None
+    reports: Reports, host: str, port: int, *, must: bool = True, checks: Sequence[Check] = ()
 ) -> Web | None:
     """Serve the pages; a port in use is an error when it `must` be this one, else there are no pages, and None."""
-    pages = Pages(broker, [not_stopping(broker)] if checks is None else checks)
+    pages = Pages(reports, checks)
     try:
         server = await asyncio.start_server(HttpServer(pages).serve, host, port, limit=MAX_REQUEST_BYTES)
     except OSError as error:

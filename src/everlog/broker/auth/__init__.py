@@ -1,0 +1,36 @@
+"""auth: who a client is and what it may do."""
+
+from everlog.broker.auth.acl import Acl
+from everlog.broker.auth.methods import (
+    Accept,
+    Applicant,
+    Authenticator,
+    Continue,
+    Credentials,
+    Factory,
+    Methods,
+    Outcome,
+    Refuse,
+)
+from everlog.broker.auth.passwords import delete_user, set_password
+from everlog.broker.auth.scram import ScramSha256
+from everlog.broker.auth.security import Admission, Security, certificate_user
+
+__all__ = [
+    "Accept",
+    "Acl",
+    "Admission",
+    "Applicant",
+    "Authenticator",
+    "Continue",
+    "Credentials",
+    "Factory",
+    "Methods",
+    "Outcome",
+    "Refuse",
+    "ScramSha256",
+    "Security",
+    "certificate_user",
+    "delete_user",
+    "set_password",
+]

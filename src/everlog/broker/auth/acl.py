@@ -1,0 +1,144 @@
+"""Who may publish, subscribe to and replay what: rules with deny first, and nothing that no rule allows.
+
+`Acl.access(user, client_id)` settles everything that depends on the client once, so that a connection asks its own
+short list of filters. A subscription that overlaps a denied filter is refused whole: nothing is filtered on delivery,
+so no message can slip through between a rule and its check. Immutable; a reload makes another.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from everlog.base import PeerError
+from everlog.broker.auth.acl_rules import READ, REPLAY, WRITE, Rule
+from everlog.topics import Filter, matches, parse_filter
+
+ACCESS_CACHE = 4096  # clients whose rules are kept resolved; the least recently used goes first
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What one client may do."""
+
+    read: tuple[Filter, ...]
+    write: tuple[Filter, ...]
+    deny_read: tuple[Filter, ...] = ()
+    deny_write: tuple[Filter, ...] = ()
+    replay: tuple[Filter, ...] | None = None  # None: whatever it may read
+    deny_replay: tuple[Filter, ...] = ()
+    unlimited: bool = False
+
+    def may_publish(self, topic: str) -> bool:
+        """Whether a message, or a will, to this valid topic name is allowed."""
+        if self.unlimited:
+            return True
+        if any(matches(flt, topic) for flt in self.deny_write):
+            return False
+        return any(matches(flt, topic) for flt in self.write)
+
+    def may_subscribe(self, filter_text: str) -> bool:
+        """Whether one allowed filter covers this one and no denied filter overlaps it; a share name does not count."""
+        if self.unlimited:
+            return True
+        try:
+            asked = parse_filter(filter_text)
+        except PeerError:
+            return False
+        if any(overlap(flt, asked) for flt in self.deny_read):
+            return False
+        return any(covers(flt, asked) for flt in self.read)
+
+    def may_replay(self, filter_text: str) -> bool:
+        """Whether the history of this filter, which the client may subscribe to, is allowed."""
+        if self.unlimited:
+            return True
+        asked = parse_filter(filter_text)
+        if any(overlap(flt, asked) for flt in self.deny_replay):
+            return False
+        return self.replay is None or any(covers(flt, asked) for flt in self.replay)
+
+    def may_receive(self, topic: str) -> bool:
+        """Whether a message to this topic may be handed to the client, for subscriptions older than the rules."""
+        if self.unlimited:
+            return True
+        return not any(matches(flt, topic) for flt in self.deny_read) and any(matches(flt, topic) for flt in self.read)
+
+
+EVERYTHING = Access((), (), unlimited=True)
+
+
+class Acl:
+    """The rules of one file, or, with None, none at all: everything is allowed."""
+
+    def __init__(self, rules: Iterable[Rule] | None) -> None:
+        self.rules = None if rules is None else tuple(rules)
+        self._names_replay = any(rule.action & REPLAY and not rule.is_deny for rule in self.rules or ())
+        self.access = lru_cache(ACCESS_CACHE)(self._access)  # (user, client_id) -> Access
+
+    def may_publish(self, user: str | None, client_id: str, topic: str) -> bool:
+        """Whether this client may publish to the topic."""
+        return self.access(user, client_id).may_publish(topic)
+
+    def may_subscribe(self, user: str | None, client_id: str, filter_text: str) -> bool:
+        """Whether this client may subscribe to the filter."""
+        return self.access(user, client_id).may_subscribe(filter_text)
+
+    def may_replay(self, user: str | None, client_id: str, filter_text: str) -> bool:
+        """Whether this client, which may subscribe to the filter, may have its history."""
+        return self.access(user, client_id).may_replay(filter_text)
+
+    def _access(self, user: str | None, client_id: str) -> Access:
+        if self.rules is None:
+            return EVERYTHING
+        allowed: dict[int, list[Filter]] = {READ: [], WRITE: [], REPLAY: []}
+        denied: dict[int, list[Filter]] = {READ: [], WRITE: [], REPLAY: []}
+        closed = 0
+        for rule in self.rules:
+            if not rule.is_for(user, client_id):
+                continue
+            flt = rule.filter_for(user, client_id)
+            if flt is None:
+                closed |= rule.action if rule.is_deny else 0  # what it would deny can't be told: all of it
+                continue
+            for action in (READ, WRITE, REPLAY):
+                if rule.action & action:
+                    (denied if rule.is_deny else allowed)[action].append(flt)
+        return Access(
+            read=() if closed & READ else tuple(allowed[READ]),
+            write=() if closed & WRITE else tuple(allowed[WRITE]),
+            deny_read=tuple(denied[READ]),
+            deny_write=tuple(denied[WRITE]),
+            replay=() if closed & REPLAY else tuple(allowed[REPLAY]) if self._names_replay else None,
+            deny_replay=tuple(denied[REPLAY]),
+        )
+
+
+def covers(allowed: Filter, asked: Filter) -> bool:
+    """Whether every topic that `asked` matches is one that `allowed` matches."""
+    wide, narrow = allowed.levels, asked.levels
+    if narrow == ["#"]:
+        narrow = ["+", "#"]  # the same: every topic has a first level
+    if allowed.starts_wild and narrow[0].startswith("$"):  # [MQTT-4.7.2-1]
+        return False
+    for number, level in enumerate(wide):
+        if level == "#":
+            return True
+        if number == len(narrow) or narrow[number] == "#":
+            return False
+        if level not in ("+", narrow[number]):
+            return False
+    return len(wide) == len(narrow)
+
+
+def overlap(one: Filter, other: Filter) -> bool:
+    """Whether some topic matches both."""
+    left, right = one.levels, other.levels
+    if (one.starts_wild and right[0].startswith("$")) or (other.starts_wild and left[0].startswith("$")):
+        return False  # [MQTT-4.7.2-1]
+    for mine, theirs in zip(left, right, strict=False):
+        if "#" in (mine, theirs):
+            return True
+        if mine != theirs and "+" not in (mine, theirs):
+            return False
+    shorter, longer = sorted((left, right), key=len)
+    return len(longer) == len(shorter) or longer[len(shorter)] == "#"  # a/# matches a as well

@@ -1,0 +1,128 @@
+"""Who a client is and what it may do: passwords, methods, certificates and ACL together, reloaded without a restart.
+
+A user name counts for rules only when it was proven, by a password, a certificate or a method of enhanced
+authentication. Files are read anew as a whole
+and swapped in one assignment; a bad file leaves the old rules in force.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from everlog.broker.auth.acl import Acl
+from everlog.broker.auth.acl_rules import read_rules
+from everlog.broker.auth.methods import Authenticator, Methods
+from everlog.broker.auth.passwords import PasswordFile, Passwords, read_passwords
+from everlog.broker.auth.scram import KIND, METHOD, ScramSha256
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Whether a client may connect, and the user name that it has proven, if any."""
+
+    admitted: bool
+    user: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the files say at one time."""
+
+    passwords: Passwords | None
+    file: PasswordFile
+    acl: Acl
+
+
+class Security:
+    """The policy in force; `generation` goes up with every reload, for those who keep answers."""
+
+    def __init__(
+        self,
+        *,
+        allow_anonymous: bool = True,
+        password_file: str | None = None,
+        acl_file: str | None = None,
+        methods: Methods | None = None,
+    ) -> None:
+        self.allow_anonymous = allow_anonymous
+        self.password_file = password_file
+        self.acl_file = acl_file
+        self.methods = methods or {}
+        self.generation = 0
+        self._policy = self._read()
+
+    @property
+    def acl(self) -> Acl:
+        """The rules in force."""
+        return self._policy.acl
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether there is a file of rules; without one everything is allowed."""
+        return self.acl_file is not None
+
+    @property
+    def passwords(self) -> Passwords | None:
+        """The users in force; None without a password file."""
+        return self._policy.passwords
+
+    def reload(self) -> None:
+        """Read the files again; UsageError says what is wrong with them, and then nothing has changed."""
+        self.prepare()()
+
+    def prepare(self) -> Callable[[], None]:
+        """Read the files again, and change nothing yet; what is returned puts them in force, and can't fail."""
+        policy = self._read()
+
+        def put_in_force() -> None:
+            self._policy = policy
+            self.generation += 1
+
+        return put_in_force
+
+    def decide(self, user: str | None, password: bytes | None, certificate_user: str | None = None) -> Admission | None:
+        """The answer where it is known at once; None when `verify` must work it out, in a thread."""
+        if certificate_user is not None:
+            return Admission(True, certificate_user)
+        passwords = self._policy.passwords
+        if passwords is None or user is None:
+            return Admission(self.allow_anonymous)  # a name that nothing proves is no name
+        if password is None:
+            return Admission(False)
+        return Admission(True, user) if passwords.recall(user, password) else None
+
+    def verify(self, user: str, password: bytes) -> Admission:
+        """The answer to a user name and password, however long it takes."""
+        passwords = self._policy.passwords
+        if passwords is None:
+            return Admission(self.allow_anonymous)
+        right = passwords.check(user, password)
+        return Admission(right, user if right else None)
+
+    def exchange(self, method: str) -> Authenticator | None:
+        """The first of the steps that a method of enhanced authentication takes; None if it is not known here.
+
+        SCRAM-SHA-256 is known as soon as a user has an entry for it.
+        """
+        factory = self.methods.get(method)
+        if factory is None and method == METHOD and self._policy.file.has(KIND):
+            factory = ScramSha256
+        return None if factory is None else factory(self._policy.file)
+
+    def _read(self) -> Policy:
+        file = PasswordFile() if self.password_file is None else read_passwords(self.password_file)
+        passwords = None if self.password_file is None else Passwords(file.hashes)
+        return Policy(passwords, file, Acl(None if self.acl_file is None else read_rules(self.acl_file)))
+
+
+def certificate_user(certificate: Mapping[str, Any] | None) -> str | None:
+    """The one common name of a verified client certificate, as `SSLObject.getpeercert()` gives it; None if unclear."""
+    names = [
+        value
+        for part in (certificate or {}).get("subject", ())
+        for attribute, value in part
+        if attribute == "commonName"
+    ]
+    if len(names) != 1 or not names[0] or not names[0].isprintable():
+        return None
+    return str(names[0])

@@ -1,0 +1,201 @@
+"""The way in: from an accepted socket to an open session. Limits, time, passwords, enhanced authentication.
+
+Whoever is connected and not open yet is in `pending`, from the first byte of a TLS or WebSocket handshake on, and all
+of it together may take `limits.connect_timeout_s`. Who is over a limit may stay for a moment, to be told so when its
+CONNECT has come; there are few of those, and the others are closed at once, so that a flood stays cheap.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
+from logging import DEBUG, WARNING
+from typing import Protocol
+
+from everlog.base import PeerError
+from everlog.broker.auth import Admission, Security
+from everlog.broker.connection.auth_exchange import AuthExchange
+from everlog.broker.connection.connection import Connection
+from everlog.broker.delivery import Router
+from everlog.broker.events import event as report
+from everlog.broker.limits import Limits
+from everlog.broker.metrics import Metrics
+from everlog.broker.registry import Registry, Subscriptions, agree
+from everlog.broker.token_bucket import TokenBucket
+from everlog.mqtt import NO_PROPERTIES, Auth, Connack, Connect, Properties, Reason
+
+_VERIFIERS = 4  # passwords checked at a time, each with 19 MiB of memory; the others wait
+_ANSWERS = 100  # peers over a limit that are told so, at a time and a second; the others are closed without a word
+_ANSWER_S = 1.0  # for the CONNECT of such a peer
+_OVER = {
+    Reason.SERVER_BUSY: ("connections", "too many connections"),
+    Reason.CONNECTION_RATE_EXCEEDED: ("connects_per_second", "too many connects in a second"),
+}
+_log = logging.getLogger("everlog.broker")
+
+
+class Newcomer(Hashable, Protocol):
+    """Whoever has connected: a connection, or one that is still shaking hands over TLS."""
+
+    peer: str
+
+    def close(self, reason: int, why: str) -> None: ...
+
+
+class ConnectGate:
+    """Lets clients in, or not; one for each broker."""
+
+    def __init__(
+        self,
+        router: Router,
+        registry: Registry,
+        subscriptions: Subscriptions,
+        security: Security,
+        limits: Limits,
+        metrics: Metrics,
+        time: Callable[[], float],
+    ) -> None:
+        self.pending: dict[Newcomer, float] = {}  # connected and not open yet, since when
+        self.is_closing = False
+        self._entries: dict[Newcomer, Newcomer] = {}  # who will come in the place of whom that is pending
+        self._turned_away: dict[Newcomer, Reason] = {}  # those of `pending` over a limit, and what they are told
+        self._router = router
+        self._registry = registry
+        self._subscriptions = subscriptions
+        self._security = security
+        self._limits = limits
+        self._metrics = metrics
+        self._time = time
+        self._exchange = AuthExchange(security, metrics, self._accepted)
+        self._bucket = TokenBucket(limits.connects_per_second)
+        self._answers = TokenBucket(_ANSWERS)
+        self._verifiers = ThreadPoolExecutor(_VERIFIERS, "everlog-verify")
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def close(self) -> None:
+        """Check no more passwords."""
+        self._verifiers.shutdown(wait=False)
+
+    def sweep(self, now: float) -> None:
+        """Close who has taken too long; called once a second."""
+        too_long = self._limits.connect_timeout_s
+        sooner, away = min(too_long, _ANSWER_S), self._turned_away
+        for newcomer in [
+            one for one, since in self.pending.items() if now - since >= (sooner if one in away else too_long)
+        ]:
+            reason = away.get(newcomer)
+            if reason is not None:
+                newcomer.close(reason, _OVER[reason][1])
+            else:
+                self._metrics.connect_timeouts += 1
+                newcomer.close(Reason.SERVER_UNAVAILABLE, "no CONNECT in time")
+            self.forget(newcomer)
+
+    def forget(self, newcomer: Newcomer) -> None:
+        """Let go of one that is open or gone."""
+        self.pending.pop(newcomer, None)
+        self._turned_away.pop(newcomer, None)
+
+    # Connecting
+
+    def admit(self, newcomer: Newcomer) -> int | None:
+        """Return a reason if who has just connected may not stay, not even to be told why."""
+        if self.is_closing:
+            return Reason.SERVER_SHUTTING_DOWN
+        entry = self._entries.pop(newcomer, None)
+        if entry is not None:  # it has been let in already, and its time goes on
+            self.pending[newcomer] = self.pending.pop(entry, self._time())
+            if entry in self._turned_away:
+                self._turned_away[newcomer] = self._turned_away.pop(entry)
+            return None
+        reason = self._over()
+        if reason is not None:
+            self._metrics.connects_limited += 1
+            report(_log, "limit", WARNING, limit=_OVER[reason][0], peer=newcomer.peer)
+            if len(self._turned_away) >= _ANSWERS or not self._answers.take(self._time()):
+                return reason
+            self._turned_away[newcomer] = reason
+        self.pending[newcomer] = self._time()
+        return None
+
+    def replaces(self, newcomer: Newcomer, entry: Newcomer) -> None:
+        """Let one come in the place of another that is pending, such as a connection after its TLS handshake."""
+        self._entries[newcomer] = entry
+
+    def not_coming(self, newcomer: Newcomer) -> None:
+        """Let go of one that was to come in the place of another."""
+        self._entries.pop(newcomer, None)
+
+    def _over(self) -> Reason | None:
+        """Return the reason why one more is too many now."""
+        staying = len(self._registry.clients) + len(self.pending) - len(self._turned_away)
+        if staying >= self._limits.connections:
+            return Reason.SERVER_BUSY
+        return None if self._bucket.take(self._time()) else Reason.CONNECTION_RATE_EXCEEDED
+
+    # Proving who it is
+
+    def connecting(self, connection: Connection, packet: Connect) -> None:
+        """Check who sends a CONNECT, at once, in a thread or in steps, then open the session."""
+        over = self._turned_away.get(connection)
+        if over is not None:
+            connection.close(over, _OVER[over][1])
+            return
+        if packet.properties.authentication_method is not None:
+            self._exchange.begin(connection, packet.properties)
+            return
+        admission = self._security.decide(packet.user_name, packet.password, connection.user)
+        if admission is not None:
+            self._decided(connection, packet, admission)
+            return
+        task = asyncio.get_running_loop().create_task(self._verify(connection, packet))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def authenticating(self, connection: Connection, packet: Auth) -> None:
+        """Take a step of enhanced authentication."""
+        self._exchange.go_on(connection, packet)
+
+    async def _verify(self, connection: Connection, packet: Connect) -> None:
+        """Check a password in a thread: that takes a while, on purpose."""
+        user, password = packet.user_name or "", packet.password or b""
+        loop = asyncio.get_running_loop()
+        verdict = await loop.run_in_executor(self._verifiers, self._security.verify, user, password)
+        try:
+            if connection.output.transport is not None:
+                self._decided(connection, packet, verdict)
+        except PeerError as error:
+            connection.close(error.reason, str(error))
+
+    def _decided(self, connection: Connection, packet: Connect, admission: Admission) -> None:
+        if not admission.admitted:
+            self._metrics.auth_failures += 1
+            report(_log, "auth_failed", WARNING, client=packet.client_id, peer=connection.peer, user=packet.user_name)
+            if packet.user_name is None:
+                raise PeerError(Reason.NOT_AUTHORIZED, "clients need a user name and password")
+            raise PeerError(Reason.BAD_USER_NAME_OR_PASSWORD, "user name or password is wrong")
+        self._accepted(connection, admission.user, NO_PROPERTIES)
+
+    # Opening the session
+
+    def _accepted(self, connection: Connection, user: str | None, more: Properties) -> None:
+        """Open the session of a client that has proven who it is; the CONNACK says so, and what `more` has."""
+        packet = connection.connect
+        assert packet is not None
+        connection.user = user
+        terms = agree(packet, self._limits, user, more, new_id=lambda: f"everlog-{secrets.token_hex(8)}")
+        if packet.properties.maximum_packet_size is not None:
+            if connection.output.encoded(Connack(False, Reason.SUCCESS, terms.connack)) is None:
+                raise PeerError(Reason.PACKET_TOO_LARGE, "a CONNACK is larger than the client's maximum packet size")
+        session, present = self._registry.open(connection, terms)
+        connection.keep_alive_s = terms.keep_alive_s
+        self.forget(connection)
+        self._metrics.connects += 1
+        self._router.attach(session, connection.output)
+        fields = {"client": session.client_id, "peer": connection.peer, "version": packet.version, "user": user}
+        report(_log, "connected", DEBUG, **fields, resumed=present)
+        connection.opened(session, present, terms.connack)
+        if present:
+            self._subscriptions.resume(session)
+        connection.reader.proceed()

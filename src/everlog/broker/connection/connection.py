@@ -1,0 +1,268 @@
+"""One client's connection: an asyncio protocol that has a reader and an output, its state, and how it ends.
+
+Bytes go from the event loop straight to the reader's kernel and from the output's to the transport; here is what happens
+once a control packet or once a connection. Owned by the event loop's thread.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from logging import WARNING
+from typing import Any, TypeAlias, cast
+
+from everlog.base import AckRun, EverlogError, MessageColumns, PeerError, PublishRun, Unavailable, UsageError
+from everlog.broker.auth import Authenticator
+from everlog.broker.connection.output import Output
+from everlog.broker.connection.socket_reader import SocketReader
+from everlog.broker.connection.traffic import Traffic
+from everlog.broker.events import event as report
+from everlog.broker.limits import Limits
+from everlog.broker.metrics import Metrics
+from everlog.broker.registry import WriteBehind
+from everlog.mqtt import (
+    Carried,
+    Connack,
+    Connect,
+    Decoder,
+    Disconnect,
+    Event,
+    PacketType,
+    Properties,
+    Reason,
+    State,
+    Step,
+    next_state,
+    return_code,
+    step_of,
+)
+from everlog.sessions import Session
+
+_log = logging.getLogger("everlog.broker")
+_REFUSED_UNREAD = (Reason.UNSUPPORTED_PROTOCOL_VERSION, Reason.CLIENT_IDENTIFIER_NOT_VALID)
+_BEFORE_CONNACK = (State.WAITING, State.CONNECTING, State.AUTHENTICATING)
+
+
+UserOf: TypeAlias = Callable[[Mapping[str, Any] | None], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all connections of a broker need of it."""
+
+    traffic: Traffic
+    limits: Limits
+    metrics: Metrics
+    columns: MessageColumns  # that all decoders parse into
+    carried: Carried  # bytes of packets that are not whole
+    write_behind: WriteBehind | None
+    admit: Callable[["Connection"], int | None]  # whether a peer may stay: a reason if not
+    lost: Callable[["Connection"], None]  # a connection is gone
+    handlers: Mapping[PacketType, Callable[["Connection", Any], None]]
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The server's end of one connection."""
+
+    __slots__ = (
+        "_shared",
+        "_user_of",
+        "buffer_updated",  # of the reader; these four are bound to the kernels so that nothing stands between
+        "client_id",
+        "closing_code",
+        "closing_reason",
+        "exchange",
+        "get_buffer",  # of the reader
+        "keep_alive_s",
+        "output",
+        "pause_writing",  # of the output
+        "peer",
+        "reader",
+        "resume_writing",  # of the output
+        "state",
+        "user",
+    )
+
+    def __init__(self, shared: Shared, user_of: UserOf | None = None) -> None:
+        limits = shared.limits
+        decoder = Decoder(
+            shared.columns,
+            shared.traffic.table,
+            limits.packet_bytes,
+            limits.topic_aliases,
+            max_topic_bytes=limits.topic_bytes,
+            max_topic_levels=limits.topic_levels,
+            max_topics=limits.topics_per_client,
+            carried=shared.carried,
+        )
+        self._shared = shared
+        self._user_of = user_of
+        self.output = Output(shared.traffic, shared.write_behind, limits.output_bytes)
+        self.reader = SocketReader(shared.traffic, decoder, self.output)
+        self.reader.connection = self
+        self.output.on_free = self._output_free
+        self.get_buffer = self.reader.get_buffer
+        self.buffer_updated = self.reader.buffer_updated
+        self.pause_writing = self.output.pause_writing
+        self.resume_writing = self.output.resume_writing
+        self.state = State.WAITING
+        self.client_id = ""
+        self.user: str | None = None
+        self.keep_alive_s = 0.0
+        self.peer = ""
+        self.closing_reason = ""
+        self.closing_code = 0
+        self.exchange: Authenticator | None = None  # an enhanced authentication that is under way
+
+    @property
+    def session(self) -> Session | None:
+        """The session that it serves, once the client is accepted."""
+        return self.output.session
+
+    @property
+    def connect(self) -> Connect | None:
+        """The client's CONNECT, once it has come."""
+        return self.output.connect
+
+    @property
+    def last_seen(self) -> float:
+        """When the client last sent something."""
+        return self.reader.last_seen
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the client has its CONNACK and neither side has ended the connection."""
+        return self.reader.is_open
+
+    @property
+    def takes_packets(self) -> bool:
+        """Whether it neither waits for a decision about the client nor closes."""
+        return self.state not in (State.CONNECTING, State.CLOSING)
+
+    # What asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin with a peer that has connected; it has a while to say CONNECT."""
+        self.output.transport = wire = cast(asyncio.Transport, transport)
+        self.reader.last_seen = self._shared.traffic.time()
+        self.peer = peer_of(transport)
+        if self._user_of is not None:  # the handshake is over, so what was shown has been verified
+            self.user = self._user_of(transport.get_extra_info("peercert"))
+        wire.set_write_buffer_limits(self._shared.limits.output_bytes)
+        refusal = self._shared.admit(self)
+        if refusal is not None:
+            self.close(refusal, "refused")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End, in whichever way the connection went."""
+        if self.session is not None and not self.closing_reason:
+            self._shared.metrics.vanished += 1
+        self._end()
+        self.reader.decoder.drop()
+        self._shared.lost(self)
+        self.output.transport = None
+        self.output.on_free = self.reader.connection = None  # so that nothing refers to itself, and memory is free now
+
+    # What the rest of the broker calls
+
+    def close(self, reason: int, why: str, *, told: str | None = None) -> None:
+        """End the connection, telling the client why where its version can; `told`, if that is not for its ears."""
+        if self.state is State.CLOSING or self.output.transport is None:
+            return
+        self.closing_reason, self.closing_code = why, reason
+        words = why if told is None else told
+        if self.session is None:
+            client = self.connect.client_id if self.connect is not None else None
+            self._shared.metrics.connects_refused += self.connect is not None
+            report(_log, "refused", WARNING, client=client, peer=self.peer, user=self.user, reason=why)
+        if self.state in _BEFORE_CONNACK:
+            self._refuse(reason, words)
+        elif self.output.version == 5 and reason and self.output.overtake():
+            self.output.send(Disconnect(Reason(reason), self.output.explain(words)))  # [MQTT-4.13.1-1]
+        self._end()
+        self.output.close()
+
+    def leave(self) -> None:
+        """End a connection that the client has ended; its session has what it was told."""
+        self.closing_reason = "client disconnected"
+        self._end()
+        self.output.close()
+
+    def opened(self, session: Session, session_present: bool, properties: Properties) -> None:
+        """Accept the client: CONNACK goes out."""
+        self.client_id = session.client_id
+        self.reader.session = self.output.session = session
+        self.state = next_state(self.state, Event.ACCEPT)
+        self.reader.is_open = True
+        write_behind = self._shared.write_behind
+        if write_behind is not None and (session.kept or write_behind.will_forget(session.client_id)):
+            self.output.hold()  # a client relies on what it is told of its session
+        self.output.send(Connack(session_present, Reason.SUCCESS, properties))
+        self.output.hold_connack()
+
+    def violated(self, why: str) -> None:
+        """Count a peer that broke the rules of what carries its packets."""
+        self._shared.metrics.protocol_errors += 1
+        self.closing_reason = why
+
+    # What the reader calls
+
+    def dispatch(self, event: object) -> bool:
+        """Handle what is not a run on an open connection, if it may come now; return False if the rest must wait."""
+        if self.state is State.CLOSING:
+            return True
+        if isinstance(event, PeerError):
+            raise event
+        if isinstance(event, PublishRun | AckRun):
+            step: Step = PacketType.PUBLISH if isinstance(event, PublishRun) else PacketType(event.packet_type)
+            next_state(self.state, step)  # raises: only an open connection takes runs, and it has taken them already
+            return True
+        packet: Any = event
+        self.state = next_state(self.state, step_of(packet))
+        if packet.type is PacketType.CONNECT:
+            self.output.connect, self.output.version = packet, self.reader.decoder.version
+        self._shared.handlers[packet.type](self, packet)
+        return self.state is not State.CONNECTING
+
+    def broke_the_rules(self, error: PeerError) -> None:
+        """End the connection of a peer that broke a rule of the protocol, a limit, or is not who it says."""
+        self._shared.metrics.protocol_errors += 1
+        if self.session is not None:
+            report(_log, "protocol_error", WARNING, client=self.client_id, peer=self.peer, reason=error)
+        self.close(error.reason, str(error), told=error.message)
+
+    def not_taken(self, error: EverlogError) -> None:
+        """End the connection because the log refuses: it is full, failed or closed."""
+        report(_log, "log_refused", WARNING, client=self.client_id, peer=self.peer, reason=error)
+        reason = Reason.SERVER_BUSY if isinstance(error, Unavailable) else Reason.IMPLEMENTATION_SPECIFIC_ERROR
+        self.close(reason, str(error), told="the log takes no messages now")
+
+    def _end(self) -> None:
+        self.state = State.CLOSING
+        self.reader.is_open = False
+
+    def _output_free(self) -> None:
+        """Take what a peer sends again that has read what was sent to it."""
+        if self.reader.is_open:
+            self.reader.go_on()
+
+    def _refuse(self, reason: int, why: str) -> None:
+        """Send a CONNACK with an error, where the protocol has one for it."""
+        output, version = self.output, self.reader.decoder.version
+        output.version = version  # it is known even if the rest of the CONNECT is wrong
+        if version == 0 and reason not in _REFUSED_UNREAD:  # a CONNACK answers a CONNECT, or nothing
+            return
+        if version != 5 and return_code(Reason(reason)) is None:
+            return
+        try:
+            data = output.encoded(Connack(False, Reason(reason), output.explain(why)))
+        except UsageError:
+            return
+        if data is not None:
+            output.transport.write(data)
+
+
+def peer_of(transport: asyncio.BaseTransport) -> str:
+    """Return where a peer connects from, for the log."""
+    peer = transport.get_extra_info("peername")
+    return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer or "local")

@@ -1,0 +1,177 @@
+"""All connections of a broker: made, swept, held back while too much is under way, and closed."""
+
+import logging
+import time
+from collections.abc import Callable
+from logging import DEBUG, WARNING
+
+from everlog.base import MessageColumns
+from everlog.broker.auth import Security
+from everlog.broker.connection.connect_gate import ConnectGate
+from everlog.broker.connection.connection import Connection, Shared, UserOf
+from everlog.broker.connection.packet_handlers import PacketHandlers
+from everlog.broker.connection.publish_rules import PublishRules
+from everlog.broker.connection.socket_reader import SocketReader
+from everlog.broker.connection.traffic import Traffic
+from everlog.broker.delivery import Router, Sink
+from everlog.broker.events import event as report
+from everlog.broker.limits import Limits
+from everlog.broker.metrics import Metrics
+from everlog.broker.registry import Registry, Subscriptions, WriteBehind
+from everlog.mqtt import Carried, Reason
+from everlog.sessions import Session
+
+BUFFER_BYTES = 256 << 10
+_log = logging.getLogger("everlog.broker")
+
+
+class Connections:
+    """The facade of the floor; one thread."""
+
+    def __init__(
+        self,
+        router: Router,
+        registry: Registry,
+        subscriptions: Subscriptions,
+        security: Security,
+        limits: Limits,
+        metrics: Metrics,
+        write_behind: WriteBehind | None,
+        soon: Callable[[Callable[[], None]], object],
+    ) -> None:
+        self.limits = limits
+        self.metrics = metrics
+        self.carried = Carried(limits.unfinished_bytes, self._unfinished)
+        self.traffic = Traffic(
+            bytearray(BUFFER_BYTES), router, limits, metrics, write_behind is not None, time.monotonic
+        )
+        self.rules = self.traffic.rules = PublishRules(self.traffic, security)
+        self.traffic.hold_back = self._hold_back
+        self.traffic.checks = security.has_rules
+        self.gate = ConnectGate(router, registry, subscriptions, security, limits, metrics, lambda: self.traffic.time())
+        self._router = router
+        self._registry = registry
+        self._subscriptions = subscriptions
+        self._soon = soon
+        handlers = PacketHandlers(self.gate, registry, subscriptions).table
+        self._shared = Shared(
+            self.traffic,
+            limits,
+            metrics,
+            MessageColumns(1024),
+            self.carried,
+            write_behind,
+            self._admit,
+            self._lost,
+            handlers,
+        )
+        self._open: dict[Sink, Connection] = {}  # by their outputs
+        self._too_slow: dict[Connection, None] = {}
+        self._shedding = False
+        self._held_back: list[SocketReader] = []
+        router.fanout.on_over_quota = self._over_quota
+
+    def new(self, user_of: UserOf | None = None) -> Connection:
+        """Return a protocol for a peer that connects; `user_of` tells the user by the certificate it has shown."""
+        return Connection(self._shared, user_of)
+
+    def _admit(self, connection: Connection) -> int | None:
+        self._open[connection.output] = connection
+        return self.gate.admit(connection)
+
+    def _lost(self, connection: Connection) -> None:
+        self._open.pop(connection.output, None)
+        self.gate.forget(connection)
+        self.metrics.disconnects += 1
+        session = connection.session
+        if session is not None:
+            reason = connection.closing_reason or "connection lost"
+            report(_log, "disconnected", DEBUG, client=session.client_id, peer=connection.peer, reason=reason)
+            self.rules.forget(session)
+            self._registry.lost(connection, session)
+
+    # The end of some or all
+
+    def sweep(self, now: float) -> None:
+        """Close who took too long to connect, and learn names anew if they are too many; called once a second."""
+        self.gate.sweep(now)
+        if self.traffic.table.name_bytes > self.limits.topics_bytes:  # the log's names count too, and come by themselves
+            self.rules.forget_topics()
+
+    def deafen(self) -> None:
+        """Admit nobody and hear nothing more: what clients send from now on they send again."""
+        self.gate.is_closing = True
+        for connection in self._open.values():
+            if connection.session is not None:
+                connection.reader.decoder.drop()
+
+    def close_all(self, reason: int, why: str) -> None:
+        """Close every connection, open or not."""
+        for newcomer in {*self.gate.pending, *self._open.values()}:
+            newcomer.close(reason, why)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody is connected."""
+        return not (self._registry.clients or self.gate.pending)
+
+    def rules_changed(self) -> None:
+        """Apply users and rules that were read anew to who is connected, too."""
+        for session in list(self._registry.clients):
+            self._subscriptions.revoke(session)
+
+    def close_outputs(self, outputs: list[Sink], why: str) -> None:
+        """Close connections by their outputs: their acks will not come."""
+        for output in outputs:
+            connection = self._open.get(output)
+            if connection is not None:
+                connection.close(Reason.IMPLEMENTATION_SPECIFIC_ERROR, why)
+
+    # Too much
+
+    def _hold_back(self, reader: SocketReader) -> None:
+        """Let a client wait: too many acks wait for the disk."""
+        self.metrics.held_back += 1
+        client = None if reader.session is None else reader.session.client_id
+        report(_log, "limit", WARNING, limit="inflight_bytes", client=client)
+        reader.pause_reading()
+        self._held_back.append(reader)
+
+    def committed(self) -> None:
+        """Read on from those that were held back, once less is under way."""
+        router = self._router
+        if self._held_back and not router.behind and router.pending.waiting_bytes < self.limits.inflight_bytes // 2:
+            held, self._held_back = self._held_back, []
+            for reader in held:
+                reader.resume_reading()
+
+    def _over_quota(self, session: Session) -> None:
+        """Close a client that does not keep up, when too much waits for it and none of that may be dropped."""
+        output = self._router.sink(session)
+        connection = None if output is None else self._open.get(output)
+        if connection is not None and connection.is_open and connection not in self._too_slow:
+            self._too_slow[connection] = None
+            self.metrics.over_quota += 1
+            report(_log, "limit", WARNING, limit="queue_bytes", client=session.client_id)
+            self._soon(self._end_too_slow)  # not while a batch is on its way through the audiences
+
+    def _end_too_slow(self) -> None:
+        too_slow, self._too_slow = self._too_slow, {}
+        for connection in too_slow:
+            connection.close(Reason.QUOTA_EXCEEDED, "too slow for its QoS 1 and 2 messages")
+
+    def _unfinished(self) -> None:
+        """Have whoever holds most of packets that are not whole closed at the end of this turn: it is too much."""
+        if not self._shedding:
+            self._shedding = True
+            self._soon(self._shed)
+
+    def _shed(self) -> None:
+        self._shedding = False
+        everyone = sorted(self._open.values(), key=lambda connection: connection.reader.decoder.buffered_bytes)
+        while everyone and self.carried.bytes > self.limits.unfinished_bytes:
+            connection = everyone.pop()
+            self.metrics.unfinished += 1
+            report(_log, "limit", WARNING, limit="unfinished_bytes", client=connection.client_id, peer=connection.peer)
+            connection.close(Reason.QUOTA_EXCEEDED, "the most bytes of an unfinished packet")
+            connection.reader.decoder.drop()

@@ -1,0 +1,16 @@
+from everlog.broker.connection.traffic cimport Traffic
+
+
+cdef class Output:
+    cdef public Traffic traffic
+    cdef public object transport, session, connect, on_free
+    cdef public int version
+    cdef public bint is_closing, is_full
+    cdef public Py_ssize_t open_qos_1
+    cdef object _write_behind, _held
+    cdef Py_ssize_t _max_bytes
+
+    cpdef write(self, bytes data)
+    cpdef answer(self, bytes acks, Py_ssize_t pubacks)
+    cdef int _put(self, bytes data) except -1
+    cpdef hold(self)

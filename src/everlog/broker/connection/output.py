@@ -1,0 +1,194 @@
+"""What leaves a connection: packets, what must wait for the session tables first, and what if nobody reads.
+
+Beyond `limits.output_bytes` unsent, a session is handed no more messages; beyond twice that, which only acks can fill,
+nothing more is read from a peer that does not read either. `hold` is the gate for what may leave only after something
+is in the tables; whatever is sent behind it waits too, in order. Owned by the event loop's thread.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import cython
+
+from everlog.broker.registry import WriteBehind
+from everlog.mqtt import NO_PROPERTIES, Connect, Packet, Properties, encode, without_optional
+from everlog.sessions import Session
+
+if not cython.compiled:
+    from everlog.broker.connection.traffic import Traffic
+
+_REASON_CHARACTERS = 500  # of a reason string; the rest is left out
+_FLUSH_S = 5.0  # a peer that does not read what was written before the end is cut off then
+
+
+class Held:
+    """Bytes with the batch of the tables that each waits for; an output has one while there are any."""
+
+    __slots__ = ("entries", "full", "has_connack", "size_bytes", "ticket")
+
+    def __init__(self) -> None:
+        self.entries: deque[tuple[int, bytes]] = deque()
+        self.ticket = 0
+        self.size_bytes = 0
+        self.full = False
+        self.has_connack = False
+
+
+class Output:
+    """The writing half of one connection."""
+
+    def __init__(self, traffic: Traffic, write_behind: WriteBehind | None, max_bytes: int) -> None:
+        self.traffic = traffic
+        self.transport: Any = None
+        self.session: Session | None = None
+        self.connect: Connect | None = None
+        self.version = 0  # of the protocol, once a CONNECT has said it
+        self.is_closing = False
+        self.is_full = False  # more than limits.output_bytes has not been sent
+        self.open_qos_1 = 0  # messages of the client not yet answered
+        self.on_free: Callable[[], None] | None = None  # called when the peer has read what was sent
+        self._write_behind = write_behind
+        self._max_bytes = max_bytes
+        self._held: Held | None = None
+
+    def write(self, data: bytes) -> None:
+        """Send bytes, unless the connection is gone."""
+        session = self.session
+        if session is not None and session.ahead:  # [MQTT-4.3.3-1] an id is in the tables before the client sees it
+            session.take_ahead()
+            self.hold()
+        self._put(data)
+
+    def answer(self, acks: bytes, pubacks: int) -> None:
+        """Send acks that had to wait for a commit; `pubacks` of them end a QoS 1 message."""
+        self.open_qos_1 -= pubacks
+        self._put(acks)
+
+    def _put(self, data: bytes) -> int:
+        if self._held is not None:
+            self._add(self._held, data)
+        elif self.transport is not None and not self.is_closing:
+            self.traffic.bytes_out += len(data)
+            self.transport.write(data)
+        return 0
+
+    def send(self, packet: Packet) -> None:
+        """Send a control packet, unless it is too large for the client."""
+        data = self.encoded(packet)
+        if data is not None:
+            self.write(data)
+
+    def encoded(self, packet: Packet) -> bytes | None:
+        """Return the packet's bytes, without what is optional if that makes it too large; None if it is even so."""
+        version = self.version or 4
+        data = encode(packet, version)
+        limit = self.connect.properties.maximum_packet_size if self.connect is not None else None
+        if limit is not None and len(data) > limit:  # [MQTT-3.1.2-24]
+            data = encode(without_optional(packet), version)  # [MQTT-3.2.2-19] and its like in every answer
+        return data if limit is None or len(data) <= limit else None
+
+    @property
+    def tells_problems(self) -> bool:
+        """Whether the client's version can be told why something was refused, and it wants to know."""
+        connect = self.connect  # [MQTT-3.1.2-29]
+        return self.version == 5 and (connect is None or connect.properties.request_problem_information != 0)
+
+    def explain(self, why: str) -> Properties:
+        """Return why something was refused, in words, for a client that can be told."""
+        return Properties(reason_string=why[:_REASON_CHARACTERS]) if why and self.tells_problems else NO_PROPERTIES
+
+    # What waits for the session tables
+
+    def hold(self) -> None:
+        """Let what is sent from now on leave when all that has changed so far is stored."""
+        write_behind, session = self._write_behind, self.session
+        if write_behind is None or session is None:
+            return
+        if session.kept:
+            write_behind.moved.add(session)
+        held = self._held
+        if held is None:
+            held = self._held = Held()
+        ticket = write_behind.ticket()
+        if ticket != held.ticket:
+            held.ticket = ticket
+            write_behind.when_durable(partial(self._release, held))
+
+    def hold_connack(self) -> None:
+        """Note that what is held begins with the CONNACK, which nothing overtakes."""
+        if self._held is not None:
+            self._held.has_connack = True
+
+    def overtake(self) -> bool:
+        """Give up what is held, which is sent again when the client is back; return whether that may be."""
+        if self._held is not None and self._held.has_connack:
+            return False
+        self._held = None
+        return True
+
+    def _add(self, held: Held, data: bytes) -> None:
+        """Let bytes leave in their turn; beyond the output limit the session is handed nothing more."""
+        held.entries.append((held.ticket, data))
+        held.size_bytes += len(data)
+        if held.size_bytes > self._max_bytes and not held.full:
+            held.full = True
+            self.pause_writing()
+
+    def _release(self, held: Held) -> None:
+        """Send what is stored by now; if that was all, the next bytes need not wait."""
+        assert self._write_behind is not None
+        saved, ready = self._write_behind.saved, []
+        while held.entries and held.entries[0][0] <= saved:
+            ready.append(held.entries.popleft()[1])
+        held.has_connack = held.has_connack and not ready
+        data = b"".join(ready)
+        held.size_bytes -= len(data)
+        if self._held is not held:
+            return
+        if held.ticket <= saved:
+            self._held = None
+        if self.transport is None or self.is_closing:
+            return
+        self.traffic.bytes_out += len(data)
+        self.transport.write(data)
+        if held.full and held.size_bytes == 0 and self.transport.get_write_buffer_size() <= self._max_bytes:
+            held.full = False
+            self.resume_writing()
+
+    # What asyncio calls
+
+    def pause_writing(self) -> None:
+        """Leave messages where they are: the client does not read as fast as it is sent to."""
+        self.is_full = True
+        if self.session is not None and not self.is_closing:
+            self.session.output_full()
+
+    def resume_writing(self) -> None:
+        """Go on: the client has caught up with what was sent."""
+        self.is_full = False
+        session = self.session
+        if session is not None and not self.is_closing:
+            session.output_free()
+            self.traffic.router.pump(session)
+        if not self.is_full and self.on_free is not None:
+            self.on_free()
+
+    # The end
+
+    def is_stuck(self) -> bool:
+        """Return whether so much has not been sent that nothing more should be read."""
+        held = 0 if self._held is None else self._held.size_bytes
+        unsent = held if self.transport is None else held + self.transport.get_write_buffer_size()
+        return self.is_full and unsent > 2 * self._max_bytes
+
+    def close(self) -> None:
+        """Send no more; what was written still leaves, for a while."""
+        self.is_closing = True
+        transport = self.transport
+        if transport is not None:
+            transport.close()
+            if transport.get_write_buffer_size():
+                asyncio.get_running_loop().call_later(_FLUSH_S, transport.abort)

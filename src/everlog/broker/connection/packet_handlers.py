@@ -1,0 +1,69 @@
+"""Control packets of a client, each handled when the state table has allowed it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from everlog.base import PeerError
+from everlog.broker.connection.connect_gate import ConnectGate
+from everlog.broker.connection.connection import Connection
+from everlog.broker.registry import Answer, Registry, Subscriptions
+from everlog.mqtt import Disconnect, PacketType, Pingresp, Reason, State, Suback, Subscribe, Unsuback, Unsubscribe, encode
+
+_PINGRESP = encode(Pingresp(), 4)
+
+
+class PacketHandlers:
+    """What each control packet does."""
+
+    def __init__(self, gate: ConnectGate, registry: Registry, subscriptions: Subscriptions) -> None:
+        self._registry = registry
+        self._subscriptions = subscriptions
+        self.table: Mapping[PacketType, Callable[[Connection, Any], None]] = {
+            PacketType.CONNECT: gate.connecting,
+            PacketType.SUBSCRIBE: self._subscribe,
+            PacketType.UNSUBSCRIBE: self._unsubscribe,
+            PacketType.PINGREQ: self._ping,
+            PacketType.AUTH: gate.authenticating,
+            PacketType.DISCONNECT: self._disconnect,
+        }
+
+    def _subscribe(self, connection: Connection, packet: Subscribe) -> None:
+        session, output = connection.session, connection.output
+        assert session is not None
+
+        def answered(answer: Answer) -> None:
+            properties = output.explain("; ".join(answer.why))
+            if output.tells_problems:
+                properties = replace(properties, user_properties=answer.replays())
+            if session.kept:
+                output.hold()
+            output.send(Suback(packet.packet_id, tuple(answer.reasons), properties))
+            self._subscriptions.answered(session, answer)
+
+        self._subscriptions.subscribe(session, packet, answered)
+
+    def _unsubscribe(self, connection: Connection, packet: Unsubscribe) -> None:
+        session = connection.session
+        assert session is not None
+        reasons = self._subscriptions.unsubscribe(session, packet)
+        if session.kept:
+            connection.output.hold()
+        connection.output.send(Unsuback(packet.packet_id, reasons))
+
+    def _ping(self, connection: Connection, packet: object) -> None:
+        connection.output.write(_PINGRESP)
+
+    def _disconnect(self, connection: Connection, packet: Disconnect) -> None:
+        expiry = packet.properties.session_expiry_interval
+        session = connection.session
+        assert session is not None
+        if expiry is not None:
+            if expiry and not session.durable:  # section 3.14.2.2.2
+                connection.state = State.OPEN
+                why = "session expiry cannot begin at DISCONNECT"
+                raise PeerError(Reason.PROTOCOL_ERROR, why, clause="MQTT-3.14.2-2")
+            self._registry.set_expiry(session, expiry)
+        if packet.reason == Reason.NORMAL_DISCONNECTION:  # [MQTT-3.14.4-3] the will is discarded
+            session.take_will()
+        connection.leave()

@@ -1,0 +1,16 @@
+cimport cython
+from libc.stdint cimport uint32_t
+
+from everlog.base.columns cimport PublishRun
+from everlog.base.memory cimport pointer, u32s
+
+
+@cython.locals(topics="uint32_t*", last=Py_ssize_t, topic=Py_ssize_t, i=Py_ssize_t)
+cpdef list distinct_topics(PublishRun run)
+
+@cython.locals(flags="unsigned char*", count=Py_ssize_t, i=Py_ssize_t)
+cpdef Py_ssize_t count_qos_2(PublishRun run) except -1
+
+@cython.locals(flags="unsigned char*", topics="uint32_t*", marks="unsigned char*", known=Py_ssize_t,
+               dropped=Py_ssize_t, i=Py_ssize_t)
+cpdef Py_ssize_t drop_reserved(PublishRun run, bytearray reserved) except -1

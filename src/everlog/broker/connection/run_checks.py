@@ -1,0 +1,47 @@
+"""What is looked at in every run of arriving messages: one pass over a column, no Python object a message."""
+
+import cython
+
+if not cython.compiled:
+    from everlog.base import PublishRun
+    from everlog.base.memory import pointer, u32s
+
+
+def distinct_topics(run: PublishRun) -> list[int]:
+    """Return the topic ids of a run, each once, in the order of first sight."""
+    topics = u32s(run.columns.topics)
+    found: list[int] = []
+    seen = set()
+    last = -1
+    for i in range(run.start, run.stop):
+        topic = topics[i]
+        if topic != last:
+            last = topic
+            if topic not in seen:
+                seen.add(topic)
+                found.append(topic)
+    return found
+
+
+def count_qos_2(run: PublishRun) -> int:
+    """Return how many QoS 2 messages of a run are not dropped."""
+    flags = pointer(run.columns.flags)
+    count = 0
+    for i in range(run.start, run.stop):
+        if flags[i] & 0x86 == 0x04:
+            count += 1
+    return count
+
+
+def drop_reserved(run: PublishRun, reserved: bytearray) -> int:
+    """Mark messages as dropped whose topic has a byte set in `reserved`; return how many."""
+    flags = pointer(run.columns.flags)
+    topics = u32s(run.columns.topics)
+    marks = pointer(reserved)
+    known = len(reserved)
+    dropped = 0
+    for i in range(run.start, run.stop):
+        if topics[i] < known and marks[topics[i]]:
+            flags[i] |= 0x80
+            dropped += 1
+    return dropped

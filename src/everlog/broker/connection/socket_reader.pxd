@@ -1,0 +1,40 @@
+cimport cython
+
+from everlog.base.columns cimport AckRun, PublishRun
+from everlog.base.topic_table cimport TopicTable
+from everlog.broker.connection.output cimport Output
+from everlog.broker.connection.run_checks cimport count_qos_2, drop_reserved
+from everlog.broker.connection.traffic cimport Traffic
+from everlog.broker.delivery.pending_acks cimport AckQueue
+from everlog.broker.delivery.router cimport Router
+from everlog.mqtt.inbound cimport Decoder
+from everlog.mqtt.outbound cimport write_acks, write_answers
+
+
+cdef class SocketReader:
+    cdef public Traffic traffic
+    cdef public Decoder decoder
+    cdef public Output output
+    cdef public object connection, session
+    cdef public bint is_open
+    cdef public Py_ssize_t open_qos_2
+    cdef public double last_seen
+    cdef AckQueue _acks
+    cdef bint _publishes, _paused
+    cdef object _buffer, _waiting
+
+    @cython.locals(traffic=Traffic, table=TopicTable, router=Router, known=Py_ssize_t, events=list, grew=bint)
+    cdef int _receive(self, data, Py_ssize_t size) except -1
+
+    @cython.locals(place=Py_ssize_t)
+    cpdef _handle(self, list events)
+
+    @cython.locals(traffic=Traffic, output=Output, acks=bytes, pubacks=Py_ssize_t, at_qos_2=Py_ssize_t,
+                   duplicates=Py_ssize_t, new_qos_2=Py_ssize_t, positions=list)
+    cdef int _published(self, PublishRun run) except -1
+
+    @cython.locals(traffic=Traffic, output=Output, sent=Py_ssize_t, unknown=Py_ssize_t)
+    cdef int _acked(self, AckRun run) except -1
+
+    @cython.locals(output=Output, count=Py_ssize_t, known=Py_ssize_t, k=Py_ssize_t)
+    cdef int _released(self, AckRun run, session) except -1

@@ -1,0 +1,306 @@
+"""The way of bytes into one connection: what runs once a read, whoever sends it.
+
+A run of PUBLISHes is checked, answered and handed to the router, a run of acks to the session, each in one call; all
+else is for the connection. Owned by the event loop's thread.
+"""
+
+import asyncio
+import socket
+from collections import deque
+from typing import Any, Protocol
+
+import cython
+
+from everlog.base import EverlogError, PeerError
+from everlog.broker.connection.postponed import attached, detached
+from everlog.broker.connection.refused_acks import refuse
+from everlog.mqtt import Pubcomp, Pubrel, Reason
+from everlog.sessions import Session
+
+if not cython.compiled:
+    from everlog.base import AckRun, PublishRun, TopicTable
+    from everlog.broker.connection.output import Output
+    from everlog.broker.connection.run_checks import count_qos_2, drop_reserved
+    from everlog.broker.connection.traffic import Traffic
+    from everlog.broker.delivery.pending_acks import AckQueue
+    from everlog.broker.delivery.router import Router
+    from everlog.mqtt import Decoder, write_acks, write_answers
+
+_QOS_2 = 0x04
+_RETAIN = 0x01
+_PUBREC = 5
+_PUBREL = 6
+_PUBREL_HEADER = 0x62
+_PUBCOMP_HEADER = 0x70
+_EVENTS_PER_TURN = 256  # packets or runs of one client that are handled before others have their turn
+_ALIVE_BYTES = 1024  # so much at once of a packet that is not whole yet is a sign of life; less is not
+_NAMES_PER_TURN = 100  # new topic names of one client; if it has more, the others have their turn
+_GREEDY_BYTES = 16 << 10  # read at once from such a client
+_QUICK_ACK: int | None = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
+_INTERNET = (socket.AF_INET, socket.AF_INET6)
+
+
+class Dispatcher(Protocol):
+    """The connection, as far as its reader is concerned."""
+
+    @property
+    def takes_packets(self) -> bool: ...  # it is neither waiting for a decision nor closing
+
+    def dispatch(self, event: Any) -> bool: ...  # not a run on an open connection; False: no more for now
+
+    def broke_the_rules(self, error: PeerError) -> None: ...
+
+    def not_taken(self, error: EverlogError) -> None: ...
+
+
+class SocketReader:
+    """The reading half of one connection."""
+
+    def __init__(self, traffic: Traffic, decoder: Decoder, output: Output) -> None:
+        self.traffic = traffic
+        self.decoder = decoder
+        self.output = output
+        self.connection: Dispatcher | None = None  # None once the connection is gone
+        self.session: Session | None = None
+        self.is_open = False  # the client may send runs
+        self.open_qos_2 = 0  # messages of the client not yet released
+        self.last_seen = 0.0
+        self._acks = AckQueue(output)
+        self._publishes = False  # it has sent a PUBLISH
+        self._paused = False
+        self._buffer: Any = traffic.buffer
+        self._waiting: Any = None  # events of one read at most: nothing is read meanwhile
+
+    def get_buffer(self, sizehint: int) -> Any:
+        """Return the buffer that all connections share: what is read is used up before the next read."""
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take bytes that have arrived in the shared buffer."""
+        self._receive(self.traffic.buffer, nbytes)
+
+    def receive(self, data: bytes) -> None:
+        """Take bytes that have arrived by another way, such as a WebSocket."""
+        self._receive(data, len(data))
+
+    def _receive(self, data: bytes | bytearray, size: int) -> int:
+        traffic = self.traffic
+        table, router = traffic.table, traffic.router
+        traffic.bytes_in += size
+        known = table.count
+        events = self.decoder.feed(data, size)
+        if events or size >= _ALIVE_BYTES:  # [MQTT-3.1.2-22] asks for packets, not for bytes
+            self.last_seen = traffic.time()
+        if len(traffic.reserved) < table.count:
+            traffic.rules.reserve()
+        if self._waiting is not None:
+            self._postpone(events, True)
+        else:
+            self._handle(events)
+        if router.behind or router.pending.waiting_bytes > traffic.inflight_bytes:
+            traffic.hold_back(self)
+        if self.output.is_full:
+            self.go_on()
+        grew = table.count != known
+        if grew:
+            self._learnt(table.count - known)
+        if table.count > traffic.topics or (grew and table.name_bytes > traffic.topics_bytes):
+            traffic.rules.forget_topics()
+        return 0
+
+    def _handle(self, events: list[Any]) -> None:
+        if len(events) > _EVENTS_PER_TURN:
+            self._handle(events[:_EVENTS_PER_TURN])
+            self._postpone(events[_EVENTS_PER_TURN:], True)
+            self.go_on()
+            return
+        place = 0
+        connection = self.connection
+        try:
+            for event in events:
+                place += 1
+                if self.is_open:
+                    if isinstance(event, PublishRun):
+                        self._published(event)
+                        continue
+                    if isinstance(event, AckRun):
+                        self._acked(event)
+                        continue
+                if not connection.dispatch(event):  # type: ignore[union-attr]
+                    self._postpone(events[place:], False)
+                    return
+        except PeerError as error:
+            connection.broke_the_rules(error)  # type: ignore[union-attr]
+        except EverlogError as error:
+            connection.not_taken(error)  # type: ignore[union-attr]
+
+    def _published(self, run: PublishRun) -> int:
+        """Take messages of a client: what it may not say is dropped, the rest goes to the router with the acks."""
+        traffic, session, output = self.traffic, self.session, self.output
+        assert session is not None
+        self._publishes = True
+        acks = write_answers(run)
+        pubacks = len(acks) // 4
+        if self.decoder.version == 5 and output.open_qos_1 + self.open_qos_2 + pubacks > traffic.receive_maximum:
+            # before anything of the run is remembered: the client may send all of it again
+            raise PeerError(Reason.RECEIVE_MAXIMUM_EXCEEDED, "too many unanswered messages", clause="MQTT-3.3.4-7")
+        at_qos_2 = count_qos_2(run) if run.any_flags & _QOS_2 else 0
+        refused = None
+        if traffic.checks or drop_reserved(run, traffic.reserved):
+            refused = traffic.rules.check(run, session)
+        duplicates = 0
+        if at_qos_2:
+            duplicates = session.received.drop_duplicates(run)
+            traffic.metrics.duplicates += duplicates
+        if run.any_flags & _RETAIN:
+            refused = traffic.rules.retain(run, session, refused)
+            if acks:
+                output.hold()  # a retained message is acknowledged when the tables have it too
+        new_qos_2 = count_qos_2(run) if at_qos_2 else 0
+        if refused:
+            acks, ended = refuse(acks, run, refused, output)
+            at_qos_2 -= ended
+        pubacks -= at_qos_2
+        output.open_qos_1 += pubacks
+        self.open_qos_2 += at_qos_2
+        publisher = session if session.no_local else None
+        positions = traffic.router.publish(run, self._acks, acks, pubacks, publisher, duplicates)
+        if new_qos_2 and session.kept and traffic.stores:
+            traffic.router.fanout.note_moved(session)
+            if positions:
+                session.note_unconfirmed(run, new_qos_2, traffic.router.kept.routes, positions)
+                traffic.router.ids_ahead = True
+        return 0
+
+    def _acked(self, run: AckRun) -> int:
+        """Take acks of a client for what was sent to it, or PUBRELs for what it has sent."""
+        session, traffic, output = self.session, self.traffic, self.output
+        assert session is not None
+        if run.packet_type == _PUBREL:
+            self._released(run, session)
+            return 0
+        if session.inflight == 0 and run.packet_type != _PUBREC:
+            return 0
+        sent = traffic.bytes_out
+        unknown = session.window.unknown
+        released = session.acked(run)
+        if session.kept and traffic.stores:
+            traffic.router.fanout.note_moved(session)
+            if released:
+                output.hold()  # a PUBREL ends the client's knowledge of the id, so ours must outlive us by then
+        if released:
+            if session.window.unknown != unknown and self.decoder.version == 5:
+                self._release(released, session)
+            else:
+                output.write(write_acks(_PUBREL_HEADER, released, 0, len(released) // 2))
+        traffic.router.acked(session)
+        if self._publishes and sent == traffic.bytes_out:
+            self._confirm_receipt()
+        return 0
+
+    def _release(self, ids: bytes, session: Session) -> None:
+        """Send PUBRELs, some of them for ids that were not under way: section 3.6.2.1, MQTT 5 says which."""
+        unknown = self.output.explain("no message with this packet identifier is under way")
+        for k in range(0, len(ids), 2):
+            packet_id = int.from_bytes(ids[k : k + 2], "little")
+            if session.window.state(packet_id):
+                self.output.send(Pubrel(packet_id))
+            else:
+                self.output.send(Pubrel(packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND, unknown))
+
+    def _confirm_receipt(self) -> None:
+        """Have TCP confirm an ack at once, since nothing answers it: 40 ms later a client with Nagle's algorithm, which
+        most have, would have held its next PUBLISH back for so long."""
+        transport = self.output.transport
+        wire = transport.get_extra_info("socket") if transport is not None else None
+        if wire is not None and _QUICK_ACK is not None and wire.family in _INTERNET:
+            wire.setsockopt(socket.IPPROTO_TCP, _QUICK_ACK, 1)
+
+    def _released(self, run: AckRun, session: Session) -> int:
+        """[MQTT-4.3.3-11] a PUBREL is answered with PUBCOMP, known or not; MQTT 5 says which."""
+        received, output = session.received, self.output
+        count = len(run.ids) // 2
+        known = received.count(run.ids)
+        self.open_qos_2 = max(0, self.open_qos_2 - count)
+        if known and session.kept:
+            output.hold()  # after a PUBCOMP the client uses the id for another message: it must not be known then
+        if known == count or self.decoder.version != 5:
+            received.discard(run.ids)
+            output.write(write_acks(_PUBCOMP_HEADER, run.ids, 0, count))
+            return 0
+        unknown = output.explain("no message with this packet identifier waits to be released")
+        for k in range(count):
+            column = run.ids[2 * k : 2 * k + 2]
+            packet_id = int.from_bytes(column, "little")
+            if received.discard(column):
+                output.send(Pubcomp(packet_id))
+            else:
+                output.send(Pubcomp(packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND, unknown))
+        return 0
+
+    # Turns
+
+    def proceed(self) -> None:
+        """Take what the client has sent and what waited, such as for its CONNACK."""
+        waiting = self._waiting
+        if waiting is None:
+            self.resume_reading()
+            return
+        some = [waiting.popleft() for _ in range(min(len(waiting), _EVENTS_PER_TURN))]
+        if not waiting:
+            self._waiting = None
+        try:
+            events = attached(some, self.traffic.table)
+        except PeerError as error:
+            events = [error]
+        self._handle(events)
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Take what waits, or the next read, when others have had their turn; not while the peer does not read."""
+        if self.connection is None or not self.connection.takes_packets:
+            return
+        if self.output.is_stuck():
+            self.traffic.metrics.unread_answers += 1
+            self.pause_reading()
+        elif self._waiting is not None:
+            asyncio.get_running_loop().call_soon(self._next_turn)
+        else:
+            self.resume_reading()
+
+    def _next_turn(self) -> None:
+        if self._waiting is not None and self.connection is not None and self.connection.takes_packets:
+            self.proceed()
+
+    def _postpone(self, events: list[Any], behind: bool) -> None:
+        """Take these later, before or behind what waits already, and read nothing more until then."""
+        if self._waiting is None:
+            self._waiting = deque()
+        later = detached(events, self.traffic.table)
+        if behind:
+            self._waiting.extend(later)
+        else:
+            self._waiting.extendleft(reversed(later))
+        self.pause_reading()
+
+    def _learnt(self, names: int) -> None:
+        """Read a little at a time from who brings many new names at once: they cost much more than known ones."""
+        if names <= _NAMES_PER_TURN:
+            self._buffer = self.traffic.buffer
+            return
+        self._buffer = memoryview(self.traffic.buffer)[:_GREEDY_BYTES]
+        if not self._paused:
+            self.pause_reading()
+            asyncio.get_running_loop().call_soon(self.go_on)
+
+    def pause_reading(self) -> None:
+        """Let the peer wait: too much is under way."""
+        if not self._paused and self.output.transport is not None:
+            self._paused = True
+            self.output.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read on."""
+        if self._paused and self.output.transport is not None:
+            self._paused = False
+            self.output.transport.resume_reading()

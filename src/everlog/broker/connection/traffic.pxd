@@ -1,0 +1,11 @@
+from everlog.base.topic_table cimport TopicTable
+from everlog.broker.delivery.router cimport Router
+
+
+cdef class Traffic:
+    cdef public bytearray buffer, reserved
+    cdef public TopicTable table
+    cdef public Router router
+    cdef public object metrics, time, rules, hold_back
+    cdef public bint checks, stores
+    cdef public Py_ssize_t receive_maximum, inflight_bytes, topics, topics_bytes, bytes_in, bytes_out

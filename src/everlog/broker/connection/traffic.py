@@ -1,0 +1,57 @@
+"""What the connections of a broker have in common: the buffer that all read into, names, limits, byte counts."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import cython
+
+from everlog.base import PublishRun
+from everlog.broker.limits import Limits
+from everlog.broker.metrics import Metrics
+from everlog.sessions import Session
+
+if not cython.compiled:
+    from everlog.base import TopicTable
+    from everlog.broker.delivery.router import Router
+
+
+class Rules(Protocol):
+    """Which messages of a run are taken; those that are not are marked as dropped, their topics returned with why."""
+
+    def reserve(self) -> None: ...
+
+    def check(self, run: PublishRun, session: Session) -> dict[int, int]: ...
+
+    def retain(self, run: PublishRun, session: Session, refused: dict[int, int] | None) -> dict[int, int] | None: ...
+
+    def forget_topics(self) -> None: ...
+
+
+class Traffic:
+    """Shared by all connections; owned by the event loop's thread."""
+
+    def __init__(
+        self,
+        buffer: bytearray,
+        router: Router,
+        limits: Limits,
+        metrics: Metrics,
+        stores: bool,
+        time: Callable[[], float],
+    ) -> None:
+        self.buffer = buffer
+        self.table: TopicTable = router.table
+        self.router = router
+        self.metrics = metrics
+        self.time = time
+        self.rules: Any = None
+        self.hold_back: Any = None  # called with a reader when too much is under way
+        self.reserved = bytearray()  # a byte for each topic id: whether it is the server's own
+        self.checks = False  # there are rules of who may publish what
+        self.stores = stores  # there are tables for what sessions are owed
+        self.receive_maximum = limits.receive_maximum
+        self.inflight_bytes = limits.inflight_bytes
+        self.topics = limits.topics
+        self.topics_bytes = limits.topics_bytes
+        self.bytes_in = 0
+        self.bytes_out = 0

@@ -1,0 +1,197 @@
+"""The cold tier asked from the event loop: every question in a thread, one at a time for a session.
+
+An answer is kept until the session has taken all of it, so a small window does not read the same again and again. Owned
+by the event loop's thread; threads call only the cold store and `wake`.
+"""
+
+import logging
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from logging import WARNING
+from typing import Any
+
+from everlog.base import Records, gather, row_column
+from everlog.broker.delivery.history import History
+from everlog.broker.events import event
+from everlog.sessions import Session
+from everlog.store import Begin, ColdStore, Found, Lost, Positions, ReadResult
+from everlog.topics import Filter
+
+_THREADS = 4  # questions at a time, of all sessions; the others wait
+_LOOKUPS = 16  # beginnings that one session has looked up at a time; more are refused
+_READ_RECORDS = 8192
+_READ_BYTES = 1 << 20  # kept for one session until it has taken them
+_log = logging.getLogger("everlog.broker")
+
+Places = dict[str, tuple[Positions, Positions] | None]  # as a client wrote it: where that is, and the first there is
+
+
+@dataclass(slots=True)
+class _Question:
+    """What a session asked for; `result` when it is answered."""
+
+    shard: int
+    at: int
+    filters: tuple[Filter, ...]
+    result: ReadResult | None = None
+
+
+class ColdReader:
+    """Owns the threads. `wake` has something called on the event loop's thread, `arrived` is called there."""
+
+    def __init__(self, cold: ColdStore, history: History, wake: Callable[[Callable[[], None]], None]) -> None:
+        self.arrived: Callable[[Session], None] = lambda session: None
+        self.failures = 0
+        self._cold = cold
+        self._history = history
+        self._wake = wake
+        self._questions: dict[Session, _Question] = {}
+        self._again: dict[Session, dict[tuple[int, int], Records] | None] = {}  # None while it is being looked up
+        self._failed: dict[Session, Callable[[], None]] = {}  # and what to do about it
+        self._lookups: dict[Session, int] = {}
+        self._pool = ThreadPoolExecutor(_THREADS, "everlog-cold")
+
+    def close(self) -> None:
+        """No more questions."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def forget(self, session: Session) -> None:
+        """It has caught up, or has no connection any more: what was found for it is let go of."""
+        for known in (self._questions, self._again, self._failed):
+            known.pop(session, None)
+
+    def retry(self) -> None:
+        """Once in a while: who was not answered asks again."""
+        failed, self._failed = self._failed, {}
+        for ask_again in failed.values():
+            ask_again()
+
+    # Where a replay begins
+
+    def find_places(self, session: Session, asked: dict[str, Begin], then: Callable[[Places], None]) -> None:
+        """Have `then` called with where these beginnings are; None for those that can't be told now."""
+        under_way = self._lookups.get(session, 0)
+        if under_way >= _LOOKUPS:
+            then(dict.fromkeys(asked))
+            return
+        self._lookups[session] = under_way + 1
+
+        def look() -> Places:
+            return {text: self._history.begins_in_cold(begin) for text, begin in asked.items()}
+
+        def found(done: "Future[Places]") -> None:
+            self._lookups[session] -= 1
+            if not self._lookups[session]:
+                del self._lookups[session]
+            then(self._outcome(done) or dict.fromkeys(asked))
+
+        self._ask(look, found)
+
+    # Reading on
+
+    def read(
+        self, session: Session, shard: int, at: int, filters: tuple[Filter, ...], log_start: int
+    ) -> ReadResult | None:
+        """Records from an offset below the log's start on; None: `arrived` is called when they are here."""
+        question = self._questions.get(session)
+        if question is not None and question.result is None:
+            return None
+        if question is not None and question.shard == shard and question.filters == filters:
+            assert question.result is not None
+            if question.at <= at < question.result.positions[0]:
+                return _from(question.result, question.at, at)
+        question = self._questions[session] = _Question(shard, at, filters)
+
+        def answered(done: "Future[ReadResult]") -> None:
+            if self._questions.get(session) is not question:
+                return
+            question.result = self._outcome(done)
+            if question.result is None:
+                del self._questions[session]
+                self._failed[session] = partial(self.arrived, session)
+            else:
+                self.arrived(session)
+
+        self._ask(partial(self._read, shard, at, filters, log_start), answered)
+        return None
+
+    def _read(self, shard: int, at: int, filters: tuple[Filter, ...], log_start: int) -> ReadResult:
+        """In a thread: the table, or what neither it nor the log has."""
+        if at >= self._cold.end(shard):
+            self._cold.refresh()
+        if at >= self._cold.end(shard):
+            return ReadResult([], (log_start,), False, (Lost(shard, at, log_start),))
+        return self._cold.read(shard, at, filters, _READ_RECORDS, _READ_BYTES)
+
+    # What was under way
+
+    def find_again(self, session: Session, positions: Sequence[tuple[int, int]], filters: tuple[Filter, ...]) -> None:
+        """Look up messages under way (shard, offset) that the log has no more, to be sent again."""
+        self._again[session] = None
+
+        def found(done: "Future[dict[tuple[int, int], Records]]") -> None:
+            if session not in self._again:
+                return
+            self._again[session] = self._outcome(done)
+            if self._again[session] is None:
+                self._failed[session] = partial(self.find_again, session, positions, filters)
+            else:
+                self.arrived(session)
+
+        self._ask(partial(self._find, positions, filters), found)
+
+    def is_looking(self, session: Session) -> bool:
+        """Whether what is to be sent again is still being looked up."""
+        return session in self._again and self._again[session] is None
+
+    def again(self, session: Session, shard: int, offset: int) -> Records | None:
+        """A message that was looked up, as a batch of its own."""
+        return (self._again.get(session) or {}).get((shard, offset))
+
+    def _find(self, positions: Sequence[tuple[int, int]], filters: tuple[Filter, ...]) -> dict[Any, Records]:
+        found: dict[tuple[int, int], Records] = {}
+        for shard in {shard for shard, _ in positions}:
+            offsets = sorted(offset for place, offset in positions if place == shard)
+            wanted, at = set(offsets), offsets[0]
+            while at <= offsets[-1]:
+                result = self._cold.read(shard, at, filters, _READ_RECORDS, _READ_BYTES)
+                for batch in result.batches:
+                    for row in batch.row_numbers():
+                        if (offset := batch.records.offset(row)) in wanted:
+                            rows = row_column((row,))
+                            found[shard, offset] = gather([(batch.records, rows)], True)
+                if result.caught_up or result.positions[0] <= at:
+                    break
+                at = result.positions[0]
+        return found
+
+    # Asking
+
+    def _ask(self, work: Callable[[], Any], then: Callable[["Future[Any]"], None]) -> None:
+        self._pool.submit(work).add_done_callback(lambda done: self._wake(partial(then, done)))
+
+    def _outcome(self, done: "Future[Any]") -> Any:
+        """Return the answer, or report an event and return None when there is none."""
+        if done.cancelled():
+            return None
+        error = done.exception()
+        if error is not None:
+            self.failures += 1
+            event(_log, "cold_failed", WARNING, reason=error)
+            return None
+        return done.result()
+
+
+def _from(result: ReadResult, first: int, at: int) -> ReadResult:
+    """A result without what is below an offset."""
+    if at == first:
+        return result
+    batches = []
+    for found in result.batches:
+        start = found.start + bisect_left(found.row_numbers(), at, key=found.records.offset)
+        if start < found.stop:
+            batches.append(Found(found.shard, found.records, found.rows, start, found.stop))
+    return ReadResult(batches, result.positions, result.caught_up)

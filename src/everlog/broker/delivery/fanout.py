@@ -1,0 +1,118 @@
+"""From a batch to the subscribers' bytes: one pass splits it by audience, one call writes a part.
+
+Owns who is connected (`sinks`). A session that can't take all of what is pushed notes where it stopped, and pulls the
+rest later.
+"""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from everlog.base import Records
+from everlog.broker.delivery.audiences import Audiences, Part
+from everlog.broker.delivery.overlaps import Mine, in_order, is_early, stretches
+from everlog.broker.delivery.partition import merge_rows
+from everlog.broker.delivery.ports import SharedTarget, Sink
+from everlog.sessions import OutgoingRows, Session
+
+Rows: TypeAlias = tuple[bytearray | None, int, int]
+
+
+class Fanout:
+    """Hands messages to sessions; one thread."""
+
+    def __init__(self, audiences: Audiences, now_us: Callable[[], int]) -> None:
+        self.audiences = audiences
+        self.now_us = now_us
+        self.sinks: dict[Session, Sink] = {}
+        self.on_over_quota: Callable[[Session], None] = lambda session: None
+        self.moved: set[Session] | None = None  # stored sessions that were handed something
+
+    def route(self, records: Records, first_row: int, shard: int) -> None:
+        """Hand a batch to every live subscriber that is at its place."""
+        parts = self.audiences.split(records, first_row)
+        now = self.now_us()
+        if len(parts) == 1:
+            number, rows, start, stop = parts[0]
+            self._deliver(records, rows, start, stop, number, shard, now)
+        elif parts:
+            self._deliver_mixed(records, parts, shard, now)
+
+    def push(self, out: OutgoingRows, shard: int, now: int) -> None:
+        """Hand rows to a live session; what it can't take it notes itself."""
+        session = out.merged.session
+        self.note_moved(session)
+        for stretch in stretches(out, shard):
+            data = session.push(stretch, shard, now)
+            if data:
+                self.sinks[session].write(data)
+        if session.take_over_quota():
+            self.on_over_quota(session)
+
+    def pull(self, out: OutgoingRows, shard: int, now: int) -> int:
+        """Hand rows of the log to a session that is behind; return the offset at which it stopped, -1 for the end."""
+        session = out.merged.session
+        self.note_moved(session)
+        for stretch in stretches(out, shard):
+            data, stopped = session.pull(stretch, shard, now)
+            if data:
+                self.sinks[session].write(data)
+            if stopped >= 0:
+                return stopped
+        return -1
+
+    def write(self, session: Session, data: bytes) -> None:
+        """Send bytes that were built for a session."""
+        self.note_moved(session)
+        if data:
+            self.sinks[session].write(data)
+
+    def note_moved(self, session: Session) -> None:
+        """Have where a session is stored."""
+        if self.moved is not None and session.kept:
+            self.moved.add(session)
+
+    def _deliver(
+        self, records: Records, rows: bytearray | None, start: int, stop: int, number: int, shard: int, now: int
+    ) -> None:
+        """Hand one part to its audience; a QoS 0 run is written once for all that would get the same bytes."""
+        shared: dict[tuple[int, bool], bytes] = {}
+        audience = self.audiences.by_number[number]
+        for merged in audience.subscriptions:
+            session = merged.session
+            plain = merged.qos == 0 and not (merged.identifiers or merged.no_local or merged.position)
+            if plain and session.shares_runs(shard) and not is_early(merged, records, shard):
+                key = (session.version, merged.retain_as_published)
+                data = shared.get(key)
+                if data is None:
+                    data = shared[key] = session.writer(merged).write(records, rows, start, stop, 0, 1, now)
+                session.count_sent(stop - start)
+                self.sinks[session].write(data)
+            else:
+                self.push(OutgoingRows(records, rows, start, stop, merged), shard, now)
+        for target in audience.targets:
+            target.take(records, rows, start, stop, shard, now)
+
+    def _deliver_mixed(self, records: Records, parts: list[Part], shard: int, now: int) -> None:
+        """Hand a batch to several audiences: whoever is in several gets its parts in order."""
+        mine: dict[Session, list[Mine]] = {}
+        shared: dict[SharedTarget, list[Rows]] = {}
+        for number, rows, start, stop in parts:
+            audience = self.audiences.by_number[number]
+            for merged in audience.subscriptions:
+                mine.setdefault(merged.session, []).append((merged, rows, start, stop))
+            for target in audience.targets:
+                shared.setdefault(target, []).append((rows, start, stop))
+        for pieces in mine.values():
+            if len(pieces) == 1:
+                merged, rows, start, stop = pieces[0]
+                self.push(OutgoingRows(records, rows, start, stop, merged), shard, now)
+            else:
+                for out in in_order(records, pieces, shard):
+                    self.push(out, shard, now)
+        for target, places in shared.items():
+            rows, start, stop = places[0]
+            if len(places) > 1:
+                chosen = [(rows, start, stop) for rows, start, stop in places if rows is not None]
+                rows = merge_rows(chosen, records.count)
+                start, stop = 0, len(rows) // 4
+            target.take(records, rows, start, stop, shard, now)

@@ -1,0 +1,99 @@
+"""What delivery asks of others: a log to keep messages in, outputs to write to, shared groups, tables that are written
+behind."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from everlog.base import MessageColumns, Records, StorageError, TopicTable
+from everlog.sessions import MergedSubscription, Session
+from everlog.store import Positions, Reader, ShardStatistics
+from everlog.topics import Filter
+
+
+class Shard(Protocol):
+    """One sequence of kept messages; readers see only what is committed."""
+
+    @property
+    def start(self) -> int: ...
+
+    @property
+    def end(self) -> int: ...
+
+    @property
+    def committed(self) -> int: ...
+
+    @property
+    def pending_bytes(self) -> int: ...  # appended and not yet written
+
+    @property
+    def failure(self) -> StorageError | None: ...  # why it can't be written any more
+
+    def append(
+        self,
+        columns: MessageColumns,
+        start: int,
+        stop: int,
+        now_us: int,
+        table: TopicTable,
+        routes: bytearray | None = None,
+        wanted: int = 0,
+    ) -> int: ...
+
+    def commit(self) -> None: ...  # returns at once; `on_commit` tells when it is done
+
+    def commit_here(self) -> bool: ...  # at once if that is quick, else as `commit`; whether it is done
+
+    def read(self, offset: int, max_bytes: int) -> list[Records]: ...
+
+
+class Log(Protocol):
+    """All shards, and which topic belongs to which."""
+
+    @property
+    def shards(self) -> Sequence[Shard]: ...
+
+    def shard_of(self, topic: bytes) -> int: ...
+
+    def reader(self, filters: Iterable[Filter] | None) -> Reader: ...
+
+    def positions_at(self, time_us: int) -> Positions: ...  # the first record of each shard that is not older
+
+    def statistics(self) -> Sequence[ShardStatistics]: ...
+
+    def on_commit(self, call: Callable[[int], None]) -> None: ...  # called with the shard's number, from any thread
+
+    def on_failure(self, call: Callable[[int, StorageError], None]) -> None: ...  # so too, when a shard goes read-only
+
+
+class Sink(Protocol):
+    """Where a session's bytes go."""
+
+    def write(self, data: bytes) -> None: ...
+
+    def answer(self, acks: bytes, pubacks: int) -> None: ...  # what had to wait for a commit
+
+
+class SharedTarget(Protocol):
+    """A shared group, as a part of an audience."""
+
+    def take(self, records: Records, rows: bytearray | None, start: int, stop: int, shard: int, now_us: int) -> None: ...
+
+    def merged(self, session: Session) -> MergedSubscription | None: ...  # how a member gets its messages
+
+
+class SharedGroups(Protocol):
+    """All shared groups."""
+
+    def target(self, name: str, pattern: str) -> SharedTarget: ...
+
+    def acked(self, session: Session) -> None: ...  # a member has acknowledged something
+
+    def pump(self, session: Session) -> None: ...  # a member may have room
+
+
+class WriteBehind(Protocol):
+    """The session tables, written a little later than what they store."""
+
+    moved: set[Session]  # stored sessions that were handed something
+
+    def when_durable(self, call: Callable[[], None]) -> None: ...  # when all that was marked so far is on disk

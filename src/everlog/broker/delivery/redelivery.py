@@ -1,0 +1,85 @@
+"""What was under way when a connection broke goes out again on the next one, before anything new.
+
+[MQTT-4.4.0-1] PUBLISHes with their packet ids and DUP, PUBRELs for those that were received, in the order of the first
+sending.
+"""
+
+from typing import Protocol
+
+from everlog.base import NOT_KEPT, Records, is_emptied, unpack_position
+from everlog.broker.delivery.fanout import Fanout
+from everlog.broker.delivery.overlaps import begun_at
+from everlog.broker.delivery.ports import Log, Sink
+from everlog.mqtt import write_acks
+from everlog.sessions import RELEASED, MergedSubscription, OutgoingRows, Session, row_at
+
+_PUBREL_HEADER = 0x62
+
+
+class Elsewhere(Protocol):
+    """Where to find a message that the log has no more."""
+
+    def again(self, session: Session, shard: int, offset: int) -> Records | None: ...
+
+
+def send_again(log: Log, fanout: Fanout, session: Session, sink: Sink, elsewhere: Elsewhere | None = None) -> bool:
+    """Send as many of them as the client may be sent now; return whether that was all."""
+    for packet_id, state, position in session.redeliveries():
+        if state != RELEASED:
+            data = _message(log, fanout, session, packet_id, state, position, elsewhere)
+            if data:
+                sink.write(data)
+                continue
+            if not session.give_up(packet_id):
+                continue
+        sink.write(write_acks(_PUBREL_HEADER, packet_id.to_bytes(2, "little"), 0, 1))
+    return not session.is_redelivering
+
+
+def _message(
+    log: Log,
+    fanout: Fanout,
+    session: Session,
+    packet_id: int,
+    state: int,
+    position: int,
+    elsewhere: Elsewhere | None,
+) -> bytes:
+    """Return the PUBLISH as it was sent, with DUP."""
+    shard, offset = unpack_position(position)
+    copy = session.copy_of(packet_id, position)
+    if copy is not None:
+        return _again(session, copy, state, packet_id, fanout.now_us(), shard)
+    if shard == NOT_KEPT:
+        return b""
+    records = batch_of(log, shard, offset)
+    if records is None and elsewhere is not None:
+        records = elsewhere.again(session, shard, offset)
+    if records is None:
+        return b""
+    row = row_at(records, offset)
+    merged = fanout.audiences.merged_of(records, row, session)
+    if merged is not None:  # sent before another subscription went back, it may be below where its own begins now
+        merged = begun_at(merged, shard, offset) or merged
+    out = OutgoingRows(records, None, row, row + 1, merged or MergedSubscription(session, state))
+    return _again(session, out, state, packet_id, fanout.now_us(), shard)
+
+
+def batch_of(log: Log, shard: int, offset: int, last: Records | None = None) -> Records | None:
+    """Return the batch of the log that has a message, which may be the `last` one looked at in its shard.
+
+    None if the message is gone, or emptied because its topic's time is over.
+    """
+    if last is None or not last.base_offset <= offset < last.end_offset:
+        read = log.shards[shard].read(offset, 1)
+        last = read[0] if read and read[0].base_offset <= offset < read[0].end_offset else None
+    return None if last is None or is_emptied(last, row_at(last, offset)) else last
+
+
+def _again(session: Session, out: OutgoingRows, state: int, packet_id: int, now_us: int, shard: int) -> bytes:
+    writer = session.writer(out.merged)
+    records, rows, start = out.records, out.rows, out.start
+    data = writer.write(records, rows, start, start + 1, state, packet_id, now_us, True, 1, shard)
+    if not data and state == 2:  # [MQTT-4.3.3-7] what was sent at QoS 2 does not expire
+        data = writer.write(records, rows, start, start + 1, state, packet_id, 0, True, 1, shard)
+    return data

@@ -1,0 +1,122 @@
+"""The retained message of each topic, found by filter; who keeps them across restarts is told of every change."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from everlog.base import DROPPED, RETAIN, PublishRun, RecordBuilder, Records, StorageError, TopicTable
+from everlog.mqtt import encode_identifiers
+from everlog.sessions import MergedSubscription, OutgoingRows, Session, Subscribed
+from everlog.topics import Filter, Postings
+
+_ENTRY_BYTES = 200  # what a retained message takes besides its topic, properties and payload
+
+
+@dataclass(frozen=True, slots=True)
+class Retained:
+    """A message as it was published, as a batch of one record."""
+
+    topic: str
+    records: Records
+    publisher: str | None = None  # its client id; not known any more after a restart
+
+
+class RetainedMessages:
+    """Every retained message in memory, with postings to find those that a new subscription asks for."""
+
+    def __init__(self, max_messages: int, max_bytes: int) -> None:
+        self.max_messages = max_messages
+        self.max_bytes = max_bytes
+        self.size_bytes = 0
+        self.refused = 0
+        self._ids: dict[str, int] = {}
+        self._messages: dict[int, Retained] = {}
+        self._postings = Postings()
+        self._next = 0
+        self._builder = RecordBuilder()
+        self.changed: Callable[[str, Records | None], None] = lambda topic, records: None
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def take_run(
+        self, run: PublishRun, now_us: int, table: TopicTable, publisher: str | None = None
+    ) -> dict[int, int]:
+        """Take the messages of a run that ask to be retained; return the rows that can't be, each with its topic id."""
+        columns = run.columns
+        topics = memoryview(columns.topics).cast("I")
+        return {
+            row: topics[row]
+            for row in range(run.start, run.stop)
+            if columns.flags[row] & (RETAIN | DROPPED) == RETAIN
+            and not self._take(run, row, now_us, table, table.name(topics[row]).decode(), publisher)
+        }
+
+    def _take(
+        self, run: PublishRun, row: int, now_us: int, table: TopicTable, topic: str, publisher: str | None
+    ) -> bool:
+        """Replace the topic's message, or remove it when the new one is empty; return False if that is refused."""
+        builder = self._builder
+        builder.start_segment()
+        if not builder.append(run.columns, row, row + 1, now_us, table):
+            return True  # dropped already
+        records = builder.take(0)
+        if records.payload_bytes == 0:  # [MQTT-3.3.1-6] [MQTT-3.3.1-7]
+            if self.remove(topic):
+                self.changed(topic, None)
+            return True
+        if not self.put(topic, records, publisher):
+            return False
+        self.changed(topic, records)
+        return True
+
+    def put(self, topic: str, records: Records, publisher: str | None = None) -> bool:
+        """Set a topic's message; False when a limit is reached."""
+        number = self._ids.get(topic)
+        size = records.size + len(topic) + _ENTRY_BYTES
+        old = 0 if number is None else self._messages[number].records.size + len(topic) + _ENTRY_BYTES
+        if self.size_bytes - old + size > self.max_bytes or (number is None and len(self) >= self.max_messages):
+            self.refused += 1
+            return False
+        if number is None:
+            number = self._ids[topic] = self._next
+            self._next += 1
+            self._postings.add(number, topic)
+        self.size_bytes += size - old
+        self._messages[number] = Retained(topic, records, publisher)
+        return True
+
+    def remove(self, topic: str) -> bool:
+        """Forget a topic's message; whether there was one."""
+        number = self._ids.pop(topic, None)
+        if number is None:
+            return False
+        self.size_bytes -= self._messages.pop(number).records.size + len(topic) + _ENTRY_BYTES
+        self._postings.remove(number, topic)
+        return True
+
+    def matching(self, flt: Filter) -> Iterator[Retained]:
+        """Yield the messages of the topics that a filter matches, in the order in which topics were first retained."""
+        for number in self._postings.select(flt):
+            message = self._messages.get(number)
+            if message is not None:  # else it was removed since
+                yield message
+
+    def feed(self, session: Session, flt: Filter, one: Subscribed) -> Iterator[OutgoingRows]:
+        """Yield what a new subscription gets: RETAIN set, and at most at the subscription's QoS."""
+        identifiers = encode_identifiers([one.identifier] if one.identifier else [])
+        merged = MergedSubscription(session, one.qos, identifiers, True, position=one.position)
+        for message in self.matching(flt):
+            if not one.no_local or message.publisher != session.client_id:  # [MQTT-3.8.3-3]
+                yield OutgoingRows(message.records, None, 0, 1, merged)
+
+
+def stored_message(topic: str, message: bytes) -> Records:
+    """Return a stored retained message, checked."""
+    table = TopicTable(0, 1, 1 << 17)
+    table.intern(topic.encode())
+    records = Records(message, 0, table)
+    if not records.verify() or records.new_names() != [topic.encode()]:
+        raise StorageError(
+            f"the retained message of {topic!r} is damaged", hint="remove it by an empty one, or restore"
+        )
+    return records

@@ -1,0 +1,51 @@
+cimport cython
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+from everlog.base.columns cimport PublishRun
+from everlog.base.memory cimport pointer, u32s
+from everlog.base.positions cimport NOT_KEPT
+from everlog.base.record_builder cimport RecordBuilder
+from everlog.base.topic_table cimport TopicTable
+from everlog.broker.delivery.kept_topics cimport KeptTopics
+from everlog.broker.delivery.pending_acks cimport AckQueue, PendingAcks
+
+
+cdef class Router:
+    cdef public object log, now_us, retained, audiences, fanout, catchup
+    cdef public TopicTable table
+    cdef public KeptTopics kept
+    cdef public PendingAcks pending
+    cdef public list routed
+    cdef public Py_ssize_t max_unwritten_bytes, messages_in, messages_kept
+    cdef public bint committing, behind, ids_ahead
+    cdef object _soon, _own, _write_behind, _groups
+    cdef list _shards
+    cdef RecordBuilder _gathered
+    cdef int64_t _gathered_offset
+    cdef bint _turn_asked
+    cdef uint64_t _now
+    cdef Py_ssize_t _saves
+
+    @cython.locals(positions=list, awaited=list, kept=Py_ssize_t)
+    cpdef list publish(self, PublishRun run, AckQueue queue=*, bytes acks=*, Py_ssize_t pubacks=*, object publisher=*,
+                       Py_ssize_t duplicates=*)
+
+    @cython.locals(routes=bytearray, first=Py_ssize_t, last=Py_ssize_t, topic=Py_ssize_t, kept=Py_ssize_t,
+                   number=Py_ssize_t, taken=Py_ssize_t)
+    cdef Py_ssize_t _keep(self, PublishRun run, list positions, object publisher) except -1
+
+    @cython.locals(builder=RecordBuilder, taken=Py_ssize_t, end=int64_t)
+    cdef int _gather(self, PublishRun run, bytearray routes, object publisher) except -1
+    cpdef _turn(self)
+    cdef int _commit(self) except -1
+    cpdef bint is_behind(self) except -1
+
+    @cython.locals(builder=RecordBuilder)
+    cdef int _route_gathered(self) except -1
+
+    @cython.locals(ends=list, number=Py_ssize_t, end=int64_t)
+    cpdef committed(self)
+
+    @cython.locals(at=int64_t)
+    cdef int _route(self, Py_ssize_t number, int64_t end) except -1
+    cpdef acked(self, session)

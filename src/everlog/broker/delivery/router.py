@@ -1,0 +1,296 @@
+"""Delivery's facade: from a run of arriving PUBLISHes to the log, to the acks and to the subscribers, batch by batch.
+
+A run is appended (what is kept) or gathered for this turn of the event loop (what is not). Acks leave when the log has
+committed their messages (`pending_acks`). Committed batches, and the gathered ones, are split by audience in one pass
+and written to each live subscriber in one call (`fanout`); who is behind reads the log (`catchup`).
+Invariant: everything below `routed[shard]` has been handed to every live subscriber of that shard.
+"""
+
+from collections.abc import Callable
+
+import cython
+
+from everlog.broker.delivery.audiences import Audiences
+from everlog.broker.delivery.catchup import Catchup
+from everlog.broker.delivery.fanout import Fanout
+from everlog.broker.delivery.own_messages import OwnMessages
+from everlog.broker.delivery.ports import Log, SharedGroups, SharedTarget, Sink, WriteBehind
+from everlog.broker.delivery.retained_messages import RetainedMessages
+from everlog.mqtt import Publish
+from everlog.sessions import Session, Subscribed
+from everlog.topics import Filter
+
+if not cython.compiled:
+    from everlog.base import NOT_KEPT, PublishRun, RecordBuilder, TopicTable
+    from everlog.base.memory import pointer, u32s
+    from everlog.broker.delivery.kept_topics import KeptTopics
+    from everlog.broker.delivery.pending_acks import AckQueue, PendingAcks
+
+_RETAIN = 0x01
+_READ_BYTES = 4 << 20
+_GATHERED_BYTES = 1 << 20  # gathered messages are routed at once beyond this
+_GATHERED_TOPICS = 100_000  # the gathered batches' own names are forgotten beyond this
+_GATHERED_NAME_BYTES = 8 << 20  # or beyond this
+
+
+class Router:
+    """Owns the way of a message through the broker; one thread."""
+
+    def __init__(
+        self,
+        log: Log,
+        table: TopicTable,
+        retained: RetainedMessages,
+        soon: Callable[[Callable[[], None]], object],
+        now_us: Callable[[], int],
+        max_topics: int = 200_000,
+        max_unwritten_bytes: int = 64 << 20,
+    ) -> None:
+        self.log = log
+        self.table = table
+        self.kept = KeptTopics(table, log.shard_of, max_topics)
+        self.pending = PendingAcks(len(log.shards))
+        self.retained = retained
+        self.now_us = now_us
+        self.routed = [shard.committed for shard in log.shards]
+        self.audiences = Audiences(table, self._target, max_topics)
+        self.fanout = Fanout(self.audiences, now_us)
+        self.catchup = Catchup(log, self.fanout, self.routed, soon)
+        self.max_unwritten_bytes = max_unwritten_bytes
+        self.committing = False  # the router will look by itself: nobody need tell it of a commit
+        self.behind = False  # more waits to be written than should
+        self.messages_in = 0
+        self.messages_kept = 0
+        self.ids_ahead = False  # QoS 2 messages were appended whose ids are to be stored before them
+        self._own = OwnMessages(table)
+        self._soon = soon
+        self._shards = list(log.shards)
+        self._gathered = RecordBuilder()
+        self._gathered_offset = 0
+        self._turn_asked = False
+        self._now = 0  # the time of the turn that is asked for
+        self._write_behind: WriteBehind | None = None
+        self._saves = 0  # how often commits wait for packet ids to be stored
+        self._groups: SharedGroups | None = None
+
+    def use(self, groups: SharedGroups, write_behind: WriteBehind | None) -> None:
+        """Take in the shared groups, and where to say which stored sessions have moved."""
+        self._groups = groups
+        self._write_behind = write_behind
+        self.fanout.moved = None if write_behind is None else write_behind.moved
+
+    def _target(self, name: str, pattern: str) -> SharedTarget:
+        assert self._groups is not None
+        return self._groups.target(name, pattern)
+
+    # Sessions
+
+    def attach(self, session: Session, sink: Sink) -> None:
+        """Send what a session gets to `sink` from now on."""
+        self.fanout.sinks[session] = sink
+
+    def sink(self, session: Session) -> Sink | None:
+        """Return where a session's bytes go; None if it has no connection."""
+        return self.fanout.sinks.get(session)
+
+    def detach(self, session: Session) -> None:
+        """Hand a session nothing more: it has no connection."""
+        self.fanout.sinks.pop(session, None)
+        self.catchup.forget(session)
+
+    def resume(self, session: Session) -> None:
+        """Go on with a session that is back: what was under way, then what it missed."""
+        self.catchup.resume(session)
+
+    def acked(self, session: Session) -> None:
+        """Hand over what waited for acks of a session, of its own and of its groups."""
+        if session.waiting:
+            self.catchup.pump(session)
+        if session.memberships and self._groups is not None:
+            self._groups.acked(session)
+
+    def pump(self, session: Session) -> None:
+        """Hand over what waited for room in a session's output."""
+        self.catchup.pump(session)
+        if session.memberships and self._groups is not None:
+            self._groups.pump(session)
+
+    def subscribe(self, session: Session, flt: Filter, one: Subscribed) -> None:
+        """Let a connected session get what matches a filter, which is new or has other options."""
+        self.audiences.subscribe(session, flt, one)
+        self.catchup.changed(session)
+
+    def unsubscribe(self, session: Session, flt: Filter) -> None:
+        """Let a session get what matches a filter no more."""
+        self.audiences.unsubscribe(session, flt)
+        self.catchup.changed(session)
+
+    # The way in
+
+    def publish(
+        self,
+        run: PublishRun,
+        queue: AckQueue | None = None,
+        acks: bytes = b"",
+        pubacks: int = 0,
+        publisher: Session | None = None,
+        duplicates: int = 0,
+    ) -> list[tuple[int, int]]:
+        """Take a run in; `acks`, `pubacks` of them PUBACKs, leave by `queue` when all that is kept is committed.
+
+        Return, for each shard that keeps some of it, its number and the offset that it ends at now. A `publisher` must
+        not get its own messages back. Of the run, `duplicates` came before and may still wait for their commit.
+        """
+        self.messages_in += run.stop - run.start
+        if not self._turn_asked:  # before anything can fail: the time is this turn's, and must not outlive it
+            self._turn_asked = True
+            self._now = self.now_us()
+            self._soon(self._turn)
+        positions: list[tuple[int, int]] = []
+        if self.kept.extend():
+            kept = self._keep(run, positions, publisher)
+            self.messages_kept += kept
+            if kept < run.stop - run.start:
+                self._gather(run, self.kept.routes, publisher)
+        else:
+            self._gather(run, None, publisher)
+        if queue is not None and acks:
+            awaited = positions
+            if duplicates:
+                awaited = [
+                    (number, shard.end) for number, shard in enumerate(self._shards) if shard.end > shard.committed
+                ]
+            self.pending.wait(queue, acks, pubacks, awaited)
+        return positions
+
+    def retain(self, run: PublishRun, publisher: str) -> dict[int, int]:
+        """Retain the messages of a run that ask for it; return the rows that can't be, each with its topic id."""
+        return self.retained.take_run(run, self.now_us(), self.table, publisher)
+
+    def send(self, packet: Publish) -> None:
+        """Publish a message of the broker's own: a will, a `$SYS` topic."""
+        run = self._own.run(packet)
+        if run is not None:
+            if run.any_flags & _RETAIN:
+                self.retained.take_run(run, self.now_us(), self.table)
+            self.publish(run)
+
+    def _keep(self, run: PublishRun, positions: list[tuple[int, int]], publisher: Session | None) -> int:
+        """Append what is kept of a run; return how many that is."""
+        routes = self.kept.routes
+        first, last = 0, len(self._shards)
+        if run.stop - run.start == 1:  # one message is in one shard: the others need not look for it
+            topic = u32s(run.columns.topics)[run.start]
+            first = pointer(routes)[4 * topic + (pointer(run.columns.flags)[run.start] >> 1 & 3)]
+            if first == NOT_KEPT:
+                return 0
+            last = first + 1
+        kept = 0
+        for number in range(first, last):
+            shard = self._shards[number]
+            taken = shard.append(run.columns, run.start, run.stop, self._now, self.table, routes, number)
+            if taken:
+                kept += taken
+                end = shard.end
+                positions.append((number, end))
+                if publisher is not None:
+                    floor = publisher.lag.get(number, self.routed[number])
+                    publisher.published(number, end - taken, end, floor)
+        return kept
+
+    def _gather(self, run: PublishRun, routes: bytearray | None, publisher: Session | None) -> int:
+        """Take what is not kept of a run; with this turn's end, or before, it is routed."""
+        builder = self._gathered
+        taken = builder.append(run.columns, run.start, run.stop, self._now, self.table, routes, NOT_KEPT)
+        if publisher is not None and taken:
+            end = self._gathered_offset + len(builder)
+            publisher.published(NOT_KEPT, end - taken, end, self._gathered_offset)
+        if builder.size > _GATHERED_BYTES:
+            self._route_gathered()
+        return 0
+
+    def _turn(self) -> None:
+        """Commit what was appended and route what was gathered; called once in each turn of the event loop."""
+        self._turn_asked = False
+        self.behind = self.is_behind()
+        if self.ids_ahead and self._write_behind is not None:
+            self.ids_ahead = False
+            self._saves += 1
+            self._write_behind.when_durable(self._ids_saved)
+        elif self._saves == 0:
+            self._commit()
+        self._route_gathered()
+
+    def _ids_saved(self) -> None:
+        """Commit messages whose QoS 2 packet ids are stored by now."""
+        self._saves -= 1
+        if self._saves == 0 and not self.ids_ahead:  # else what came since waits for its own ids, in a turn to come
+            self._commit()
+
+    def _commit(self) -> int:
+        self.committing = True
+        for shard in self._shards:
+            if shard.end > shard.committed:
+                shard.commit_here()
+        self.committing = False  # before the look at what is committed, so that no commit goes unseen
+        self.committed()
+        return 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing that was taken in waits for a turn, for packet ids to be stored, or to be answered."""
+        return not (self._turn_asked or self.ids_ahead or self._saves) and self.pending.is_empty
+
+    def is_behind(self) -> bool:
+        """Return whether more was appended than a shard should have before it."""
+        return max([shard.pending_bytes for shard in self._shards]) > self.max_unwritten_bytes
+
+    def _route_gathered(self) -> int:
+        builder = self._gathered
+        if builder.count == 0:
+            return 0
+        records = builder.take(self._gathered_offset)
+        self._gathered_offset += len(records)
+        if builder.table.count > _GATHERED_TOPICS or builder.table.name_bytes > _GATHERED_NAME_BYTES:
+            builder.start_segment()
+        self.fanout.route(records, 0, NOT_KEPT)
+        return 0
+
+    def ends(self) -> tuple[int, ...]:
+        """Return where a subscription that is made now begins in each shard."""
+        return tuple([shard.end for shard in self._shards])
+
+    # The way out
+
+    def committed(self) -> None:
+        """Route what was committed since the last call, and release the acks that waited for it."""
+        ends = []
+        for number in range(len(self._shards)):
+            end = self._shards[number].committed
+            ends.append(end)
+            if self.routed[number] < end:
+                self._route(number, end)
+        for number in range(len(ends)):
+            self.pending.committed(number, ends[number])
+
+    def failed(self, shard: int) -> list[Sink]:
+        """Give up on a shard that can't be written any more; return whose acks will not come."""
+        return self.pending.fail(shard)
+
+    def _route(self, number: int, end: int) -> int:
+        """Hand what a shard has committed up to `end` to whoever is connected."""
+        shard = self._shards[number]
+        while self.routed[number] < end:
+            at = self.routed[number]
+            if len(self.audiences) == 0:
+                self.routed[number] = end
+                break
+            for records in shard.read(at, _READ_BYTES):
+                self.fanout.route(records, max(0, at - records.base_offset), number)
+                self.routed[number] = at = records.end_offset
+                if at >= end:
+                    break
+            else:
+                if self.routed[number] == at:  # what was committed can't be read: nobody waits for it for ever
+                    self.routed[number] = end
+        return 0

@@ -1,0 +1,289 @@
+"""Every shared group: those of connected members, and those that are durable.
+
+A group is durable from when a durable session joins until the last that is subscribed is gone: it has a cursor of its
+own in the log and its filter is kept, whether or not a member is connected. A group of clean members alone is transient,
+unless one asks for order or for older messages, which only the log can give. Owned by the event loop's thread.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from everlog.base import NOT_KEPT
+from everlog.broker.delivery import Router
+from everlog.broker.groups.durable_group import DurableGroup, GroupPorts
+from everlog.broker.groups.options import GroupCounters, GroupOptions, GroupState
+from everlog.broker.groups.shared_group import Member, SharedGroup
+from everlog.sessions import (
+    GROUP_ORDERED,
+    SHARED_PREFIX,
+    GroupCursor,
+    GroupRow,
+    Owed,
+    Session,
+    Subscribed,
+    settle_group,
+    unpack_offsets,
+)
+from everlog.topics import Filter, parse_filter
+
+
+class GroupRegistry:
+    """All groups, and which membership a message in a window was dealt by."""
+
+    def __init__(
+        self,
+        router: Router,
+        options: GroupOptions,
+        time: Callable[[], float],
+        soon: Callable[[Callable[[], None]], object],
+        changed: Callable[[tuple[str, str]], None],
+    ) -> None:
+        self.counters = GroupCounters()
+        self._router = router
+        self._options = options
+        self._soon = soon
+        self._changed = changed
+        self._ports = GroupPorts(router, options, self.counters, time, changed, self._wake)
+        self._connected: dict[tuple[str, str], SharedGroup] = {}  # by name and pattern, those with connected members
+        self._durable: dict[tuple[str, str], DurableGroup] = {}
+        self._members: dict[int, Member] = {}  # by tag, those of durable groups
+        self._woken: dict[DurableGroup, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._durable)
+
+    def target(self, name: str, pattern: str) -> SharedGroup:
+        """Return the connected members of a group."""
+        return self._connected[name, pattern]
+
+    # Subscribing
+
+    def join(
+        self,
+        session: Session,
+        flt: Filter,
+        one: Subscribed,
+        *,
+        ordered: bool = False,
+        since: Sequence[int] | None = None,
+    ) -> None:
+        """Let a connected session join a group; one that is made durable by that begins at `since`, else at the end."""
+        key = _key_of(flt)
+        group = self._connected.get(key)
+        if group is None:
+            group = self._connected[key] = SharedGroup(*key, self._router.fanout.push)
+        group.join(session, one)
+        durable = self._durable.get(key)
+        ordered = ordered or group.name in self._options.ordered
+        if durable is None:
+            if not (session.kept or ordered or since is not None):
+                return
+            durable = self._make(group, since, ordered)
+        durable.cursor.ordered = durable.cursor.ordered or ordered
+        durable.subscribers[session.client_id] = None
+        self._attach(durable, group)
+        self._wake(durable)
+        self._changed(key)
+
+    def leave(self, session: Session, flt: Filter) -> None:
+        """Take a session out of the connected members of a group."""
+        group = self._connected.get(_key_of(flt))
+        if group is not None and group.leave(session):
+            del self._connected[group.key]
+
+    def unsubscribed(self, session: Session, flt: Filter) -> None:
+        """Give up a session's place; what it was dealt it may still acknowledge while it is connected."""
+        durable = self._durable.get(_key_of(flt))
+        if durable is None:
+            return
+        durable.subscribers.pop(session.client_id, None)
+        for member in session.memberships:
+            if member.group == durable.key:
+                member.is_leaving = True
+                self._release_idle(member)
+        if not durable.subscribers:
+            self._end(durable)
+        elif durable.group is not None and not durable.group.members:
+            durable.detach()
+            self._changed(durable.key)
+
+    def left(self, session: Session) -> None:
+        """Give others what a session that has no connection any more, and is in no audience, was dealt at QoS 1."""
+        for member in session.memberships:
+            self._members.pop(member.tag, None)
+            session.leave_group(member)
+            durable = self._durable.get(member.group)
+            if durable is not None:
+                durable.lose(member)
+                self._wake(durable)
+        now_us = self._router.now_us()
+        for out in session.give_up_shared():
+            group = self._connected.get(out.merged.group or ("", ""))
+            if group is not None:
+                group.split(out.records, out.rows, out.start, out.stop, NOT_KEPT, now_us)
+
+    def ended(self, session: Session) -> None:
+        """Give up all places of a session that is forgotten."""
+        for text in session.subscriptions:
+            if text.startswith(SHARED_PREFIX):
+                self.unsubscribed(session, parse_filter(text))
+
+    def _make(self, group: SharedGroup, since: Sequence[int] | None, ordered: bool) -> DurableGroup:
+        """Make a group durable. One with other members goes on where it is; a new one begins where the log ends."""
+        durable = self._add(*group.key, GroupCursor(self._options.inflight_messages, ordered))
+        if since is None:
+            since = self._router.routed if len(group) > 1 else self._router.ends()
+        for shard, (at, routed) in enumerate(zip(since, self._router.routed, strict=True)):
+            if at < routed:
+                durable.lag[shard] = at
+            elif at > routed:
+                durable.since[shard] = at
+        return durable
+
+    def _add(self, name: str, pattern: str, cursor: GroupCursor) -> DurableGroup:
+        durable = self._durable[name, pattern] = DurableGroup(name, pattern, cursor, self._ports)
+        self._router.kept.add(pattern)
+        return durable
+
+    def _attach(self, durable: DurableGroup, group: SharedGroup) -> None:
+        durable.attach(group)
+        for session, member in list(group.members.items()):
+            durable.subscribers[session.client_id] = None
+            if member.group is not None:
+                continue
+            before = next((one for one in session.memberships if one.group == durable.key), None)
+            if before is not None:  # it is back before it was done with what it had
+                before.merged, before.is_leaving = member.merged, False
+                group.members[session] = before
+            else:
+                member.group = durable.key
+                self._members[member.tag] = member
+                session.join(member)
+
+    def _end(self, durable: DurableGroup) -> None:
+        """Forget a group that nobody is subscribed to: what is under way is its receivers' own from now on."""
+        del self._durable[durable.key]
+        self._router.kept.remove(durable.pattern)
+        self._woken.pop(durable, None)
+        for member in [one for one in self._members.values() if one.group == durable.key]:
+            member.session.keep_dealt(member.tag)
+            member.held = 0
+            self._release_idle(member)
+        self._changed(durable.key)
+
+    def _release_idle(self, member: Member) -> None:
+        if member.is_leaving and member.held == 0:
+            self._members.pop(member.tag, None)
+            member.session.leave_group(member)
+
+    # Dealing
+
+    def acked(self, session: Session) -> None:
+        """Be done with what a member has acknowledged, and deal what waited for that."""
+        for tag, positions in session.take_finished().items():
+            member = self._members.get(tag)
+            durable = None if member is None or member.group is None else self._durable.get(member.group)
+            if member is None or durable is None:
+                continue
+            member.held -= len(positions)
+            if member.taken:
+                member.taken.difference_update(positions)
+            durable.cursor.acked(positions)
+            self._changed(durable.key)
+            if member.is_leaving:
+                self._release_idle(member)
+        self.pump(session)
+
+    def pump(self, session: Session) -> None:
+        """Deal what waits for a member that may have room."""
+        for member in session.memberships:
+            durable = self._durable.get(member.group)
+            if durable is not None and durable.is_waiting:
+                durable.pump()
+
+    def sweep(self, now: float) -> None:
+        """Give what was not acknowledged in time to others, and let no group wait without need; called once a second."""
+        for durable in list(self._durable.values()):
+            for client_id, positions in durable.take_overdue(now):
+                self.counters.timeouts += len(positions)
+                for member in self._members.values():
+                    if member.group == durable.key and member.session.client_id == client_id:
+                        member.taken.update(positions)
+            durable.pump()
+
+    def _wake(self, durable: DurableGroup) -> None:
+        """Deal what waits at the end of this turn of the loop, when answers are written and all have left or joined."""
+        if not self._woken:
+            self._soon(self._pump_woken)
+        self._woken[durable] = None
+
+    def _pump_woken(self) -> None:
+        woken, self._woken = self._woken, {}
+        for durable in woken:
+            durable.pump()
+
+    # Storing
+
+    def row(self, key: tuple[str, str]) -> GroupRow | None:
+        """Return a group as it is stored, or None if there is none."""
+        durable = self._durable.get(key)
+        return None if durable is None else durable.row()
+
+    def restore(
+        self, rows: Iterable[GroupRow], subscribers: dict[str, list[str]], routed: Sequence[int], ends: Sequence[int]
+    ) -> tuple[list[GroupRow], list[tuple[str, str]]]:
+        """Take in the groups that were stored; `subscribers` has the client ids by `$share` filter.
+
+        Return what is to be written: groups as they are now, and those that nobody is subscribed to any more.
+        """
+        waiting = {_key_of(parse_filter(text)): ids for text, ids in subscribers.items()}
+        settled, gone = [], []
+        for found in rows:
+            ids = waiting.pop((found.name, found.filter), None)
+            if ids is None:
+                gone.append((found.name, found.filter))
+                continue
+            row, owed = settle_group(found, routed, ends)
+            self._restore(row, owed, ids)
+            settled.append(row)
+        for (name, pattern), ids in waiting.items():  # subscribed when groups were not stored yet
+            durable = self._add(name, pattern, GroupCursor(self._options.inflight_messages))
+            durable.subscribers = dict.fromkeys(ids)
+            durable.lag = dict(enumerate(ends))
+            settled.append(durable.row())
+        return settled, gone
+
+    def _restore(self, row: GroupRow, owed: list[tuple[int, Owed]], client_ids: list[str]) -> None:
+        ordered = bool(row.options & GROUP_ORDERED) or row.name in self._options.ordered
+        durable = self._add(row.name, row.filter, GroupCursor(self._options.inflight_messages, ordered))
+        durable.cursor.restore(owed)
+        durable.subscribers = dict.fromkeys(client_ids)
+        durable.lag = dict(enumerate(unpack_offsets(row.positions)))
+        durable.doubt = {shard: below for shard, below in enumerate(unpack_offsets(row.doubt)) if below}
+
+    # What others see
+
+    def states(self) -> list[GroupState]:
+        """Return every group in numbers, the transient ones too, by name and filter."""
+        transient = [
+            GroupState(group.name, group.pattern, False, members=len(group), subscribers=len(group))
+            for group in self._connected.values()
+            if group.deal is None
+        ]
+        found = [*(durable.state() for durable in self._durable.values()), *transient]
+        return sorted(found, key=lambda one: (one.name, one.filter))
+
+    def place_of(self, flt: Filter) -> tuple[int, ...] | None:
+        """Return where the durable group of a shared filter reads on in each shard, if there is one."""
+        durable = self._durable.get(_key_of(flt))
+        return None if durable is None else tuple(durable.reads_on())
+
+    def unread(self) -> list[tuple[str, list[int], list[int]]]:
+        """Return of each durable group its filter, where it reads on in each shard, and what below is not done."""
+        return [
+            (f"{SHARED_PREFIX}{name}/{pattern}", durable.reads_on(), durable.cursor.not_done())
+            for (name, pattern), durable in self._durable.items()
+        ]
+
+
+def _key_of(flt: Filter) -> tuple[str, str]:
+    return flt.group or "", flt.pattern

@@ -1,0 +1,20 @@
+"""registry: who has which session, until when, subscribed to what, and what of that is stored."""
+
+from everlog.broker.registry.connect_terms import ConnectTerms, agree
+from everlog.broker.registry.registry import Client, Registry
+from everlog.broker.registry.replay_request import Answer, ReplayRequests
+from everlog.broker.registry.restore import restore
+from everlog.broker.registry.subscriptions import Subscriptions
+from everlog.broker.registry.write_behind import WriteBehind
+
+__all__ = [
+    "Answer",
+    "Client",
+    "ConnectTerms",
+    "Registry",
+    "ReplayRequests",
+    "Subscriptions",
+    "WriteBehind",
+    "agree",
+    "restore",
+]

@@ -1,0 +1,165 @@
+"""Subscriptions that begin in the past: what a SUBSCRIBE asks of history, may it, and where that is.
+
+A replay is a subscription that begins in the past: `since` says where, and the session's `lag` goes back to there, so
+it reads the log like any session that is behind and turns live at its end. Its other subscriptions then begin where the
+session was, so that they get nothing again.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from everlog.base import PeerError, UsageError
+from everlog.broker.auth import Security
+from everlog.broker.delivery import History, Places, Router
+from everlog.broker.groups import GroupRegistry
+from everlog.broker.metrics import Metrics
+from everlog.mqtt import Properties, Publish, Reason, Subscribe, encode
+from everlog.sessions import Session, Subscribed
+from everlog.store import Begin, Positions, parse_begin, show_positions
+from everlog.topics import Filter
+
+PREFIX = "$replay/"
+LIVE_TOPIC = "$replay/live"  # a client that asks for it is told here that history is over
+FROM, POSITION, LIVE = "everlog-from", "everlog-position", "everlog-live"
+BEGIN, END = "everlog-begin", "everlog-end"  # of a SUBACK
+
+_YES = ("yes", "true", "1")
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the user properties of a SUBSCRIBE ask for, for all of its filters."""
+
+    begin: str | None = None
+    position: bool = False  # each message carries its position and time
+    live: bool = False  # a message says when history is over
+
+
+def wishes_of(properties: Properties) -> Wishes:
+    """The wishes; a beginning that is given twice is none."""
+    pairs = properties.user_properties
+    if not pairs:
+        return Wishes()
+    begins = [value for key, value in pairs if key == FROM]
+    return Wishes(
+        (begins[0] if len(begins) == 1 else ", ".join(begins)) if begins else None,
+        any(key == POSITION and value in _YES for key, value in pairs),
+        any(key == LIVE and value in _YES for key, value in pairs),
+    )
+
+
+def split_filter(text: str) -> tuple[str | None, str]:
+    """`$replay/<from>/<filter>` as its two parts; any other filter has no beginning."""
+    if not text.startswith(PREFIX):
+        return None, text
+    _, begin, rest = text.split("/", 2) if text.count("/") > 1 else ("", "", "")
+    if not rest or not begin:
+        raise PeerError(Reason.TOPIC_FILTER_INVALID, "a replay is $replay/<from>/<filter>")
+    return begin, rest
+
+
+def filter_of(text: str) -> str:
+    """The filter that a subscription is stored under: a replay and its filter are the same subscription."""
+    try:
+        return split_filter(text)[1]
+    except PeerError:
+        return text
+
+
+@dataclass(slots=True)
+class Answer:
+    """A SUBACK in the making, and what is to be sent behind it."""
+
+    wishes: Wishes
+    places: Places
+    reasons: list[Reason] = field(default_factory=list)
+    why: dict[str, None] = field(default_factory=dict)  # in words, each once
+    retained: list[tuple[Filter, Subscribed]] = field(default_factory=list)
+    begins: list[str] = field(default_factory=list)  # of its replays
+    end: str = ""
+
+    def replays(self) -> tuple[tuple[str, str], ...]:
+        """Return the user properties that say where the replays begin and where the present is."""
+        return (*((BEGIN, begin) for begin in self.begins), (END, self.end)) if self.begins else ()
+
+
+class ReplayRequests:
+    """Finds where replays begin."""
+
+    def __init__(
+        self, router: Router, groups: GroupRegistry, history: History, security: Security, metrics: Metrics
+    ) -> None:
+        self._router = router
+        self._groups = groups
+        self._history = history
+        self._security = security
+        self._metrics = metrics
+
+    def find_places(self, session: Session, packet: Subscribe, wishes: Wishes, then: Callable[[Places], None]) -> bool:
+        """Have the cold tier asked where the packet's replays begin and `then` called; False if it need not be."""
+        cold = self._router.catchup.cold
+        if cold is None:
+            return False
+        asked: dict[str, Begin] = {}
+        for one in packet.subscriptions:
+            try:
+                text = split_filter(one.filter)[0] or wishes.begin
+                if text is not None and self._history.needs_cold(begin := parse_begin(text, self._router.now_us())):
+                    asked[text] = begin
+            except (PeerError, UsageError):
+                continue  # refused in its turn
+        if asked:
+            cold.find_places(session, asked, then)
+        return bool(asked)
+
+    def begins(self, session: Session, flt: Filter, text: str, answer: Answer) -> Positions:
+        """Return where a replay of a filter begins, and put it into the answer."""
+        if not self._security.acl.may_replay(session.user, session.client_id, flt.pattern):
+            raise PeerError(Reason.NOT_AUTHORIZED, "the history of the filter is not allowed")
+        begins, lost = forget_lost(*self._place(text, answer))
+        answer.end = show_positions(self._router.routed)
+        at = self._groups.place_of(flt) if flt.group is not None else None
+        answer.begins.append(show_positions(at or begins))
+        if at is not None:
+            answer.why["the group is there already and goes on where it is"] = None
+            return begins
+        self._metrics.replays += 1
+        if flt.group is None:
+            for shard, (first, stop) in lost.items():
+                self._router.catchup.lose(session, shard, first, stop)
+            if lost:
+                answer.why[say_lost(lost)] = None
+            if answer.wishes.live:
+                self._router.catchup.on_live[session] = partial(self._say_live, session)
+        return begins
+
+    def _place(self, text: str, answer: Answer) -> tuple[Positions, Positions]:
+        if text in answer.places:
+            found = answer.places[text]
+            if found is None:
+                raise PeerError(Reason.UNSPECIFIED_ERROR, "history can't be read now")
+            return found
+        try:
+            return self._history.begins(parse_begin(text, self._router.now_us())), self._history.starts()
+        except UsageError as error:
+            raise PeerError(Reason.TOPIC_FILTER_INVALID, str(error)) from None
+
+    def _say_live(self, session: Session) -> None:
+        """Tell a session that wanted to know that history is over: all of it is sent, and what follows is new."""
+        payload = show_positions(self._router.routed).encode()
+        self._router.fanout.write(session, encode(Publish(LIVE_TOPIC, payload), session.version))
+
+
+def forget_lost(begins: Positions, starts: Sequence[int]) -> tuple[Positions, dict[int, tuple[int, int]]]:
+    """A beginning moved up to what is still there, and by shard what that leaves out."""
+    lost = {
+        shard: (begin, start) for shard, (begin, start) in enumerate(zip(begins, starts, strict=True)) if begin < start
+    }
+    return tuple(map(max, zip(begins, starts, strict=True))), lost
+
+
+def say_lost(lost: dict[int, tuple[int, int]]) -> str:
+    """What is gone, in words."""
+    gone = ", ".join(f"{shard}:{begin} to {shard}:{start - 1}" for shard, (begin, start) in lost.items())
+    return f"no longer kept: {gone}" if lost else ""

@@ -1,0 +1,255 @@
+"""Write-behind of sessions, shared groups and retained messages: changes are marked, and written a little later.
+
+Marking is a set add; what is written is taken from the sessions when a batch is made, so many changes of one session
+cost one write. Batches are numbered. One is written at a time, in a thread; it is synced when somebody waits for it,
+and `saved` is the number of the last batch known to survive a power cut. Owned by the event loop's thread.
+Invariant: a batch is made in one go, so it is the state of one moment, all marked sessions, groups and `routed` alike.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from everlog.base import Records
+from everlog.sessions import Changes, GroupRow, Session, SessionTables, cursor_of, pack_subscription, row_of
+
+_DELAY_S = 0.25  # between batches that nobody waits for
+_MAX_DELAY_S = 2.0
+_SHARE = 9  # writing behind takes at most a tenth of the time: so many times the last batch's, before the next
+_BEAT_S = 10.0  # a broker that nothing happens to still says that it is alive
+_RETRY_S = 1.0
+_STOP_S = 10.0
+_log = logging.getLogger("everlog.broker")
+
+
+@dataclass(slots=True)
+class Marks:
+    """What a batch will hold."""
+
+    ended: dict[str, None] = field(default_factory=dict)
+    rows: dict[str, Session] = field(default_factory=dict)
+    filters: dict[str, dict[str, None]] = field(default_factory=dict)  # client id -> filters that came, went, changed
+    moved: set[Session] = field(default_factory=set)
+    retained: dict[str, Records | None] = field(default_factory=dict)
+    groups: dict[tuple[str, str], None] = field(default_factory=dict)  # name and filter of groups, there or gone
+
+    def __bool__(self) -> bool:
+        return bool(self.moved or self.rows or self.retained or self.ended or self.filters or self.groups)
+
+
+def changes_of(
+    marks: Marks,
+    sessions: Mapping[str, Session],
+    groups: Mapping[tuple[str, str], GroupRow | None],
+    committed: Sequence[int],
+    routed: tuple[int, ...],
+    now_us: int,
+) -> Changes:
+    """Return the state of this moment of all that is marked."""
+    unsubscribed, subscribed = [], []
+    for client_id, filters in marks.filters.items():
+        session = sessions.get(client_id)
+        for text in filters if session is not None else ():
+            one = session.subscriptions.get(text) if session is not None else None
+            if one is None:
+                unsubscribed.append((client_id, text))
+            else:
+                subscribed.append((client_id, pack_subscription(one)))
+    moved = [one for one in marks.moved if one.kept and sessions.get(one.client_id) is one]
+    for session in moved:
+        session.drop_confirmed(committed)
+    return Changes(
+        tuple(marks.ended),
+        tuple(row_of(session) for client_id, session in marks.rows.items() if sessions.get(client_id) is session),
+        tuple(unsubscribed),
+        tuple(subscribed),
+        tuple((session.client_id, cursor_of(session, committed)) for session in moved),
+        tuple(
+            (topic, None if records is None else bytes(records.to_bytes())) for topic, records in marks.retained.items()
+        ),
+        tuple(key for key, row in groups.items() if row is None),
+        tuple(row for row in groups.values() if row is not None),
+        routed,
+        now_us,
+    )
+
+
+class WriteBehind:
+    """Keeps the tables behind the broker's state. `start` and `stop` bracket its life."""
+
+    def __init__(self, tables: SessionTables, routed: Sequence[int]) -> None:
+        self.tables = tables
+        self.saved = 0
+        self.failures = 0  # batches that could not be written, each tried again
+        self.marks = Marks()
+        self.moved = self.marks.moved  # the router adds to it; emptied, never replaced
+        self._routed = routed
+        self._changes: Callable[[Marks], Changes] = lambda marks: Changes()
+        self._on_saved: Callable[[Session], None] = lambda session: None
+        self._batch = 1  # the number of the batch that marks go into
+        self._urgent = False
+        self._asked = False
+        self._writing: asyncio.Future[None] | None = None
+        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+        self._thread = ThreadPoolExecutor(1, "everlog-sessions")
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._last_s = 0.0
+        self._last_routed: tuple[int, ...] = ()
+        self._delay_s = _DELAY_S
+
+    # Marking
+
+    def mark_session(self, session: Session) -> None:
+        """Its owner, expiry, will or connection changed; where it is goes along."""
+        self.marks.rows[session.client_id] = session
+        self.moved.add(session)
+
+    def mark_filter(self, session: Session, text: str) -> None:
+        """A subscription came, went or changed."""
+        self.marks.filters.setdefault(session.client_id, {})[text] = None
+        self.moved.add(session)
+
+    def mark_ended(self, session: Session) -> None:
+        """There is no such session any more."""
+        marks = self.marks
+        marks.ended[session.client_id] = None
+        marks.rows.pop(session.client_id, None)
+        marks.filters.pop(session.client_id, None)
+        self.moved.discard(session)
+
+    def mark_retained(self, topic: str, records: Records | None) -> None:
+        """A topic has another retained message, or none; what the broker says of itself is not stored."""
+        if not topic.startswith("$"):
+            self.marks.retained[topic] = records
+
+    def mark_group(self, key: tuple[str, str]) -> None:
+        """A durable shared group has dealt, is done with something, was made or is gone."""
+        self.marks.groups[key] = None
+
+    def is_marked(self, session: Session) -> bool:
+        """Whether something of it is still to be written."""
+        marks, client_id = self.marks, session.client_id
+        return (
+            session in self.moved or client_id in marks.rows or client_id in marks.filters or client_id in marks.ended
+        )
+
+    def will_forget(self, client_id: str) -> bool:
+        """Whether the end of a session with this client id is still to be written."""
+        return client_id in self.marks.ended
+
+    def ticket(self) -> int:
+        """The number that `saved` will reach when all that was marked so far is durable; the batch is made soon."""
+        self._urgent = True
+        if not self._asked and self._writing is None and self._loop is not None:
+            self._asked = True
+            self._loop.call_soon(self._write)  # after this turn of the event loop: who else asks is in the same batch
+        return self._batch
+
+    def when_durable(self, call: Callable[[], None]) -> None:
+        """Have `call` called on the event loop when all that was marked so far is durable."""
+        self._waiting.append((self.ticket(), call))
+
+    # Writing
+
+    def start(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        changes: Callable[[Marks], Changes],
+        on_saved: Callable[[Session], None],
+    ) -> None:
+        """Begin to write what `changes` makes of marks; `on_saved` is told of sessions that are away and stored."""
+        self._loop, self._changes, self._on_saved = loop, changes, on_saved
+        self._last_s = loop.time()
+        self._timer = loop.call_later(self._delay_s, self._tick)
+
+    async def flush(self, timeout_s: float) -> bool:
+        """Wait until all that is marked is durable; False if the disk does not let it."""
+        done = asyncio.Event()
+        self.when_durable(done.set)
+        try:
+            await asyncio.wait_for(done.wait(), max(0.0, timeout_s))
+        except TimeoutError:
+            return False
+        return True
+
+    async def stop(self) -> None:
+        """Write all that is marked, durably, and end."""
+        if not await self.flush(_STOP_S):
+            _log.error("sessions could not be saved within %s s: what was last saved counts", _STOP_S)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._loop = None
+        self._thread.shutdown()
+
+    def _tick(self) -> None:
+        assert self._loop is not None
+        idle = self._loop.time() - self._last_s
+        routed = tuple(self._routed)
+        if self.marks or self._urgent or idle >= _BEAT_S or (idle >= 1 and routed != self._last_routed):
+            self._write()
+        self._timer = self._loop.call_later(self._delay_s, self._tick)
+
+    def _write(self) -> None:
+        self._asked = False
+        if self._writing is not None or self._loop is None:
+            return
+        marks, durable, number = self._take(), self._urgent, self._batch
+        self._batch += 1
+        self._urgent = False
+        changes = self._changes(marks)
+        self._last_s = self._loop.time()
+        self._last_routed = changes.routed or ()
+        self._writing = self._loop.run_in_executor(self._thread, self.tables.apply, changes, durable)
+        self._writing.add_done_callback(lambda done: self._written(done, marks, number, durable))
+
+    def _take(self) -> Marks:
+        old = self.marks
+        self.marks = Marks(moved=self.moved)
+        old.moved = set(self.moved)
+        self.moved.clear()
+        return old
+
+    def _written(self, done: "asyncio.Future[None]", marks: Marks, number: int, durable: bool) -> None:
+        self._writing = None
+        if self._loop is None or done.cancelled():
+            return
+        error = done.exception()
+        if error is not None:
+            self._failed(error, marks)
+            return
+        took = self._loop.time() - self._last_s
+        self._delay_s = min(max(_DELAY_S, _SHARE * took), _MAX_DELAY_S)
+        if durable:
+            self.saved = number
+        for session in marks.rows.values():
+            if session.away_us and not self.is_marked(session):
+                self._on_saved(session)
+        while self._waiting and self._waiting[0][0] <= self.saved:
+            self._waiting.popleft()[1]()
+        if self._urgent:
+            self._write()
+
+    def _failed(self, error: BaseException, marks: Marks) -> None:
+        """The batch is still to be written: its marks join those made since. Whoever waits goes on waiting."""
+        assert self._loop is not None
+        self.failures += 1
+        _log.error("sessions could not be saved, trying again: %s", error)
+        newer, ended = self.marks, self.marks.ended
+        for client_id, session in marks.rows.items():
+            if client_id not in ended:
+                newer.rows.setdefault(client_id, session)
+        for client_id, filters in marks.filters.items():
+            if client_id not in ended:
+                newer.filters.setdefault(client_id, {}).update(filters)
+        self.moved.update(session for session in marks.moved if session.client_id not in ended)
+        newer.groups.update(marks.groups)
+        for topic, records in marks.retained.items():
+            newer.retained.setdefault(topic, records)
+        ended.update(marks.ended)
+        self._urgent = True
+        self._asked = True  # not at once: the next tick tries
+        self._delay_s = _RETRY_S

@@ -1,0 +1,109 @@
+"""The broker in numbers at one moment, the same for `$SYS` topics and for metrics."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from everlog.broker.connection import Connections
+from everlog.broker.delivery import Router
+from everlog.broker.groups import GroupRegistry, GroupState
+from everlog.broker.metrics import Metrics
+from everlog.broker.registry import Registry
+from everlog.broker.reports.survey import Survey, Surveyor
+from everlog.broker.reports.unread_loss import RetentionState, UnreadLoss
+from everlog.store import ShardStatistics
+
+MOST_GROUPS = 100  # shared groups that are named, those with the largest lag
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Counts are since the start; `survey` is of a moment ago, since it takes more than one turn."""
+
+    uptime_s: float = 0.0
+    connected: int = 0
+    pending: int = 0  # peers that have sent no CONNECT yet
+    sessions: int = 0
+    live_subscriptions: int = 0
+    retained: int = 0
+    retained_bytes: int = 0
+    topics: int = 0
+    received: int = 0
+    kept: int = 0
+    lost: int = 0
+    stored: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    held_bytes: int = 0
+    groups: int = 0
+    durable_groups: int = 0
+    group_redelivered: int = 0
+    group_timeouts: int = 0
+    group_lost: int = 0
+    largest_groups: tuple[GroupState, ...] = ()  # by lag
+    shards: tuple[ShardStatistics, ...] = ()
+    failed: tuple[bool, ...] = ()  # of each shard, whether it can't be written
+    survey: Survey = field(default_factory=Survey)
+    counters: Metrics = field(default_factory=Metrics)
+    retention: RetentionState = field(default_factory=RetentionState)
+    next_loss_s: float | None = None  # until what retention deletes next is too old
+
+
+class Reports:
+    """Takes the numbers of one broker."""
+
+    def __init__(
+        self,
+        router: Router,
+        registry: Registry,
+        groups: GroupRegistry,
+        connections: Connections,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.unread_loss = UnreadLoss(registry, groups, len(router.log.shards))
+        self._router = router
+        self._registry = registry
+        self._groups = groups
+        self._connections = connections
+        self._surveyor = Surveyor(registry, connections.metrics, router.log, clock)
+        self.since = 0.0  # the time of the start, by the clock of connections
+
+    async def take(self) -> Numbers:
+        """Count everything, letting others run meanwhile."""
+        return self.count(await self._surveyor.take())
+
+    def count(self, survey: Survey) -> Numbers:
+        """Return all numbers of this moment."""
+        router, connections, log = self._router, self._connections, self._router.log
+        states = self._groups.states()
+        retention = self.unread_loss.state
+        next_us = retention.next_us
+        return Numbers(
+            uptime_s=connections.traffic.time() - self.since,
+            connected=len(self._registry.clients),
+            pending=len(connections.gate.pending),
+            sessions=len(self._registry),
+            live_subscriptions=len(router.audiences),
+            retained=len(router.retained),
+            retained_bytes=router.retained.size_bytes,
+            topics=router.table.count,
+            received=router.messages_in,
+            kept=router.messages_kept,
+            lost=router.catchup.lost,
+            stored=sum(shard.committed - shard.start for shard in log.shards),
+            bytes_in=connections.traffic.bytes_in,
+            bytes_out=connections.traffic.bytes_out,
+            held_bytes=router.pending.waiting_bytes,
+            groups=len(states),
+            durable_groups=len(self._groups),
+            group_redelivered=self._groups.counters.redelivered,
+            group_timeouts=self._groups.counters.timeouts,
+            group_lost=self._groups.counters.lost,
+            largest_groups=tuple(sorted(states, key=lambda one: -one.lag)[:MOST_GROUPS]),
+            shards=tuple(log.statistics()),
+            failed=tuple(shard.failure is not None for shard in log.shards),
+            survey=survey,
+            counters=replace(connections.metrics),
+            retention=replace(retention),
+            next_loss_s=None if next_us is None else max(0, next_us - router.now_us()) / 1_000_000,
+        )

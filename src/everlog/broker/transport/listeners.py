@@ -1,0 +1,174 @@
+"""Where clients connect: descriptions of listeners become listening sockets, over TCP, TLS, WebSocket or both."""
+
+import asyncio
+import errno
+import os
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from everlog.base import EverlogError, Unavailable, UsageError
+from everlog.broker.auth import certificate_user
+from everlog.broker.connection import Connection, Connections
+from everlog.broker.transport.tls import LiveTls, TlsFiles
+from everlog.broker.transport.tls_handshake import TlsHandshake
+from everlog.broker.transport.websocket import WebSocket
+
+Kind = Literal["tcp", "tls", "ws", "wss"]
+_SCHEMES: dict[Kind, str] = {"tcp": "mqtt", "tls": "mqtts", "ws": "ws", "wss": "wss"}
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """One address to listen on; port 0 takes any that is free. The files are for `tls` and `wss`."""
+
+    host: str
+    port: int
+    kind: Kind = "tcp"
+    cert_file: str | None = None
+    key_file: str | None = None
+    client_ca_file: str | None = None
+    require_client_cert: bool = False
+    path: str = "/mqtt"  # of `ws` and `wss`
+    origins: tuple[str, ...] = ()  # web pages that may connect by `ws` and `wss`; none named: all
+    backlog: int = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a listener can be reached."""
+
+    kind: Kind
+    host: str
+    port: int
+    path: str = ""
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{_SCHEMES[self.kind]}://{host}:{self.port}{self.path}"
+
+
+class Listening:
+    """The open listeners of a broker."""
+
+    def __init__(self) -> None:
+        self._servers: list[tuple[Listener, asyncio.Server]] = []
+        self._tls: list[LiveTls] = []
+        self.closed = False
+
+    def addresses(self) -> list[Address]:
+        """Every address that clients can connect to."""
+        found = []
+        for listener, server in self._servers:
+            for one in server.sockets:
+                host, port = one.getsockname()[:2]
+                found.append(Address(listener.kind, host, port, listener.path if "ws" in listener.kind else ""))
+        return found
+
+    def reload_certificates(self) -> None:
+        """Read all certificate files again, for connections to come; with one bad file, all listeners keep the old."""
+        self.prepare_certificates()()
+
+    def prepare_certificates(self) -> Callable[[], None]:
+        """Read all certificate files, and change nothing yet; what is returned puts them in force, and can't fail."""
+        contexts = [tls.read() for tls in self._tls]
+
+        def put_in_force() -> None:
+            for tls, context in zip(self._tls, contexts, strict=True):
+                tls.context = context
+
+        return put_in_force
+
+    def close(self) -> None:
+        """Take no more connections; those that are open stay."""
+        self.closed = True
+        for _, server in self._servers:
+            server.close()
+
+    async def wait_closed(self) -> None:
+        """Until the sockets are gone, after `close`."""
+        for _, server in self._servers:
+            await server.wait_closed()
+
+    async def _open(self, connections: Connections, listener: Listener) -> None:
+        tls = None
+        if listener.kind in ("tls", "wss"):
+            tls = LiveTls(_files(listener))
+            self._tls.append(tls)
+        try:
+            server = await asyncio.get_running_loop().create_server(
+                _factory(connections, listener, tls),
+                listener.host,
+                listener.port,
+                backlog=listener.backlog,
+                reuse_address=True,
+            )
+        except OSError as error:
+            raise cannot_listen(listener.host, listener.port, error) from error
+        self._servers.append((listener, server))
+
+
+async def listen(connections: Connections, listeners: Sequence[Listener]) -> Listening:
+    """Open all listeners, or none: the error says which one could not be, and what to do."""
+    listening = Listening()
+    try:
+        for listener in listeners:
+            await listening._open(connections, listener)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+def cannot_listen(host: str, port: int, error: OSError, setting: str = "--port") -> EverlogError:
+    """An error of the operating system in the operator's words."""
+    if _number(error) == errno.EADDRINUSE:
+        return Unavailable(
+            f"port {port} on {host} is in use by another program",
+            hint=f"stop it (find it: ss -ltnp 'sport = :{port}') or choose another port with {setting}",
+        )
+    if _number(error) == errno.EACCES:
+        return UsageError(f"port {port} on {host} is not allowed for this user", hint="choose a port above 1023")
+    if _number(error) == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
+        return UsageError(
+            f"{host} is no address of this machine", hint="use 127.0.0.1, or 0.0.0.0 or :: for all interfaces"
+        )
+    return UsageError(f"can't listen on {host}, port {port}: {error}", hint="check host and port")
+
+
+def _number(error: OSError) -> int | None:
+    """What went wrong; asyncio wraps some errors and keeps only the text of their number."""
+    known = (errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL)
+    if error.errno in known:
+        return error.errno
+    return next((number for number in known if os.strerror(number).lower() in str(error).lower()), error.errno)
+
+
+def _files(listener: Listener) -> TlsFiles:
+    if listener.cert_file is None or listener.key_file is None:
+        raise UsageError(
+            f"the {listener.kind} listener on port {listener.port} needs a certificate and its key",
+            hint="set listener.cert_file and listener.key_file",
+        )
+    return TlsFiles(
+        listener.cert_file,
+        listener.key_file,
+        listener.client_ca_file,
+        listener.require_client_cert,
+        ("mqtt",) if listener.kind == "tls" else ("http/1.1",),
+    )
+
+
+def _factory(
+    connections: Connections, listener: Listener, tls: LiveTls | None
+) -> Callable[[], asyncio.BaseProtocol]:
+    def connection() -> Connection:
+        return connections.new(certificate_user if listener.client_ca_file is not None else None)
+
+    def make() -> Connection | WebSocket:
+        if listener.kind in ("tcp", "tls"):
+            return connection()
+        return WebSocket(connection, listener.path, listener.origins)
+
+    return make if tls is None else lambda: TlsHandshake(connections, tls, make)

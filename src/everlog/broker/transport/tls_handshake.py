@@ -1,0 +1,80 @@
+"""A TLS peer until its handshake is done: it counts as connected, and its time runs, from the first byte on.
+
+asyncio tells a protocol of a TLS peer only when the handshake is over, so peers that never finish one would be counted
+by nobody. Here the socket is accepted first, against the same limits as any other, and goes to TLS then.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from typing import cast
+
+from everlog.broker.connection import Connection, Connections, peer_of
+from everlog.broker.transport.tls import LiveTls
+from everlog.broker.transport.websocket import WebSocket
+
+_SHUTDOWN_S = 2.0  # for a peer to read the rest and to say that it ends TLS too; else it is cut off
+_GRACE_S = 2.0  # the gate looks once a second who has taken too long; this is for when it does not
+
+
+class TlsHandshake(asyncio.Protocol):
+    """The protocol of an accepted socket, for as long as it takes to hand the socket on."""
+
+    __slots__ = ("_connections", "_cut", "_inner", "_make", "_task", "_tls", "peer")
+
+    def __init__(self, connections: Connections, tls: LiveTls, make: Callable[[], Connection | WebSocket]) -> None:
+        self._connections = connections
+        self._tls = tls
+        self._make = make
+        self._inner: Connection | None = None
+        self._cut = False  # by us, which is counted elsewhere
+        self._task: asyncio.Task[None] | None = None
+        self.peer = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A peer has connected: it is counted before anything is worked out for it."""
+        self.peer = peer_of(transport)
+        raw = cast(asyncio.Transport, transport)
+        if self._connections.gate.admit(self) is None:  # else it is not even told why: that takes a handshake
+            # Reading begins when this returns, and what was read could not be given to TLS; so the socket leaves now.
+            own = socket.socket(fileno=os.dup(raw.get_extra_info("socket").fileno()))
+            own.setblocking(False)
+            self._task = asyncio.get_running_loop().create_task(self._shake_hands(own))
+        raw.abort()
+
+    def close(self, reason: int, why: str) -> None:
+        """It took too long, or the broker stops."""
+        self._cut = True
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _shake_hands(self, own: socket.socket) -> None:
+        gate, metrics = self._connections.gate, self._connections.metrics
+        timeout_s = self._connections.limits.connect_timeout_s + _GRACE_S
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                self._enter,
+                own,
+                ssl=self._tls.context,
+                ssl_handshake_timeout=timeout_s,
+                ssl_shutdown_timeout=_SHUTDOWN_S,
+            )
+        except OSError:  # whatever TLS does not like is one, too
+            metrics.tls_failures += not self._cut
+            own.close()
+        except asyncio.CancelledError:
+            own.close()
+            if not self._cut:
+                raise
+        finally:
+            gate.forget(self)
+            if self._inner is not None:
+                gate.not_coming(self._inner)
+
+    def _enter(self) -> Connection | WebSocket:
+        """What takes over when the handshake is done, in this one's place."""
+        protocol = self._make()
+        self._inner = protocol.connection if isinstance(protocol, WebSocket) else protocol
+        self._connections.gate.replaces(self._inner, self)
+        return protocol

@@ -1,0 +1,163 @@
+"""The small binary values inside session tables, and a whole session as one byte string.
+
+`docs/formats/session-tables.md` describes those that are stored. A whole session is packed only in memory: a client
+that is away costs one byte string, not a tree of objects.
+"""
+
+import re
+import struct
+from collections.abc import Iterable
+
+import msgspec
+
+from everlog.base import PeerError, StorageError
+from everlog.mqtt import Connect, Will, decode, encode, read_fixed_header
+from everlog.sessions.group_cursor import Owed
+from everlog.sessions.received_ids import ID_SET_BYTES
+from everlog.sessions.subscription import Subscribed
+from everlog.sessions.tables import StoredSession, SubscriptionRow
+
+_STRETCH = struct.Struct("<HH")
+_UNSURE = struct.Struct("<BQI")
+_INFLIGHT = struct.Struct("<HBQ")
+_OWED = struct.Struct("<QHHH")
+_SIZE = struct.Struct("<H")
+_MOST_DEALS = 0xFFFF
+_NOT_ZERO = re.compile(rb"[^\x00]+")
+
+
+def pack_ids(bits: bytes | bytearray | None) -> bytes:
+    """A set of packet ids (a bit for each) as its stretches of bytes that are not zero."""
+    if bits is None:
+        return b""
+    return b"".join(_STRETCH.pack(found.start(), len(found[0])) + found[0] for found in _NOT_ZERO.finditer(bits))
+
+
+def unpack_ids(packed: bytes) -> bytearray:
+    """The set of packet ids."""
+    bits = bytearray(ID_SET_BYTES)
+    at = 0
+    while at < len(packed):
+        start, length = _STRETCH.unpack_from(packed, at)
+        at += _STRETCH.size
+        if start + length > ID_SET_BYTES or at + length > len(packed):
+            raise StorageError("a set of packet ids ends in the middle")
+        bits[start : start + length] = packed[at : at + length]
+        at += length
+    return bits
+
+
+def pack_offsets(offsets: tuple[int, ...]) -> bytes:
+    """Offsets, one for each shard; -1 is allowed."""
+    return struct.pack(f"<{len(offsets)}q", *offsets) if offsets else b""
+
+
+def unpack_offsets(packed: bytes) -> tuple[int, ...]:
+    """The offsets."""
+    return struct.unpack(f"<{len(packed) // 8}q", packed) if packed else ()
+
+
+def pack_unsure(entries: list[tuple[int, int, bytes]]) -> bytes:
+    """Packet ids with the shard and the offset that tell whether they count."""
+    return b"".join(_UNSURE.pack(shard, end, len(ids)) + ids for shard, end, ids in entries)
+
+
+def unpack_unsure(packed: bytes) -> list[tuple[int, int, bytes]]:
+    """The entries."""
+    entries = []
+    at = 0
+    while at < len(packed):
+        shard, end, size = _UNSURE.unpack_from(packed, at)
+        at += _UNSURE.size + size
+        if at > len(packed):
+            raise StorageError("a list of packet ids ends in the middle")
+        entries.append((shard, end, packed[at - size : at]))
+    return entries
+
+
+def unpack_inflight(packed: bytes) -> list[tuple[int, int, int]]:
+    """What `Window.packed` wrote: (packet id, state, position)."""
+    return list(_INFLIGHT.iter_unpack(packed))
+
+
+def pack_inflight(pending: list[tuple[int, int, int]]) -> bytes:
+    """The same the other way."""
+    return b"".join(_INFLIGHT.pack(*entry) for entry in pending)
+
+
+def pack_owed(entries: Iterable[tuple[int, Owed]]) -> bytes:
+    """Messages that a group is not done with, each with its last member: first those members' names, then 14 bytes."""
+    members: dict[str, int] = {}
+    packed = [
+        _OWED.pack(position, members.setdefault(one.member, len(members)), one.packet_id, min(one.deals, _MOST_DEALS))
+        for position, one in entries
+    ]
+    names = [name.encode() for name in members]
+    return b"".join((_SIZE.pack(len(names)), *(_SIZE.pack(len(name)) + name for name in names), *packed))
+
+
+def unpack_owed(packed: bytes) -> list[tuple[int, Owed]]:
+    """The entries."""
+    if not packed:
+        return []
+    try:
+        (count,) = _SIZE.unpack_from(packed)
+        at = _SIZE.size
+        members = []
+        for _ in range(count):
+            (size,) = _SIZE.unpack_from(packed, at)
+            at += _SIZE.size + size
+            if at > len(packed):
+                raise StorageError("what a group owes ends in the middle")
+            members.append(packed[at - size : at].decode())
+        return [
+            (position, Owed(members[which], packet_id, deals))
+            for position, which, packet_id, deals in _OWED.iter_unpack(packed[at:])
+        ]
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise StorageError(f"what a group owes can't be read: {error}") from error
+
+
+def pack_will(will: Will | None) -> bytes | None:
+    """A will as an MQTT 5 CONNECT that carries nothing else, so that it keeps all its properties."""
+    return None if will is None else encode(Connect(5, "", will=will), 5)
+
+
+def unpack_will(packed: bytes | None) -> Will | None:
+    """The will."""
+    if packed is None:
+        return None
+    try:
+        header = read_fixed_header(packed, 5)
+        packet = decode(packed[0], packed[header[2] :], 5) if header is not None else None
+    except PeerError as error:
+        raise StorageError(f"a stored will can't be read: {error}") from error
+    if not isinstance(packet, Connect):
+        raise StorageError("a stored will is no CONNECT packet")
+    return packet.will
+
+
+def pack_subscription(one: Subscribed) -> SubscriptionRow:
+    """A subscription as it is stored; the options byte is that of the SUBSCRIBE packet (section 3.8.3.1), and in one of
+    its reserved bits whether positions were asked for."""
+    options = one.qos | one.no_local << 2 | one.retain_as_published << 3 | one.retain_handling << 4 | one.position << 6
+    return SubscriptionRow(one.filter, options, one.identifier, pack_offsets(one.since))
+
+
+def unpack_subscription(row: SubscriptionRow) -> Subscribed:
+    """The subscription."""
+    bits = row.options
+    return Subscribed(
+        row.filter,
+        bits & 3,
+        bool(bits & 4),
+        bool(bits & 8),
+        bits >> 4 & 3,
+        row.identifier,
+        unpack_offsets(row.since),
+        bool(bits & 0x40),
+    )
+
+
+pack_session = msgspec.msgpack.Encoder().encode
+unpack_session = msgspec.msgpack.Decoder(StoredSession).decode

@@ -1,0 +1,192 @@
+"""A session or a shared group as it is stored, and made again from that.
+
+`settle` and `settle_group` are for what a broker finds at start: they end the state of "connected", which nobody is
+then, and trust nothing that the log does not have. Pure: the log's state is an argument.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from everlog.base import NOT_KEPT, unpack_position
+from everlog.sessions.group_cursor import GroupCursor, Owed
+from everlog.sessions.row_format import (
+    pack_ids,
+    pack_inflight,
+    pack_offsets,
+    pack_owed,
+    pack_subscription,
+    pack_unsure,
+    pack_will,
+    unpack_ids,
+    unpack_inflight,
+    unpack_offsets,
+    unpack_owed,
+    unpack_subscription,
+    unpack_unsure,
+    unpack_will,
+)
+from everlog.sessions.session import Session
+from everlog.sessions.tables import (
+    ALIVE,
+    GROUP_ORDERED,
+    GROUP_SERVED,
+    LIVE,
+    Cursor,
+    GroupRow,
+    SessionRow,
+    StoredSession,
+)
+from everlog.sessions.window import RELEASED
+
+
+def row_of(session: Session) -> SessionRow:
+    """Who it is, as of now."""
+    return SessionRow(
+        session.client_id, session.user, session.version, session.expiry_s, session.away_us, pack_will(session.will)
+    )
+
+
+def cursor_of(session: Session, committed: Sequence[int]) -> Cursor:
+    """How far it is, as of now; `committed` is where each shard's committed records end."""
+    lag = session.lag
+    shards = range(len(committed))
+    return Cursor(
+        pack_offsets(tuple(lag.get(shard, LIVE) for shard in shards)),
+        session.next_id,
+        session.packed_inflight(),
+        pack_ids(session.received_bits),
+        pack_unsure(session.unsure) if session.unsure else b"",
+        pack_offsets(tuple(session.doubt.get(shard, 0) for shard in shards)) if session.doubt else b"",
+    )
+
+
+def stored(session: Session, committed: Sequence[int]) -> StoredSession:
+    """All of it."""
+    filters = tuple(pack_subscription(one) for one in session.subscriptions.values())
+    return StoredSession(row_of(session), filters, cursor_of(session, committed))
+
+
+def restored(found: StoredSession, queue_bytes: int) -> Session:
+    """The session of a client that is away."""
+    row, cursor = found.row, found.cursor
+    session = Session(
+        row.client_id,
+        row.version,
+        row.expiry_s,
+        queue_bytes=queue_bytes,
+        user=row.user,
+        kept=True,
+        away_us=row.away_us,
+        will=unpack_will(row.will),
+        subscriptions={one.filter: unpack_subscription(one) for one in found.subscriptions},
+        lag=dict(enumerate(unpack_offsets(cursor.positions))),
+        doubt={shard: below for shard, below in enumerate(unpack_offsets(cursor.doubt)) if below},
+        unsure=unpack_unsure(cursor.unsure),
+    )
+    pending = _without(unpack_inflight(cursor.inflight), lambda position: unpack_position(position)[0] == NOT_KEPT)
+    session.restore_ids(pending, cursor.next_id, unpack_ids(cursor.received) if cursor.received else None)
+    return session
+
+
+def settle(found: StoredSession, routed: Sequence[int], alive_us: int, ends: Sequence[int]) -> StoredSession:
+    """What a broker that starts makes of a stored session; the same object if nothing is to be changed.
+
+    `routed` and `alive_us` are from the same tables, `ends` are the log's. A client that was connected left when the
+    broker last wrote; whatever is behind its positions may have been sent to it.
+    """
+    row, cursor = found.row, found.cursor
+    positions = unpack_offsets(cursor.positions)
+    was_connected = row.away_us == ALIVE
+    fits = _fit(positions, ends)
+    if fits and not was_connected and not cursor.unsure:
+        return found
+    reached = _reached(positions, routed, ends)
+    inflight = cursor.inflight
+    if not fits:
+        inflight = pack_inflight(_without(unpack_inflight(inflight), lambda position: not _exists(position, ends)))
+    doubt = tuple(ends) if was_connected else unpack_offsets(cursor.doubt)
+    return StoredSession(
+        SessionRow(row.client_id, row.user, row.version, row.expiry_s, row.away_us or max(alive_us, 1), row.will),
+        found.subscriptions,
+        Cursor(
+            pack_offsets(reached),
+            cursor.next_id,
+            inflight,
+            _known(cursor, ends),
+            b"",
+            pack_offsets(doubt),
+        ),
+    )
+
+
+def group_row(
+    name: str, pattern: str, cursor: GroupCursor, positions: Sequence[int], doubt: Sequence[int], served: bool
+) -> GroupRow:
+    """A shared group as of now; `positions` is where it reads on, LIVE where it is handed what is routed."""
+    return GroupRow(
+        name,
+        pattern,
+        GROUP_ORDERED * cursor.ordered | GROUP_SERVED * served,
+        pack_offsets(tuple(positions)),
+        pack_owed(cursor.unfinished()) if cursor.pending else b"",
+        pack_offsets(tuple(doubt)),
+    )
+
+
+def settle_group(
+    found: GroupRow, routed: Sequence[int], ends: Sequence[int]
+) -> tuple[GroupRow, list[tuple[int, Owed]]]:
+    """What a broker that starts makes of a stored group, and what the group owes; the arguments are as for `settle`."""
+    positions = _reached(unpack_offsets(found.positions), routed, ends)
+    owed = [entry for entry in unpack_owed(found.owed) if _exists(entry[0], ends)]
+    doubt = pack_offsets(tuple(ends)) if found.options & GROUP_SERVED else found.doubt
+    options = found.options & ~GROUP_SERVED
+    return GroupRow(found.name, found.filter, options, pack_offsets(positions), pack_owed(owed), doubt), owed
+
+
+def _reached(positions: Sequence[int], routed: Sequence[int], ends: Sequence[int]) -> tuple[int, ...]:
+    reached = []
+    for shard, end in enumerate(ends):
+        at = positions[shard] if shard < len(positions) else LIVE
+        if at == LIVE:
+            at = routed[shard] if shard < len(routed) else 0
+        reached.append(min(at, end))  # a log that lost its tail gives these offsets out again
+    return tuple(reached)
+
+
+def _fit(positions: Sequence[int], ends: Sequence[int]) -> bool:
+    if len(positions) != len(ends):
+        return False
+    for at, end in zip(positions, ends, strict=True):  # noqa: SIM110 - twice as fast as all(), once for each session
+        if not 0 <= at <= end:
+            return False
+    return True
+
+
+def _exists(position: int, ends: Sequence[int]) -> bool:
+    shard, offset = unpack_position(position)
+    return shard < len(ends) and offset < ends[shard]
+
+
+def _without(pending: Iterable[tuple[int, int, int]], is_gone: Callable[[int], bool]) -> list[tuple[int, int, int]]:
+    """What is under way, but for messages that no log has: they can't be sent again.
+
+    Of QoS 2 the PUBREL is: the client may have them, and would take the next message with such an id for them.
+    """
+    return [
+        (packet_id, RELEASED if is_gone(position) else state, position)
+        for packet_id, state, position in pending
+        if state != 1 or not is_gone(position)
+    ]
+
+
+def _known(cursor: Cursor, ends: Sequence[int]) -> bytes:
+    """The QoS 2 ids whose messages are in the log: an id that was stored ahead of a message that was lost goes."""
+    if not cursor.unsure:
+        return cursor.received
+    bits = unpack_ids(cursor.received)
+    for shard, end, ids in unpack_unsure(cursor.unsure):
+        if shard >= len(ends) or ends[shard] < end:
+            for k in range(0, len(ids), 2):
+                packet_id = ids[k] | ids[k + 1] << 8
+                bits[packet_id >> 3] &= 0xFF ^ 1 << (packet_id & 7)
+    return pack_ids(bits)

@@ -1,0 +1,43 @@
+"""A session's subscriptions: one by one as the session holds them, and merged where several match a message."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from everlog.sessions.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribed:
+    """A subscription as the session holds it; `since` is the offset in each shard that it begins at."""
+
+    filter: str
+    qos: int
+    no_local: bool = False
+    retain_as_published: bool = False
+    retain_handling: int = 0
+    identifier: int = 0
+    since: tuple[int, ...] = ()
+    position: bool = False  # its messages carry their position and time
+
+
+@dataclass(eq=False, slots=True)
+class MergedSubscription:
+    """How messages of some topics go to one session: all of its subscriptions that match them, as one.
+
+    With `no_local` what the session published itself goes by `own`, or nowhere. `group` is the name and pattern of the
+    shared group that chose the session, if one did. `since` is the offset in each shard that it begins at, if not from
+    the start; where the subscriptions begin at different places they are `parts`, and below `until` only some count.
+    """
+
+    session: "Session"
+    qos: int
+    identifiers: bytes = b""
+    retain_as_published: bool = False
+    no_local: bool = False
+    since: tuple[int, ...] = ()
+    position: bool = False  # messages carry their position and time
+    until: tuple[int, ...] = ()
+    parts: tuple[Subscribed, ...] = ()
+    own: "MergedSubscription | None" = None
+    group: tuple[str, str] | None = None
