@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from types import ModuleType
 
 KERNELS = (
-    "everlog.base.interning",
+    "everlog.base.topic_table",
     "everlog.base.columns",
     "everlog.base.records",
-    "everlog.base.building",
-    "everlog.base.gathering",
-    "everlog.base.tabular",
-    "everlog.base.assembling",
-    "everlog.base.emptying",
+    "everlog.base.record_builder",
+    "everlog.base.batch_merge",
+    "everlog.base.arrow_columns",
+    "everlog.base.batch_assembly",
+    "everlog.base.tombstones",
     "everlog.commitlog.syncwrite",
     "everlog.commitlog.stamping",
     "everlog.commitlog.batchindex",

@@ -1,9 +1,9 @@
 cimport cython
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from everlog.base.building cimport RecordBuilder
+from everlog.base.record_builder cimport RecordBuilder
 from everlog.base.columns cimport PublishRun
-from everlog.base.interning cimport TopicTable
+from everlog.base.topic_table cimport TopicTable
 from everlog.base.memory cimport pointer, u32s
 from everlog.base.positions cimport NOT_KEPT
 from everlog.broker.keep cimport Keep

@@ -1,7 +1,7 @@
 cimport cython
 
 from everlog.base.columns cimport AckRun, PublishRun
-from everlog.base.interning cimport TopicTable
+from everlog.base.topic_table cimport TopicTable
 from everlog.broker.partition cimport count_qos_2, drop_known, drop_reserved, forget_ids, known_ids
 from everlog.broker.router cimport Router
 from everlog.mqtt.inbound cimport Decoder

@@ -2,7 +2,7 @@ cimport cython
 from libc.stdint cimport int64_t, uint64_t
 
 from everlog.base.columns cimport MessageColumns
-from everlog.base.interning cimport TopicTable
+from everlog.base.topic_table cimport TopicTable
 from everlog.base.records cimport Records
 from everlog.commitlog.gathering cimport Gathering
 from everlog.commitlog.segmentwriter cimport SegmentWriter

@@ -1,7 +1,7 @@
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 
-from everlog.base.interning cimport TopicTable
+from everlog.base.topic_table cimport TopicTable
 from everlog.base.memory cimport check_of, copy, get32, get64, pointer, u32s, u64s
 from everlog.store.mapped cimport address, ahead, faulted, unguard
 from everlog.store.rowlists cimport entry_check

@@ -15,7 +15,7 @@ from everlog.base import StorageError, UsageError
 
 if not cython.compiled:
     from everlog.base import Layout, Records, TopicTable
-    from everlog.base.gathering import BatchWriter
+    from everlog.base.batch_merge import BatchWriter
     from everlog.base.memory import check_of, copy, get32, get64, pointer, put32, u32s, u64s
     from everlog.base.records import marked, padded
     from everlog.store.mapped import address, ahead, faulted, unguard

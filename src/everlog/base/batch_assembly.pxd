@@ -1,7 +1,7 @@
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 
-from everlog.base.interning cimport TopicTable
+from everlog.base.topic_table cimport TopicTable
 from everlog.base.memory cimport blank, check_of, copy, filled, get32, pointer, put32, put64, u32s
 from everlog.base.records cimport Layout, Records, marked, padded
 

@@ -11,9 +11,9 @@ import cython
 from everlog.base.errors import StorageError, UsageError
 
 if not cython.compiled:
-    from everlog.base.interning import TopicTable
     from everlog.base.memory import Buffer, blank, check_of, copy, filled, get32, pointer, put32, put64, u32s
     from everlog.base.records import Layout, Records, marked, padded
+    from everlog.base.topic_table import TopicTable
 
 _MAGIC = 0x424C5645
 _VERSION = 1

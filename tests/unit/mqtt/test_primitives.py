@@ -3,8 +3,8 @@
 import pytest
 
 from everlog.base import PeerError, UsageError
-from everlog.mqtt import wire
-from everlog.mqtt.wire import Reader
+from everlog.mqtt import primitives
+from everlog.mqtt.primitives import Reader
 
 
 def reader(data: bytes) -> Reader:
@@ -25,7 +25,7 @@ def reader(data: bytes) -> Reader:
     ],
 )
 def test_variable_byte_integer_takes_as_few_bytes_as_the_specification_lists(value: int, encoded: str) -> None:
-    assert wire.varint(value).hex() == encoded
+    assert primitives.varint(value).hex() == encoded
     assert reader(bytes.fromhex(encoded)).varint() == value
 
 
@@ -54,30 +54,30 @@ def test_no_read_passes_the_end_although_the_buffer_goes_on(read: object) -> Non
 
 def test_string_of_65535_bytes_is_read_and_written_and_one_more_is_refused() -> None:
     text = "é" * 32_767 + "x"
-    assert reader(wire.string(text)).string() == text
+    assert reader(primitives.string(text)).string() == text
     with pytest.raises(UsageError):
-        wire.string(text + "x")
+        primitives.string(text + "x")
 
 
 @pytest.mark.parametrize("text", ["a\0", "\ud800", "a\udfffb"])
 def test_string_that_mqtt_forbids_is_not_written(text: str) -> None:
     with pytest.raises(UsageError):
-        wire.string(text)
+        primitives.string(text)
 
 
 @pytest.mark.parametrize(
     ("write", "value"),
     [
-        (wire.u16, 65_536),
-        (wire.u16, -1),
-        (wire.u32, 2**32),
-        (wire.u32, -1),
-        (wire.varint, 268_435_456),
-        (wire.varint, -1),
-        (wire.qos, 3),
-        (wire.qos, -1),
-        (wire.packet_id, 0),
-        (wire.packet_id, 65_536),
+        (primitives.u16, 65_536),
+        (primitives.u16, -1),
+        (primitives.u32, 2**32),
+        (primitives.u32, -1),
+        (primitives.varint, 268_435_456),
+        (primitives.varint, -1),
+        (primitives.qos, 3),
+        (primitives.qos, -1),
+        (primitives.packet_id, 0),
+        (primitives.packet_id, 65_536),
     ],
 )
 def test_number_that_does_not_fit_is_not_written(write: object, value: int) -> None:
@@ -87,11 +87,11 @@ def test_number_that_does_not_fit_is_not_written(write: object, value: int) -> N
 
 @pytest.mark.parametrize("data", ["", "30", "3080", "308080", "30808080"])
 def test_incomplete_fixed_header_waits_for_more(data: str) -> None:
-    assert wire.read_fixed_header(bytes.fromhex(data), 5) is None
+    assert primitives.read_fixed_header(bytes.fromhex(data), 5) is None
 
 
 def test_fixed_header_of_the_largest_packet() -> None:
-    assert wire.read_fixed_header(bytes.fromhex("30ffffff7f00"), 5) == (0x30, 268_435_455, 5)
+    assert primitives.read_fixed_header(bytes.fromhex("30ffffff7f00"), 5) == (0x30, 268_435_455, 5)
 
 
 def test_trailing_bytes_are_counted_in_the_message() -> None:

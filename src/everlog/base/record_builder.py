@@ -8,7 +8,6 @@ from everlog.base.errors import UsageError
 
 if not cython.compiled:
     from everlog.base.columns import HAS_ALIAS, MessageColumns
-    from everlog.base.interning import TopicTable
     from everlog.base.memory import Buffer, blank, check_of, copy, filled, get32, pointer, put32, put64, u32s
     from everlog.base.records import (
         HEADER_BYTES,
@@ -22,6 +21,7 @@ if not cython.compiled:
         padded,
         property_size,
     )
+    from everlog.base.topic_table import TopicTable
 
 _KEPT_BYTES = 4 << 20
 _MARK_BYTES = 12

@@ -1,8 +1,8 @@
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 
-from everlog.base.gathering cimport BatchWriter
-from everlog.base.interning cimport TopicTable
+from everlog.base.batch_merge cimport BatchWriter
+from everlog.base.topic_table cimport TopicTable
 from everlog.base.memory cimport copy, get32, pointer, put32, u32s
 from everlog.base.records cimport Layout, Records, marked
 

@@ -8,10 +8,10 @@ import cython
 from everlog.base.errors import UsageError
 
 if not cython.compiled:
-    from everlog.base.gathering import BatchWriter
-    from everlog.base.interning import TopicTable
+    from everlog.base.batch_merge import BatchWriter
     from everlog.base.memory import copy, get32, pointer, put32, u32s
     from everlog.base.records import Layout, Records, marked
+    from everlog.base.topic_table import TopicTable
 
 GONE = b"$\0gone"  # MQTT forbids U+0000, and no wildcard stands for a level that begins with $
 _DROPPED = 0x80
