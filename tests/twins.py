@@ -16,13 +16,13 @@ from everlog import _kernels
 from everlog.mqtt import Publish, encode
 
 _HOMES = {
-    "everlog.base.interning": ("TopicTable",),
+    "everlog.base.topic_table": ("TopicTable",),
     "everlog.base.columns": ("AckRun", "MessageColumns", "PublishRun"),
-    "everlog.base.assembling": ("assemble",),
-    "everlog.base.emptying": ("bytes_of_topics", "empty_topics"),
+    "everlog.base.batch_assembly": ("assemble",),
+    "everlog.base.tombstones": ("bytes_of_topics", "empty_topics"),
     "everlog.base.records": ("Layout", "Records"),
-    "everlog.base.building": ("RecordBuilder",),
-    "everlog.base.tabular": (
+    "everlog.base.record_builder": ("RecordBuilder",),
+    "everlog.base.arrow_columns": (
         "count_rows",
         "expiry_column",
         "filled_values",

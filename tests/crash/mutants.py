@@ -8,7 +8,7 @@ from tests.crash.simulation import World
 import everlog.commitlog.recovery as recovery
 from everlog.commitlog import ShardLog
 from everlog.commitlog.ports import Block, Note
-from everlog.commitlog.simulateddisk import SimulatedDisk, SimulatedFile
+from everlog.commitlog.simulated_disk import SimulatedDisk, SimulatedFile
 
 Mutation = Callable[[World], None]
 
@@ -195,7 +195,7 @@ def thinning(mutation: Mutation) -> Mutation:
 def no_forgetting(world: World) -> None:
     """Leave what was emptied in memory."""
     forget = ShardLog.thin
-    ShardLog.thin = lambda log, now_us, below=None: log._upkeep.thin(now_us, below)  # type: ignore[assignment,method-assign,misc,union-attr]
+    ShardLog.thin = lambda log, now_us, below=None: log._maintenance.thin(now_us, below)  # type: ignore[assignment,method-assign,misc,union-attr]
     world.undo = lambda: setattr(ShardLog, "thin", forget)
 
 

@@ -12,7 +12,7 @@ from tests.unit.commitlog.feeding import Message, Row, rows, to_columns
 
 from everlog.base import GONE, RecordBuilder, StorageError, TopicTable, Unavailable
 from everlog.commitlog import LogSettings, ShardLog, SimulatedCrash, SimulatedDisk
-from everlog.commitlog.framing import Frame
+from everlog.commitlog.segment_format import Frame
 
 DIRECTORY = "data/shard-0"
 TOPICS = 40

@@ -16,7 +16,7 @@ from tests.unit.commitlog.feeding import to_columns
 from everlog.base import TopicTable
 from everlog.commitlog import LogSettings, RealDisk, ShardLog
 from everlog.commitlog.ports import Block, Note
-from everlog.commitlog.realdisk import RealFile
+from everlog.commitlog.real_disk import RealFile
 
 RUN = 50
 SETTINGS = LogSettings(segment_bytes=200_000, retention_bytes=1_500_000, merge_below=200, tail_bytes=0)

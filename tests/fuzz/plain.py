@@ -28,8 +28,8 @@ from everlog.mqtt import (
     decode,
     read_fixed_header,
 )
+from everlog.mqtt.primitives import Reader, varint
 from everlog.mqtt.properties import decode_properties
-from everlog.mqtt.wire import Reader, varint
 
 FOLDER = Path(__file__).parents[1] / "vectors" / "mqtt"
 MAX_PACKET_BYTES = 268_435_460

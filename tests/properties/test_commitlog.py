@@ -8,8 +8,8 @@ from tests.unit.commitlog.feeding import rows, rows_of, to_columns
 
 from everlog.base import TopicTable
 from everlog.commitlog import LogSettings, ShardLog, SimulatedDisk
-from everlog.commitlog.framing import Frame, SegmentHeader, find_frame, read_frame, read_header
 from everlog.commitlog.mark import Mark, read_slot
+from everlog.commitlog.segment_format import Frame, SegmentHeader, find_frame, read_frame, read_header
 
 U64 = st.integers(0, (1 << 64) - 1)
 MESSAGES = st.lists(

@@ -26,7 +26,7 @@ from everlog.mqtt import (
     Reason,
     encode,
 )
-from everlog.mqtt.wire import varint
+from everlog.mqtt.primitives import varint
 
 SECOND = 1_000_000
 MAX_VARINT = 268_435_455

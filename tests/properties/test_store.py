@@ -55,7 +55,7 @@ class Model:
         ]
 
 
-@patch("everlog.store.sealed.LOOK_AGAIN_RECORDS", 1)
+@patch("everlog.store.sealed_segment.LOOK_AGAIN_RECORDS", 1)
 @given(
     st.sampled_from([1, 4]),
     st.lists(
@@ -98,11 +98,11 @@ def test_lists_of_unsealed_segments_find_what_a_walk_finds(
         starts = [log.start for log in store.shards]
         readers = readers or [store.reader(filters) for filters, *_ in asked for _ in range(2)]
         with (
-            patch("everlog.store.unsealed.WORTH", worth),
-            patch("everlog.store.unsealed.MAPPED_ROWS", mapped_rows),
-            patch("everlog.store.unsealed.EXTEND_BYTES", 1_000),
-            patch("everlog.store.listed.SPARSE", 1),
-            patch("everlog.store.listed.WINDOW_ROWS", 3),
+            patch("everlog.store.unsealed_segment.WORTH", worth),
+            patch("everlog.store.unsealed_segment.MAPPED_ROWS", mapped_rows),
+            patch("everlog.store.unsealed_segment.EXTEND_BYTES", 1_000),
+            patch("everlog.store.open_selection.SPARSE", 1),
+            patch("everlog.store.open_selection.WINDOW_ROWS", 3),
         ):
             for reader, (filters, part, max_records, max_bytes) in zip(
                 readers, (one for one in asked for _ in range(2)), strict=True
@@ -118,7 +118,7 @@ def test_lists_of_unsealed_segments_find_what_a_walk_finds(
     store.close()
 
 
-@patch("everlog.store.sealed.LOOK_AGAIN_RECORDS", 1)  # so that new indexes are used at once
+@patch("everlog.store.sealed_segment.LOOK_AGAIN_RECORDS", 1)  # so that new indexes are used at once
 @given(
     st.sampled_from([1, 4]),
     st.lists(steps, min_size=1, max_size=12),

@@ -1,27 +1,6 @@
 """base: errors by blame, and the columns that messages travel in."""
 
-from everlog.base.assembling import assemble
-from everlog.base.building import RecordBuilder
-from everlog.base.columns import (
-    DROPPED,
-    DUP,
-    HAS_ALIAS,
-    HAS_EXPIRY,
-    QOS_BITS,
-    QOS_SHIFT,
-    RETAIN,
-    AckRun,
-    MessageColumns,
-    PublishRun,
-)
-from everlog.base.emptying import GONE, bytes_of_topics, empty_topics, is_emptied
-from everlog.base.errors import EverlogError, PeerError, StorageError, Unavailable, UsageError
-from everlog.base.gathering import gather, select
-from everlog.base.interning import TopicTable
-from everlog.base.positions import MAX_OFFSET, NOT_KEPT, OFFSET_BITS, pack_position, unpack_position
-from everlog.base.records import HEADER_BYTES, Layout, Records
-from everlog.base.rows import row_column
-from everlog.base.tabular import (
+from everlog.base.arrow_columns import (
     Piece,
     count_rows,
     expiry_column,
@@ -38,6 +17,27 @@ from everlog.base.tabular import (
     topic_column,
     user_property_columns,
 )
+from everlog.base.batch_assembly import assemble
+from everlog.base.batch_merge import gather, select
+from everlog.base.columns import (
+    DROPPED,
+    DUP,
+    HAS_ALIAS,
+    HAS_EXPIRY,
+    QOS_BITS,
+    QOS_SHIFT,
+    RETAIN,
+    AckRun,
+    MessageColumns,
+    PublishRun,
+)
+from everlog.base.errors import EverlogError, PeerError, StorageError, Unavailable, UsageError
+from everlog.base.positions import MAX_OFFSET, NOT_KEPT, OFFSET_BITS, pack_position, unpack_position
+from everlog.base.record_builder import RecordBuilder
+from everlog.base.records import HEADER_BYTES, Layout, Records
+from everlog.base.rows import row_column
+from everlog.base.tombstones import GONE, bytes_of_topics, empty_topics, is_emptied
+from everlog.base.topic_table import TopicTable
 
 __all__ = [
     "DROPPED",

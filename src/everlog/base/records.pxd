@@ -1,7 +1,7 @@
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 
-from everlog.base.interning cimport TopicTable
+from everlog.base.topic_table cimport TopicTable
 from everlog.base.memory cimport check_of, get32, get64, pointer, put32, put64
 
 cdef Py_ssize_t padded(Py_ssize_t size) noexcept nogil

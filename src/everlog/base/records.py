@@ -1,8 +1,8 @@
 """A batch of messages as columns in one block of bytes: the same in memory, on disk and in the bucket.
 
-`Records` reads one that `RecordBuilder` (in `building`) or `gather` made. The layout is `docs/formats/batch.md`. Every
-byte is covered by a check: the header's covers the header, the columns and the topic names; each record's own covers
-its time, flags, properties and payload, so a reader verifies only what it takes.
+`Records` reads one that `RecordBuilder` or `gather` made. The layout is `docs/formats/batch.md`. Every byte is covered
+by a check: the header's covers the header, the columns and the topic names; each record's own covers its time, flags,
+properties and payload, so a reader verifies only what it takes.
 """
 
 import cython
@@ -10,8 +10,8 @@ import cython
 from everlog.base.errors import StorageError
 
 if not cython.compiled:
-    from everlog.base.interning import TopicTable
     from everlog.base.memory import Buffer, check_of, get32, get64, pointer, put32, put64
+    from everlog.base.topic_table import TopicTable
 
 MAGIC = 0x424C5645  # "EVLB"
 VERSION = 1

@@ -10,11 +10,11 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from everlog.base import Records
-from everlog.commitlog import contents as loading
-from everlog.commitlog.contents import Contents
+from everlog.commitlog import segment_reader
 from everlog.commitlog.damage import DamageList
 from everlog.commitlog.ports import Disk
-from everlog.commitlog.views import SegmentView, first_at
+from everlog.commitlog.segment_reader import SegmentReader
+from everlog.commitlog.segment_view import SegmentView, first_at
 
 _UNKNOWN = -1
 _MAX_CACHED = 128  # segments, for each holds two file descriptors
@@ -30,7 +30,7 @@ class Segment:
     last_time: int = _UNKNOWN
     bytes: int = _UNKNOWN
     sealed: bool = False
-    contents: Contents | None = None  # held while the segment is written; else the cache holds it
+    reader: SegmentReader | None = None  # held while the segment is written; else the cache holds it
 
 
 class Catalog:
@@ -42,7 +42,7 @@ class Catalog:
         self.damage = damage
         self.salt = 0
         self._cache_bytes = cache_bytes
-        self._cache: OrderedDict[int, Contents] = OrderedDict()
+        self._cache: OrderedDict[int, SegmentReader] = OrderedDict()
         self._cache_lock = threading.Lock()
         self._segments: tuple[Segment, ...] = ()
         self._bases: tuple[int, ...] = ()
@@ -56,7 +56,7 @@ class Catalog:
         """The shard's salt; where the mark does not tell it, a segment does."""
         if self.salt or not self._segments:
             return self.salt
-        return self.contents(self._segments[0]).header.salt
+        return self.reader(self._segments[0]).header.salt
 
     def replace(self, segments: list[Segment] | tuple[Segment, ...]) -> None:
         """Another set of segments, in order."""
@@ -67,9 +67,9 @@ class Catalog:
         """A new last segment."""
         self.replace((*self._segments, segment))
 
-    def contents(self, segment: Segment) -> Contents:
+    def reader(self, segment: Segment) -> SegmentReader:
         """A segment opened for reading; FileNotFoundError when it was removed."""
-        held = segment.contents
+        held = segment.reader
         if held is not None:
             return held
         with self._cache_lock:
@@ -77,34 +77,34 @@ class Catalog:
             if cached is not None:
                 self._cache.move_to_end(segment.base_offset)
                 return cached
-        loaded = loading.load_complete(self.disk, self.directory, segment.base_offset, self.salt, self.damage)
+        loaded = segment_reader.load_complete(self.disk, self.directory, segment.base_offset, self.salt, self.damage)
         if loaded.side is None:
             self.damage.rebuild.add(segment.base_offset)
         self.keep(segment.base_offset, loaded)
         return loaded
 
-    def keep(self, base_offset: int, contents: Contents) -> None:
-        """Put contents into the cache in place of what it held; beyond the limit the least recently used go."""
+    def keep(self, base_offset: int, reader: SegmentReader) -> None:
+        """Put a reader into the cache in place of the one it held; beyond the limit the least recently used go."""
         with self._cache_lock:
-            self._cache[base_offset] = contents
+            self._cache[base_offset] = reader
             self._cache.move_to_end(base_offset)
             held = sum(entry.memory_bytes for entry in self._cache.values())
             while len(self._cache) > 1 and (held > self._cache_bytes or len(self._cache) > _MAX_CACHED):
                 held -= self._cache.popitem(last=False)[1].memory_bytes
 
     def forget(self, base_offset: int) -> None:
-        """Drop contents from the cache; who reads them goes on doing so."""
+        """Drop a reader from the cache; whoever uses it goes on doing so."""
         with self._cache_lock:
             self._cache.pop(base_offset, None)
 
     def describe(self, segment: Segment) -> Segment:
         """The segment with everything known of it, read if need be."""
         if segment.last_time == _UNKNOWN or segment.end_offset == _UNKNOWN or segment.bytes == _UNKNOWN:
-            contents = self.contents(segment)
-            rows = len(contents.index)
-            segment.first_time, segment.last_time = contents.index.times()
-            segment.end_offset = contents.index.end_offset(rows - 1) if rows else segment.base_offset
-            segment.bytes = contents.file.size()
+            reader = self.reader(segment)
+            rows = len(reader.index)
+            segment.first_time, segment.last_time = reader.index.times()
+            segment.end_offset = reader.index.end_offset(rows - 1) if rows else segment.base_offset
+            segment.bytes = reader.file.size()
         return segment
 
     def locate(self, offset: int) -> int:
@@ -117,14 +117,14 @@ class Catalog:
         k = self.locate(offset)
         while k < len(segments):
             try:
-                contents = self.contents(segments[k])
+                reader = self.reader(segments[k])
             except FileNotFoundError:
                 k += 1  # removed by retention since
                 continue
-            row, rows = contents.index.find(offset), len(contents.index)
+            row, rows = reader.index.find(offset), len(reader.index)
             while row < rows:
-                last = contents.index.range_of(row, rows, max_bytes)
-                batches = contents.read_rows(row, last)
+                last = reader.index.range_of(row, rows, max_bytes)
+                batches = reader.read_rows(row, last)
                 if batches:
                     return batches
                 row = last
@@ -137,12 +137,12 @@ class Catalog:
             try:
                 if self.describe(segment).last_time < time_us:
                     continue
-                contents = self.contents(segment)
+                reader = self.reader(segment)
             except FileNotFoundError:
                 continue
-            rows = len(contents.index)
-            for row in range(contents.index.find_time(time_us), rows):
-                batches = contents.read_rows(row, row + 1)
+            rows = len(reader.index)
+            for row in range(reader.index.find_time(time_us), rows):
+                batches = reader.read_rows(row, row + 1)
                 if batches:
                     return first_at(batches[0], time_us)
         return None
@@ -152,5 +152,5 @@ class Catalog:
         self.describe(segment)
         return SegmentView(
             segment.base_offset, segment.end_offset, segment.first_time, segment.last_time, segment.bytes,
-            segment.sealed, lambda: self.contents(segment),
+            segment.sealed, lambda: self.reader(segment),
         )  # fmt: skip

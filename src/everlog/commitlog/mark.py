@@ -12,8 +12,8 @@ from typing import NamedTuple
 import crc32c
 
 from everlog.base import StorageError
+from everlog.commitlog.frame_header import mark_bytes
 from everlog.commitlog.ports import File
-from everlog.commitlog.stamping import mark_bytes
 
 MAGIC = b"EVLM"
 VERSION = 1

@@ -8,15 +8,14 @@ as committed are never given again.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from everlog.commitlog import contents as loading
-from everlog.commitlog import paths
+from everlog.commitlog import paths, segment_reader
 from everlog.commitlog.catalog import Catalog, Segment
-from everlog.commitlog.contents import Contents
 from everlog.commitlog.damage import Damage
-from everlog.commitlog.framing import HEADER_BYTES, PREVIOUS_SYNCED, SegmentHeader, read_header
 from everlog.commitlog.mark import MARK_BYTES, Mark, MarkFile, read_marks
 from everlog.commitlog.ports import Disk, File
 from everlog.commitlog.scan import Scan
+from everlog.commitlog.segment_format import HEADER_BYTES, PREVIOUS_SYNCED, SegmentHeader, read_header
+from everlog.commitlog.segment_reader import SegmentReader
 
 COPY_BYTES = 4 << 20
 
@@ -80,7 +79,7 @@ def _salt_of_segments(disk: Disk, directory: str, names: list[str]) -> int | Non
 def summarize(catalog: Catalog, base_offset: int) -> Segment:
     """What a side file's first bytes say of a segment that has a successor."""
     segment = Segment(base_offset)
-    side = loading.open_side(catalog.disk, paths.side_path(catalog.directory, base_offset), catalog.damage)
+    side = segment_reader.open_side(catalog.disk, paths.side_path(catalog.directory, base_offset), catalog.damage)
     if side is not None:
         summary = side.summary
         if summary.sealed and summary.base_offset == base_offset:
@@ -105,10 +104,10 @@ def recover(catalog: Catalog, random_bytes: Callable[[int], bytes], now_us: int,
     topics: list[bytes] = []
     if bases:
         confirmed = max((m.position for m in (hint, durable) if m.synced and m.segment == bases[-1]), default=0)
-        contents, scan, whole = _recover_last(catalog, bases[-1], committed, confirmed, now_us)
-        _sync_before(catalog, segments, contents.header)
+        reader, scan, whole = _recover_last(catalog, bases[-1], committed, confirmed, now_us)
+        _sync_before(catalog, segments, reader.header)
         end, position, last_time = scan.offset, scan.position, scan.last_time
-        last = _described(bases[-1], contents, scan)
+        last = _described(bases[-1], reader, scan)
         segments.append(last)
         if not last_time and len(segments) > 1:
             last_time = catalog.describe(segments[-2]).last_time
@@ -123,28 +122,28 @@ def recover(catalog: Catalog, random_bytes: Callable[[int], bytes], now_us: int,
     if going_on is None:
         position, topics = HEADER_BYTES, []  # a segment stands alone
         if segments:
-            segments[-1].contents = None
+            segments[-1].reader = None
     return Recovered(next_offset, going_on, position, topics, last_time, layout, mark)
 
 
-def _described(base_offset: int, contents: Contents, scan: Scan) -> Segment:
+def _described(base_offset: int, reader: SegmentReader, scan: Scan) -> Segment:
     first_time, last_time = scan.index.times()
-    return Segment(base_offset, scan.offset, first_time, last_time, scan.position, contents=contents)
+    return Segment(base_offset, scan.offset, first_time, last_time, scan.position, reader=reader)
 
 
 def _recover_last(
     catalog: Catalog, base: int, committed: int, confirmed: int, now_us: int
-) -> tuple[Contents, Scan, bool]:
+) -> tuple[SegmentReader, Scan, bool]:
     """Scan the last segment, cut a torn tail, make the rest durable; whether the log may go on in it."""
     disk, directory, damage = catalog.disk, catalog.directory, catalog.damage
     path = paths.segment_path(directory, base)
     file = disk.open(path, write=True)
     if read_header(file.read_at(0, HEADER_BYTES), path) is None and committed <= base:
         _begin_again(catalog, file, path, base, now_us)
-    contents, scan = loading.load(disk, directory, base, catalog.salt, damage)
-    contents.file, scan.file = file, file
+    reader, scan = segment_reader.load(disk, directory, base, catalog.salt, damage)
+    reader.file, scan.file = file, file
     size = file.size()
-    sealed = contents.side is not None and contents.side.summary.sealed
+    sealed = reader.side is not None and reader.side.summary.sealed
     header_whole = read_header(file.read_at(0, HEADER_BYTES), path) is not None
     if scan.position < size:
         scan.run(size, complete=False)
@@ -158,8 +157,8 @@ def _recover_last(
     _rewrite(file, confirmed, scan.position)
     file.sync()
     disk.sync_directory(directory)
-    loading.finish(contents, scan, scan.position, damage)
-    return contents, scan, whole
+    segment_reader.finish(reader, scan, scan.position, damage)
+    return reader, scan, whole
 
 
 def _begin_again(catalog: Catalog, file: File, path: str, base: int, now_us: int) -> None:

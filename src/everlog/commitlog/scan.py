@@ -6,10 +6,10 @@ damage once a good one is found behind it; with none behind it, it is the tail, 
 
 from everlog.base import HEADER_BYTES as BATCH_HEADER_BYTES
 from everlog.base import Records, StorageError, TopicTable
-from everlog.commitlog.batchindex import GrowingIndex
+from everlog.commitlog.batch_index import GrowingIndex
 from everlog.commitlog.damage import Damage
-from everlog.commitlog.framing import FRAME_BYTES, HEADER_BYTES, Frame, find_frame, read_frame
 from everlog.commitlog.ports import File
+from everlog.commitlog.segment_format import FRAME_BYTES, HEADER_BYTES, Frame, find_frame, read_frame
 
 WINDOW_BYTES = 4 << 20
 BATCH_MAGIC = b"EVLB"

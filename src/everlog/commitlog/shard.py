@@ -13,21 +13,21 @@ from functools import partial
 from everlog.base import Records, StorageError, Unavailable
 from everlog.commitlog import paths
 from everlog.commitlog.catalog import Catalog, Segment
-from everlog.commitlog.committing import Committer
+from everlog.commitlog.committer import Committer
 from everlog.commitlog.damage import Damage, DamageList
-from everlog.commitlog.following import Follower
-from everlog.commitlog.front import READ_ONLY, LogFront
-from everlog.commitlog.gathering import Gathering
+from everlog.commitlog.follower import Follower
+from everlog.commitlog.hot_path import READ_ONLY, HotPath
+from everlog.commitlog.maintenance import Maintenance
+from everlog.commitlog.open_batch import OpenBatch
 from everlog.commitlog.ports import Classes, Disk, Indexer, Lock
 from everlog.commitlog.recovery import recover
 from everlog.commitlog.retention import RetentionPlan, plan_retention
-from everlog.commitlog.segmentwriter import SegmentWriter
+from everlog.commitlog.segment_view import SegmentView
+from everlog.commitlog.segment_writer import SegmentWriter
 from everlog.commitlog.settings import LogSettings
 from everlog.commitlog.statistics import LogStatistics
 from everlog.commitlog.tail import Tail
-from everlog.commitlog.thinning import Thinned
-from everlog.commitlog.upkeep import Upkeep
-from everlog.commitlog.views import SegmentView
+from everlog.commitlog.topic_retention import Thinned
 from everlog.commitlog.worker import Worker
 
 
@@ -36,8 +36,8 @@ def wall_clock_us() -> int:
     return time.time_ns() // 1000
 
 
-class ShardLog(LogFront):
-    """An append-only log of batches, opened by `open`. What is called for every batch is in `LogFront`."""
+class ShardLog(HotPath):
+    """An append-only log of batches, opened by `open`. What is called for every batch is in `HotPath`."""
 
     def __init__(self, catalog: Catalog, settings: LogSettings) -> None:
         super().__init__(Tail(settings.tail_bytes))
@@ -45,7 +45,7 @@ class ShardLog(LogFront):
         self.on_failure: Callable[[ShardLog, StorageError], None] | None = None  # from any thread, once
         self._on_commit: Callable[[ShardLog, int], None] | None = None
         self._catalog = catalog
-        self._upkeep: Upkeep | None = None
+        self._maintenance: Maintenance | None = None
         self._follower: Follower | None = None
         self._lock: Lock | None = None
         self._workers: list[Worker] = []
@@ -102,33 +102,33 @@ class ShardLog(LogFront):
         """Recover, and put the writing side together."""
         settings, catalog = self.settings, self._catalog
         found = recover(catalog, random_bytes, now_us(), not_below)
-        gathering = Gathering(settings, found.end)
+        open_batch = OpenBatch(settings, found.end)
         writer = SegmentWriter(catalog, found.mark, found.end, found.layout, settings, now_us)
         segment, first_time = found.end, 0
         if found.segment is not None:
             writer.adopt(found.segment, found.position)
             segment, first_time = found.segment.base_offset, found.segment.first_time
-        gathering.continue_segment(segment, found.position, found.names, first_time, found.last_time)
-        if found.segment is not None and found.segment.contents is not None:
-            found.segment.contents.table = gathering.table
-        committer = Committer(gathering, writer, self._tail, settings.durability)
-        upkeep = Upkeep(catalog, committer, settings, indexer, classes)
-        committer.completed = upkeep.completed
+        open_batch.continue_segment(segment, found.position, found.names, first_time, found.last_time)
+        if found.segment is not None and found.segment.reader is not None:
+            found.segment.reader.table = open_batch.table
+        committer = Committer(open_batch, writer, self._tail, settings.durability)
+        maintenance = Maintenance(catalog, committer, settings, indexer, classes)
+        committer.completed = maintenance.completed
         committer.failed = self._failed
         committer.remark()
-        self._committer, self._upkeep = committer, upkeep
+        self._committer, self._maintenance = committer, maintenance
 
     def _start_threads(self) -> None:
         assert self._committer is not None
-        assert self._upkeep is not None
-        committer, upkeep = self._committer, self._upkeep
+        assert self._maintenance is not None
+        committer, maintenance = self._committer, self._maintenance
         name = os.path.basename(self._catalog.directory)
         gave_up = committer.gave_up
         self._workers = [Worker(f"everlog-commit-{name}", self._commit_once, gave_up)]
-        self._workers.append(Worker(f"everlog-seal-{name}", upkeep.step, gave_up))
+        self._workers.append(Worker(f"everlog-seal-{name}", maintenance.step, gave_up))
         self._wake = self._workers[0].wake
-        upkeep.wake = self._workers[1].wake
-        upkeep.wake()
+        maintenance.wake = self._workers[1].wake
+        maintenance.wake()
 
     def _failed(self, failure: StorageError) -> None:
         if self.on_failure is not None:
@@ -182,8 +182,8 @@ class ShardLog(LogFront):
     def seal_step(self) -> bool:
         """Seal one complete segment now, in this thread; False when there was none."""
         self._writing()
-        assert self._upkeep is not None
-        return self._upkeep.step()
+        assert self._maintenance is not None
+        return self._maintenance.step()
 
     def wait_committed(self, offset: int, timeout: float | None = None) -> None:
         """See to it that everything below an offset is committed, and return once it is.
@@ -223,10 +223,10 @@ class ShardLog(LogFront):
 
     def plan_retention(self, now_us: int, *, keep_from: int | None = None) -> RetentionPlan:
         """What retention would remove now, and what next; from `keep_from` on all stays."""
-        settings, upkeep = self.settings, self._upkeep
+        settings, maintenance = self.settings, self._maintenance
         try:
             segments = [segment for segment in self._catalog.segments if self._is_there(segment)]
-            ages = [settings.retention_us if upkeep is None else upkeep.age(segment) for segment in segments]
+            ages = [settings.retention_us if maintenance is None else maintenance.age(segment) for segment in segments]
         except OSError as error:
             raise StorageError(f"reading from {self._catalog.directory} failed: {error}") from error
         limits = (settings.retention_bytes, settings.retention_us)
@@ -243,25 +243,25 @@ class ShardLog(LogFront):
     def run_retention(self, now_us: int, *, keep_from: int | None = None) -> RetentionPlan:
         """Remove what is too old or too much; what was done."""
         self._writing()
-        assert self._upkeep is not None
+        assert self._maintenance is not None
         try:
-            return self._upkeep.run_retention(now_us, lambda: self.plan_retention(now_us, keep_from=keep_from))
+            return self._maintenance.run_retention(now_us, lambda: self.plan_retention(now_us, keep_from=keep_from))
         except OSError as error:
             raise StorageError(f"removing segments from {self._catalog.directory} failed: {error}") from error
 
     @property
     def limits_retention(self) -> bool:
         """Whether anything is ever too old or too much."""
-        settings, upkeep = self.settings, self._upkeep
-        ages = upkeep.thinner.ages if upkeep is not None and upkeep.thinner is not None else (settings.retention_us,)
-        return settings.retention_bytes is not None or any(age is not None for age in ages)
+        thinner = None if self._maintenance is None else self._maintenance.thinner
+        ages = (self.settings.retention_us,) if thinner is None else thinner.ages
+        return self.settings.retention_bytes is not None or any(age is not None for age in ages)
 
     def thin(self, now_us: int, below: int | None = None) -> list[Thinned]:
         """Empty what is too old of short-lived topics in segments that stay, and that end at or before `below`."""
         self._writing()
-        assert self._upkeep is not None
+        assert self._maintenance is not None
         try:
-            done = self._upkeep.thin(now_us, below)
+            done = self._maintenance.thin(now_us, below)
         except OSError as error:
             raise StorageError(f"reading from {self._catalog.directory} failed: {error}") from error
         if done:
@@ -271,13 +271,13 @@ class ShardLog(LogFront):
     def repair(self) -> int:
         """Make side files again that are missing or damaged; how many. Logs are never changed by it."""
         self._writing()
-        assert self._upkeep is not None
-        return self._upkeep.repair()
+        assert self._maintenance is not None
+        return self._maintenance.repair()
 
     def statistics(self) -> LogStatistics:
         """Numbers for people and metrics."""
         return LogStatistics.of(
-            self._catalog, self._tail, self._committer, self._upkeep, (self.start, self.committed, self.end)
+            self._catalog, self._tail, self._committer, self._maintenance, (self.start, self.committed, self.end)
         )
 
     def close(self) -> None:
@@ -288,22 +288,22 @@ class ShardLog(LogFront):
         for worker in self._workers:
             worker.stop()
         try:
-            if self._committer is not None and self._upkeep is not None:
-                self._finish(self._committer, self._upkeep)
+            if self._committer is not None and self._maintenance is not None:
+                self._finish(self._committer, self._maintenance)
             if self._follower is not None:
                 self._follower.close()
         finally:
             if self._lock is not None:
                 self._lock.release()
 
-    def _finish(self, committer: Committer, upkeep: Upkeep) -> None:
+    def _finish(self, committer: Committer, maintenance: Maintenance) -> None:
         """Make all that was appended durable; the failure if it can't be, unless that is known already."""
         failed_before = committer.failure is not None
         try:
             committer.ask(committer.end)
             while committer.step():
                 pass
-            upkeep.checkpoint()
+            maintenance.checkpoint()
         except OSError as error:
             committer.fail_writing(error)
         finally:

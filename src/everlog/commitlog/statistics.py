@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from everlog.commitlog.catalog import Catalog
-from everlog.commitlog.committing import Committer
+from everlog.commitlog.committer import Committer
+from everlog.commitlog.maintenance import Maintenance
 from everlog.commitlog.tail import Tail
-from everlog.commitlog.upkeep import Upkeep
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class LogStatistics:
         catalog: Catalog,
         tail: Tail,
         committer: Committer | None,
-        upkeep: Upkeep | None,
+        maintenance: Maintenance | None,
         offsets: tuple[int, int, int],
     ) -> "LogStatistics":
         """The numbers now."""
@@ -51,14 +51,14 @@ class LogStatistics:
             tail_batches=len(tail),
             tail_bytes=tail.bytes,
             pending_bytes=committer.pending() if committer is not None else 0,
-            waiting_to_seal=upkeep.waiting if upkeep is not None else 0,
+            waiting_to_seal=maintenance.waiting if maintenance is not None else 0,
             commits=committer.groups if committer is not None else 0,
             committed_batches=committer.batches if committer is not None else 0,
             committed_records=committer.records if committer is not None else 0,
             committed_bytes=committer.bytes if committer is not None else 0,
-            seals=upkeep.sealer.sealed if upkeep is not None else 0,
-            merges=upkeep.sealer.merged if upkeep is not None else 0,
-            removed=upkeep.removed if upkeep is not None else 0,
-            seal_failures=tuple(upkeep.seal_failures) if upkeep is not None else (),
+            seals=maintenance.sealer.sealed if maintenance is not None else 0,
+            merges=maintenance.sealer.merged if maintenance is not None else 0,
+            removed=maintenance.removed if maintenance is not None else 0,
+            seal_failures=tuple(maintenance.seal_failures) if maintenance is not None else (),
             damaged=catalog.damage.total,
         )

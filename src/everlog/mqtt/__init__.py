@@ -27,6 +27,7 @@ from everlog.mqtt.packets import (
     Will,
     without_optional,
 )
+from everlog.mqtt.primitives import MAX_VARINT, read_fixed_header
 from everlog.mqtt.properties import (
     NO_PROPERTIES,
     PROPERTIES,
@@ -36,7 +37,6 @@ from everlog.mqtt.properties import (
     encode_identifiers,
 )
 from everlog.mqtt.reasons import Reason, return_code
-from everlog.mqtt.wire import MAX_VARINT, read_fixed_header
 
 __all__ = [
     "MAX_PACKET_BYTES",

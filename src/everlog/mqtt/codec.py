@@ -8,10 +8,11 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from everlog.base import UsageError
-from everlog.mqtt import wire
+from everlog.mqtt import primitives
 from everlog.mqtt.connect import decode_connack, decode_connect, encode_connack, encode_connect
 from everlog.mqtt.packet_type import CLIENT_SENDS, FIXED_FLAGS, SERVER_SENDS, PacketType
 from everlog.mqtt.packets import Auth, Disconnect, Packet, Pingreq, Pingresp
+from everlog.mqtt.primitives import Reader, malformed, protocol_error
 from everlog.mqtt.properties import NO_PROPERTIES, decode_properties, encode_properties
 from everlog.mqtt.publish import decode_ack, decode_publish, encode_ack, encode_publish
 from everlog.mqtt.reasons import CLIENT_AUTH, CLIENT_DISCONNECT, SERVER_AUTH, SERVER_DISCONNECT, Reason
@@ -25,7 +26,6 @@ from everlog.mqtt.subscribe import (
     encode_unsuback,
     encode_unsubscribe,
 )
-from everlog.mqtt.wire import Reader, malformed, protocol_error
 
 _PINGREQ, _PINGRESP = Pingreq(), Pingresp()
 _CLIENT_SENDS_311 = CLIENT_SENDS - {PacketType.AUTH}
@@ -114,7 +114,7 @@ def _encode_disconnect(packet: Disconnect, version: int) -> bytes:
     body = bytes((reason,))
     if properties != NO_PROPERTIES:
         body += encode_properties(properties, PacketType.DISCONNECT)
-    return wire.frame(0xE0, body)
+    return primitives.frame(0xE0, body)
 
 
 def _encode_auth(packet: Auth, version: int) -> bytes:
@@ -127,7 +127,7 @@ def _encode_auth(packet: Auth, version: int) -> bytes:
         raise UsageError(f"no AUTH says {reason.name}")
     if properties.authentication_method is None:  # section 3.15.2.2.2
         raise UsageError("an AUTH needs its method")
-    return wire.frame(0xF0, bytes((reason,)) + encode_properties(properties, PacketType.AUTH))
+    return primitives.frame(0xF0, bytes((reason,)) + encode_properties(properties, PacketType.AUTH))
 
 
 # Called with the first byte, a reader of the body, the version and whether a client sent it.

@@ -1,12 +1,12 @@
 """CONNECT and CONNACK (sections 3.1 and 3.2), read and written."""
 
 from everlog.base import PeerError, UsageError
-from everlog.mqtt import wire
+from everlog.mqtt import primitives
 from everlog.mqtt.packet_type import PacketType
 from everlog.mqtt.packets import Connack, Connect, Will
+from everlog.mqtt.primitives import Reader, malformed, protocol_error
 from everlog.mqtt.properties import NO_PROPERTIES, check_topic_name, decode_properties, encode_properties
 from everlog.mqtt.reasons import ALLOWED, RETURN_CODES, Reason, return_code
-from everlog.mqtt.wire import Reader, malformed, protocol_error
 
 # The first seven or nine bytes of a CONNECT that we can read: protocol name and level.
 _PREAMBLES = {5: b"\x00\x04MQTT\x05", 4: b"\x00\x04MQTT\x04", 3: b"\x00\x06MQIsdp\x03"}
@@ -88,24 +88,24 @@ def encode_connect(packet: Connect, version: int) -> bytes:
     will, five = packet.will, packet.version == 5
     flags = CLEAN_START if packet.clean_start else 0
     if will is not None:
-        flags |= WILL | wire.qos(will.qos) << 3 | (WILL_RETAIN if will.retain else 0)
+        flags |= WILL | primitives.qos(will.qos) << 3 | (WILL_RETAIN if will.retain else 0)
     if packet.user_name is not None:
         flags |= USER_NAME
     if packet.password is not None:
         flags |= PASSWORD
-    out = [preamble, bytes((flags,)), wire.u16(packet.keep_alive)]
+    out = [preamble, bytes((flags,)), primitives.u16(packet.keep_alive)]
     if five:
         out.append(encode_properties(packet.properties, PacketType.CONNECT))
-    out.append(wire.string(packet.client_id))
+    out.append(primitives.string(packet.client_id))
     if will is not None:
         if five:
             out.append(encode_properties(will.properties, PacketType.WILL))
-        out += wire.string(will.topic), wire.binary(will.payload)
+        out += primitives.string(will.topic), primitives.binary(will.payload)
     if packet.user_name is not None:
-        out.append(wire.string(packet.user_name))
+        out.append(primitives.string(packet.user_name))
     if packet.password is not None:
-        out.append(wire.binary(packet.password))
-    return wire.frame(0x10, b"".join(out))
+        out.append(primitives.binary(packet.password))
+    return primitives.frame(0x10, b"".join(out))
 
 
 def decode_connack(reader: Reader, version: int) -> Connack:
@@ -134,8 +134,8 @@ def encode_connack(packet: Connack, version: int) -> bytes:
         if packet.reason not in ALLOWED[PacketType.CONNACK]:  # [MQTT-3.2.2-8]
             raise UsageError(f"no CONNACK says {packet.reason.name}")
         body = bytes((packet.session_present, packet.reason))
-        return wire.frame(0x20, body + encode_properties(packet.properties, PacketType.CONNACK))
+        return primitives.frame(0x20, body + encode_properties(packet.properties, PacketType.CONNACK))
     code = return_code(packet.reason)
     if code is None:
         raise UsageError(f"3.1.1 has no CONNACK for {packet.reason.name}", hint="close the connection without one")
-    return wire.frame(0x20, bytes((packet.session_present and version == 4, code)))
+    return primitives.frame(0x20, bytes((packet.session_present and version == 4, code)))

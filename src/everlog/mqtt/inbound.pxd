@@ -2,7 +2,7 @@ cimport cython
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
 
 from everlog.base.columns cimport AckRun, MessageColumns, PublishRun
-from everlog.base.interning cimport TopicTable
+from everlog.base.topic_table cimport TopicTable
 from everlog.base.memory cimport pointer, text_ok, u16s, u32s
 
 cdef enum:

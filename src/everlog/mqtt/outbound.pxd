@@ -2,7 +2,7 @@ cimport cython
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 
 from everlog.base.columns cimport PublishRun
-from everlog.base.interning cimport TopicTable
+from everlog.base.topic_table cimport TopicTable
 from everlog.base.memory cimport blank, copy, filled, get32, pointer, u16s, u32s
 from everlog.base.records cimport Layout, Records, property_size
 

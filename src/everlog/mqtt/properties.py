@@ -11,10 +11,10 @@ from enum import Enum, auto
 from typing import Any
 
 from everlog.base import PeerError, UsageError
-from everlog.mqtt import wire
+from everlog.mqtt import primitives
 from everlog.mqtt.packet_type import PacketType
+from everlog.mqtt.primitives import MAX_VARINT, U32_MAX, Reader, malformed, protocol_error
 from everlog.mqtt.reasons import Reason
-from everlog.mqtt.wire import MAX_VARINT, U32_MAX, Reader, malformed, protocol_error
 
 
 class PropertyType(Enum):
@@ -155,12 +155,12 @@ _READ: dict[PropertyType, Callable[[Reader], Any]] = {
 }
 _WRITE: dict[PropertyType, Callable[[Any], bytes]] = {
     _T.BYTE: lambda value: bytes((value,)),
-    _T.TWO_BYTES: wire.u16,
-    _T.FOUR_BYTES: wire.u32,
-    _T.VARINT: wire.varint,
-    _T.BINARY: wire.binary,
-    _T.STRING: wire.string,
-    _T.STRING_PAIR: lambda pair: wire.string(pair[0]) + wire.string(pair[1]),
+    _T.TWO_BYTES: primitives.u16,
+    _T.FOUR_BYTES: primitives.u32,
+    _T.VARINT: primitives.varint,
+    _T.BINARY: primitives.binary,
+    _T.STRING: primitives.string,
+    _T.STRING_PAIR: lambda pair: primitives.string(pair[0]) + primitives.string(pair[1]),
 }
 _REPEATABLE = frozenset(rule.name for rule in _RULES if rule.repeatable)
 _NUMBERS = frozenset({_T.BYTE, _T.TWO_BYTES, _T.FOUR_BYTES, _T.VARINT})
@@ -219,9 +219,9 @@ def encode_properties(properties: Properties, packet: PacketType) -> bytes:
         for item in value if rule.repeatable else (value,):
             if rule.type in _NUMBERS and not rule.lowest <= item <= rule.highest:
                 raise UsageError(f"{rule.name} can't be {item}")
-            out += wire.varint(rule.id)
+            out += primitives.varint(rule.id)
             out += _WRITE[rule.type](item)
-    return wire.varint(len(out)) + bytes(out)
+    return primitives.varint(len(out)) + bytes(out)
 
 
 def check_topic_name(topic: str, wildcard_clause: str) -> None:
@@ -234,4 +234,4 @@ def check_topic_name(topic: str, wildcard_clause: str) -> None:
 
 def encode_identifiers(identifiers: Iterable[int]) -> bytes:
     """A run of Subscription Identifier properties, as PUBLISHes to a subscriber carry it."""
-    return b"".join(b"\x0b" + wire.varint(identifier) for identifier in identifiers)
+    return b"".join(b"\x0b" + primitives.varint(identifier) for identifier in identifiers)

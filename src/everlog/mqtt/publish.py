@@ -3,12 +3,12 @@
 from collections.abc import Callable
 
 from everlog.base import UsageError
-from everlog.mqtt import wire
+from everlog.mqtt import primitives
 from everlog.mqtt.packet_type import PacketType
 from everlog.mqtt.packets import Ack, Puback, Pubcomp, Publish, Pubrec, Pubrel
+from everlog.mqtt.primitives import Reader, malformed, protocol_error
 from everlog.mqtt.properties import NO_PROPERTIES, check_topic_name, decode_properties, encode_properties
 from everlog.mqtt.reasons import ALLOWED, Reason
-from everlog.mqtt.wire import Reader, malformed, protocol_error
 
 DUP, RETAIN = 0x08, 0x01
 
@@ -41,14 +41,14 @@ def decode_publish(first_byte: int, reader: Reader, version: int, from_client: b
 
 def encode_publish(packet: Publish, version: int) -> bytes:
     """Writes a PUBLISH."""
-    first_byte = 0x30 | (DUP if packet.dup else 0) | wire.qos(packet.qos) << 1 | (RETAIN if packet.retain else 0)
-    out = [wire.string(packet.topic)]
+    first_byte = 0x30 | (DUP if packet.dup else 0) | primitives.qos(packet.qos) << 1 | (RETAIN if packet.retain else 0)
+    out = [primitives.string(packet.topic)]
     if packet.qos:
-        out.append(wire.packet_id(packet.packet_id))
+        out.append(primitives.packet_id(packet.packet_id))
     if version == 5:
         out.append(encode_properties(packet.properties, PacketType.PUBLISH))
     out.append(packet.payload)
-    return wire.frame(first_byte, b"".join(out))
+    return primitives.frame(first_byte, b"".join(out))
 
 
 _ACKS: dict[int, tuple[Callable[..., Ack], str]] = {
@@ -83,7 +83,7 @@ def encode_ack(packet: Ack, version: int) -> bytes:
     """Writes a PUBACK, PUBREC, PUBREL or PUBCOMP, as short as the specification allows."""
     kind = packet.type
     first_byte = 0x62 if kind is PacketType.PUBREL else kind << 4  # [MQTT-3.6.1-1]
-    body = wire.packet_id(packet.packet_id)
+    body = primitives.packet_id(packet.packet_id)
     if version == 5:
         if packet.reason not in ALLOWED[kind]:  # [MQTT-3.4.2-1] and its like
             raise UsageError(f"no {kind.name} says {packet.reason.name}")
@@ -91,4 +91,4 @@ def encode_ack(packet: Ack, version: int) -> bytes:
             body += bytes((packet.reason,)) + encode_properties(packet.properties, kind)
         elif packet.reason is not Reason.SUCCESS:
             body += bytes((packet.reason,))
-    return wire.frame(first_byte, body)
+    return primitives.frame(first_byte, body)

@@ -4,12 +4,12 @@ Of a topic filter only the string is checked here, not its wildcards: a bad filt
 """
 
 from everlog.base import UsageError
-from everlog.mqtt import wire
+from everlog.mqtt import primitives
 from everlog.mqtt.packet_type import PacketType
 from everlog.mqtt.packets import Suback, Subscribe, Subscription, Unsuback, Unsubscribe
+from everlog.mqtt.primitives import Reader, malformed, protocol_error
 from everlog.mqtt.properties import NO_PROPERTIES, Properties, decode_properties, encode_properties
 from everlog.mqtt.reasons import ALLOWED, Reason
-from everlog.mqtt.wire import Reader, malformed, protocol_error
 
 NO_LOCAL, RETAIN_AS_PUBLISHED = 0x04, 0x08
 _FAILURE = 0x80  # the one error code of a 3.1.1 SUBACK
@@ -71,14 +71,14 @@ def encode_subscribe(packet: Subscribe, version: int) -> bytes:
         raise UsageError("a SUBSCRIBE needs a topic filter")  # [MQTT-3.8.3-2]
     out = _head(packet.packet_id, packet.properties, PacketType.SUBSCRIBE, version)
     for each in packet.subscriptions:
-        options = wire.qos(each.qos)
+        options = primitives.qos(each.qos)
         if version == 5:
             options |= NO_LOCAL if each.no_local else 0
             options |= RETAIN_AS_PUBLISHED if each.retain_as_published else 0
-            options |= wire.retain_handling(each.retain_handling) << 4
-        out += wire.string(each.filter)
+            options |= primitives.retain_handling(each.retain_handling) << 4
+        out += primitives.string(each.filter)
         out.append(options)
-    return wire.frame(0x82, bytes(out))
+    return primitives.frame(0x82, bytes(out))
 
 
 def decode_unsubscribe(reader: Reader, version: int) -> Unsubscribe:
@@ -99,8 +99,8 @@ def encode_unsubscribe(packet: Unsubscribe, version: int) -> bytes:
         raise UsageError("an UNSUBSCRIBE needs a topic filter")  # [MQTT-3.10.3-2]
     out = _head(packet.packet_id, packet.properties, PacketType.UNSUBSCRIBE, version)
     for text in packet.filters:
-        out += wire.string(text)
-    return wire.frame(0xA2, bytes(out))
+        out += primitives.string(text)
+    return primitives.frame(0xA2, bytes(out))
 
 
 def _read_reasons(reader: Reader, kind: PacketType, clause: str) -> tuple[Reason, ...]:
@@ -133,7 +133,7 @@ def encode_suback(packet: Suback, version: int) -> bytes:
         out += _reasons(packet.reasons, PacketType.SUBACK)  # [MQTT-3.9.3-2]
     else:
         out += bytes(min(reason, _FAILURE) for reason in packet.reasons)
-    return wire.frame(0x90, bytes(out))
+    return primitives.frame(0x90, bytes(out))
 
 
 def decode_unsuback(reader: Reader, version: int) -> Unsuback:
@@ -151,7 +151,7 @@ def encode_unsuback(packet: Unsuback, version: int) -> bytes:
     out = _head(packet.packet_id, packet.properties, PacketType.UNSUBACK, version)
     if version == 5:
         out += _reasons(packet.reasons, PacketType.UNSUBACK)  # [MQTT-3.11.3-2]
-    return wire.frame(0xB0, bytes(out))
+    return primitives.frame(0xB0, bytes(out))
 
 
 def _reasons(reasons: tuple[Reason, ...], kind: PacketType) -> bytes:
@@ -162,7 +162,7 @@ def _reasons(reasons: tuple[Reason, ...], kind: PacketType) -> bytes:
 
 
 def _head(packet_id: int, properties: Properties, kind: PacketType, version: int) -> bytearray:
-    out = bytearray(wire.packet_id(packet_id))
+    out = bytearray(primitives.packet_id(packet_id))
     if version == 5:
         out += encode_properties(properties, kind)
     return out

@@ -1,12 +1,12 @@
 """store: topics meet the log; what was kept is found by filter and position."""
 
 from everlog.store.begin import Begin, BeginKind, locate, parse_begin, show_positions
-from everlog.store.classes import MOST_CLASSES, TopicClasses
-from everlog.store.cold import ColdStore
+from everlog.store.cold_store import ColdStore
 from everlog.store.indexer import TopicIndexer
-from everlog.store.lakerecord import LakeRecord, read_lake_record, write_lake_record
-from everlog.store.logstore import LogStore, StoreReader
+from everlog.store.lake_record import LakeRecord, read_lake_record, write_lake_record
+from everlog.store.log_store import LogStore, StoreReader
 from everlog.store.port import Found, Lost, MessageStore, Positions, Reader, ReadResult, ShardStatistics
+from everlog.store.retention_classes import MOST_CLASSES, TopicClasses
 from everlog.store.sharding import MAX_SHARDS, shard_of
 
 __all__ = [

@@ -9,7 +9,7 @@ from everlog.base import TopicTable
 class Choice:
     """What is wanted, and so how the segment is read.
 
-    Nothing: not at all. Everything, or a large part (`wanted`): the plain way. Less (`ids`): rows one by one.
+    Nothing: not at all. Everything, or a large part (`topic_mask`): the plain way. Less (`ids`): rows one by one.
     """
 
     is_empty: bool = False

@@ -1,7 +1,7 @@
-"""The side file's section that makes filtered reads cheap: the topic index and, behind it, the row lists.
+"""The side file's section that makes filtered reads cheap: the topic index and, behind it, the row postings.
 
-Layout, little-endian: a header of 32 bytes (magic "EVSX", version u32, bytes of the topic index u64, of the row lists
-u64, zero u32, CRC-32C of the 28 bytes before it), the topic index padded to 8 bytes, the row lists.
+Layout, little-endian: a header of 32 bytes (magic "EVSX", version u32, bytes of the topic index u64, bytes of the row
+postings u64, zero u32, CRC-32C of the 28 bytes before it), the topic index padded to 8 bytes, the row postings.
 """
 
 import struct
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import crc32c
 
 from everlog.base import StorageError
-from everlog.store.rowlists import build_row_lists
+from everlog.store.row_postings import build_row_postings
 from everlog.topics import build_index
 
 MAGIC = b"EVSX"
@@ -24,10 +24,10 @@ class TopicIndexer:
 
     def build(self, names: Sequence[bytes], batch_topics: Sequence[memoryview]) -> bytes:
         """The section of a segment with these topics, given each batch's column of topic ids."""
-        index = build_index([name.decode() for name in names], [])  # the row lists say more than batches would
-        lists = build_row_lists(names, batch_topics)
-        head = HEADER.pack(MAGIC, VERSION, len(index), len(lists), 0, 0)[:-4]
-        return b"".join((head, struct.pack("<I", crc32c.crc32c(head)), index, bytes(-len(index) % 8), lists))
+        index = build_index([name.decode() for name in names], [])  # the row postings say more than batches would
+        postings = build_row_postings(names, batch_topics)
+        head = HEADER.pack(MAGIC, VERSION, len(index), len(postings), 0, 0)[:-4]
+        return b"".join((head, struct.pack("<I", crc32c.crc32c(head)), index, bytes(-len(index) % 8), postings))
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +36,20 @@ class SectionPlan:
 
     index_at: int
     index_bytes: int
-    lists_at: int
-    lists_bytes: int
+    postings_at: int
+    postings_bytes: int
 
 
 def read_plan(head: bytes, size: int) -> SectionPlan:
     """The parts of a section of `size` bytes that begins with `head`; StorageError when it is no such section."""
     if len(head) < HEADER.size:
         raise StorageError("the segment's topic section is cut short")
-    magic, version, index_bytes, lists_bytes, _, check = HEADER.unpack_from(head)
+    magic, version, index_bytes, postings_bytes, _, check = HEADER.unpack_from(head)
     if magic != MAGIC or crc32c.crc32c(head[: HEADER.size - 4]) != check:
         raise StorageError("the segment's topic section fails its check")
     if version != VERSION:
         raise StorageError(f"topic section version {version} is not known", hint="read it with a newer Everlog")
-    lists_at = HEADER.size + index_bytes + -index_bytes % 8
-    if lists_at + lists_bytes != size:
+    postings_at = HEADER.size + index_bytes + -index_bytes % 8
+    if postings_at + postings_bytes != size:
         raise StorageError("the segment's topic section is cut short")
-    return SectionPlan(HEADER.size, index_bytes, lists_at, lists_bytes)
+    return SectionPlan(HEADER.size, index_bytes, postings_at, postings_bytes)

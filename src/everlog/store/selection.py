@@ -1,4 +1,4 @@
-"""What a reader wants of one sealed segment: nothing, everything, a large part, or rows that its lists name.
+"""What a reader wants of one sealed segment: nothing, everything, a large part, or rows that its postings name.
 
 Rows are looked up a window at a time, so that a reader's memory follows what it pulls and not what the segment holds.
 Owned by one reader.
@@ -8,8 +8,8 @@ from bisect import bisect_left
 
 from everlog.base import Records, StorageError
 from everlog.store.choice import Choice
-from everlog.store.rowfinder import to_flags
-from everlog.store.sealed import SealedSegment
+from everlog.store.row_finder import to_flags
+from everlog.store.sealed_segment import SealedSegment
 from everlog.topics import Filter
 
 SPARSE = 4  # fewer than one row in so many wanted: fetch rows one by one; else read all and leave rows out
@@ -42,7 +42,7 @@ def _choose(segment: SealedSegment, filters: tuple[Filter, ...]) -> Choice:
         return Choice(wanted=to_flags(ids, segment.index.topic_count))
     chosen = segment.finder.choose(ids)
     if chosen is None:
-        raise StorageError(f"the row lists of the segment at offset {segment.view.base_offset} fail their check")
+        raise StorageError(f"the row postings of the segment at offset {segment.view.base_offset} fail their check")
     return Choice(ids=ids, table=chosen[0], total=chosen[1])
 
 
@@ -62,7 +62,7 @@ class Selection:
         """The next wanted records from an offset on, as one batch, and the offset behind them.
 
         None with the segment's end when there are no more; None with the offset itself, and `fits` False, when rows
-        are not what the lists say.
+        are not what the postings say.
         """
         segment, choice = self.segment, self.choice
         assert choice.ids is not None
@@ -75,7 +75,7 @@ class Selection:
             place = bisect_left(self._found, row << 32)
             if place < len(self._found):
                 stop = min(len(self._found), place + max_records)
-                records = segment.taker.take(self._rows, place, stop, choice.ids, choice.table, max_bytes)
+                records = segment.row_reader.take(self._rows, place, stop, choice.ids, choice.table, max_bytes)
                 if records is None:
                     self.fits = False
                     return None, offset

@@ -1,10 +1,10 @@
 """topics: say which topic names and filters are valid, who subscribed to a topic, and which topics a filter selects."""
 
 from everlog.topics.index import TopicIndex
-from everlog.topics.indexbuild import build_index
-from everlog.topics.indexformat import CorruptTopicIndex
-from everlog.topics.indexverify import verify_index
-from everlog.topics.matchcache import MatchCache
+from everlog.topics.index_builder import build_index
+from everlog.topics.index_format import CorruptTopicIndex
+from everlog.topics.index_verification import verify_index
+from everlog.topics.match_cache import MatchCache
 from everlog.topics.names import (
     MAX_TOPIC_BYTES,
     MAX_TOPIC_LEVELS,

@@ -14,8 +14,8 @@ from typing import TypeVar, cast
 from pyroaring import BitMap
 
 from everlog.base import UsageError
-from everlog.topics import indexformat as fmt
-from everlog.topics.indexformat import Column, ReadAt, Ref, Refs
+from everlog.topics import index_format as fmt
+from everlog.topics.index_format import Column, ReadAt, Ref, Refs
 from everlog.topics.names import Filter
 from everlog.topics.postings import select
 from everlog.topics.sections import SectionCache

@@ -11,7 +11,7 @@ from tests.unit.commitlog.test_shard import opened
 
 from everlog.commitlog import RealDisk, ShardLog
 from everlog.commitlog.ports import Block, Note
-from everlog.commitlog.realdisk import RealFile
+from everlog.commitlog.real_disk import RealFile
 
 
 class SlowDisk(RealDisk):

@@ -5,10 +5,10 @@ from random import Random
 import pytest
 
 from everlog.base import StorageError
-from everlog.commitlog import CorruptFile, Damage, SimulatedDisk, sidefile
+from everlog.commitlog import CorruptFile, Damage, SimulatedDisk, side_file
 from everlog.commitlog.damage import DamageList
 from everlog.commitlog.mark import MARK_BYTES, SLOT_SPACING, Mark, MarkFile, read_marks, read_slot
-from everlog.commitlog.sidefile import SideFile, SideSummary
+from everlog.commitlog.side_file import SideFile, SideSummary
 
 SUMMARY = SideSummary(1, 0xFFFFFFFF, 1, 10, 1 << 63, 5, 6, 1 << 40, 0xFFFFFFFF, 3)
 SECTIONS = [("batches", b"12345"), ("names", b""), ("topics", bytes(range(200)))]
@@ -16,7 +16,7 @@ SECTIONS = [("batches", b"12345"), ("names", b""), ("topics", bytes(range(200)))
 
 def written() -> tuple[SimulatedDisk, SideFile]:
     disk = SimulatedDisk(Random(1))
-    sidefile.write(disk, "d", "d/x.idx", sidefile.encode(SUMMARY, SECTIONS), "d/x.idx.tmp")
+    side_file.write(disk, "d", "d/x.idx", side_file.encode(SUMMARY, SECTIONS), "d/x.idx.tmp")
     return disk, SideFile("d/x.idx", disk.open("d/x.idx"))
 
 
@@ -39,7 +39,7 @@ def test_a_side_file_comes_back_section_by_section() -> None:
 def test_a_side_file_survives_a_crash_once_written() -> None:
     for seed in range(20):
         disk = SimulatedDisk(Random(seed))
-        sidefile.write(disk, "d", "d/x.idx", sidefile.encode(SUMMARY, SECTIONS), "d/x.idx.tmp")
+        side_file.write(disk, "d", "d/x.idx", side_file.encode(SUMMARY, SECTIONS), "d/x.idx.tmp")
         disk.crash()
         assert SideFile("d/x.idx", disk.open("d/x.idx")).read("topics") == bytes(range(200))
 
@@ -66,9 +66,9 @@ def test_what_is_no_side_file_is_refused(data: bytes) -> None:
 
 def test_names_and_reports_come_back() -> None:
     names = [b"a/b", b"", b"\xc3\xa9"]
-    assert sidefile.unpack_names(sidefile.pack_names(names), 3) == names
+    assert side_file.unpack_names(side_file.pack_names(names), 3) == names
     reports = [Damage("p", 8, "what", 1, 2), Damage("p", 16, "else")]
-    assert sidefile.unpack_damage(sidefile.pack_damage(reports), "p") == reports
+    assert side_file.unpack_damage(side_file.pack_damage(reports), "p") == reports
 
 
 MARK = Mark(0, (1 << 64) - 1, 5, 1 << 40, 3, 1 << 63, (1 << 64) - 2)

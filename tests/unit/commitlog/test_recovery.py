@@ -8,8 +8,8 @@ from tests.unit.commitlog.test_shard import DIRECTORY, opened
 
 from everlog.base import StorageError
 from everlog.commitlog import ShardLog, SimulatedDisk
-from everlog.commitlog.framing import FRAME_BYTES, HEADER_BYTES
 from everlog.commitlog.mark import read_marks
+from everlog.commitlog.segment_format import FRAME_BYTES, HEADER_BYTES
 
 LOG = f"{DIRECTORY}/{0:020d}.log"
 MARK = f"{DIRECTORY}/mark"

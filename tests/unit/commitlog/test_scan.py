@@ -6,8 +6,8 @@ from tests.unit.commitlog.feeding import numbered, to_columns
 
 from everlog.base import RecordBuilder, TopicTable
 from everlog.commitlog import SimulatedDisk
-from everlog.commitlog.framing import HEADER_BYTES, Frame
 from everlog.commitlog.scan import Scan
+from everlog.commitlog.segment_format import HEADER_BYTES, Frame
 
 SALT = 7
 

@@ -1,6 +1,6 @@
 """The tail: recent batches, within a limit, never dropping what is not written."""
 
-from tests.unit.commitlog.test_batchindex import batch
+from tests.unit.commitlog.test_batch_index import batch
 
 from everlog.commitlog.tail import Tail
 

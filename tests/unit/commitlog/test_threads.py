@@ -8,7 +8,7 @@ from tests.unit.commitlog.feeding import append, numbered, rows, small
 
 from everlog.base import StorageError, Unavailable
 from everlog.commitlog import RealDisk, ShardLog
-from everlog.commitlog.waiting import Waiters
+from everlog.commitlog.waiters import Waiters
 from everlog.commitlog.worker import Worker
 
 
@@ -71,15 +71,15 @@ def test_who_waits_need_not_ask(tmp_path: Path, listening: bool) -> None:
 def test_segments_are_sealed_by_the_second_thread(tmp_path: Path) -> None:
     log = opened(tmp_path, segment_bytes=500)
     sealed = threading.Event()
-    upkeep = log._upkeep
-    assert upkeep is not None
-    seal = upkeep.sealer.seal
+    maintenance = log._maintenance
+    assert maintenance is not None
+    seal = maintenance.sealer.seal
 
     def notice(segment: object) -> None:
         seal(segment)  # type: ignore[arg-type]
         sealed.set()
 
-    upkeep.sealer.seal = notice  # type: ignore[method-assign]
+    maintenance.sealer.seal = notice  # type: ignore[method-assign]
     for n in range(10):
         append(log, numbered(2, 2 * n))
         log.commit()
@@ -103,8 +103,8 @@ def test_who_waits_is_told_of_a_failure(tmp_path: Path) -> None:
     told = threading.Event()
     log.on_failure = lambda _, failure: told.set()
     segment = log._catalog.segments[-1]
-    assert segment.contents is not None
-    segment.contents.file.close()
+    assert segment.reader is not None
+    segment.reader.file.close()
     append(log, numbered(1, 1))
     log.commit()
     with pytest.raises(StorageError, match="Bad file descriptor"):

@@ -24,8 +24,8 @@ from everlog.mqtt import (
     write_answers,
 )
 from everlog.mqtt.packet_type import PacketType
+from everlog.mqtt.primitives import varint
 from everlog.mqtt.properties import encode_properties
-from everlog.mqtt.wire import varint
 
 SECOND = 1_000_000
 EVERY_PROPERTY = Properties(

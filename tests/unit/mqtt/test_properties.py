@@ -3,8 +3,8 @@
 import pytest
 
 from everlog.mqtt import NO_PROPERTIES, PROPERTIES, PacketType, Properties, PropertyType
+from everlog.mqtt.primitives import Reader
 from everlog.mqtt.properties import decode_properties, encode_properties
-from everlog.mqtt.wire import Reader
 
 # Identifier, type and number of places, copied from table 2-4 by hand.
 TABLE_2_4 = {

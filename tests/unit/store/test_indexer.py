@@ -10,7 +10,7 @@ from tests.unit.store.feeding import u32s
 from everlog.base import StorageError
 from everlog.store import TopicIndexer
 from everlog.store.indexer import HEADER, read_plan
-from everlog.store.rowfinder import RowFinder
+from everlog.store.row_finder import RowFinder
 from everlog.topics import TopicIndex, parse_filter
 
 NAMES = [b"a/b", b"a/c", "ü/b".encode()]
@@ -20,16 +20,16 @@ SECTION = TopicIndexer().build(NAMES, [memoryview(array("I", [0, 2])), memoryvie
 def test_a_section_holds_the_topic_index_and_the_row_lists() -> None:
     plan = read_plan(SECTION[: HEADER.size], len(SECTION))
     index = TopicIndex.from_buffer(SECTION[plan.index_at : plan.index_at + plan.index_bytes])
-    lists = SECTION[plan.lists_at : plan.lists_at + plan.lists_bytes]
+    postings = SECTION[plan.postings_at : plan.postings_at + plan.postings_bytes]
     assert list(index.match(parse_filter("+/b"))) == [0, 2]
-    assert RowFinder(lists).find(u32s(0, 2), 0, 4) == bytearray(struct.pack("<3Q", 0, 1 << 32 | 1, 3 << 32))
-    assert plan.lists_at % 8 == 0
+    assert RowFinder(postings).find(u32s(0, 2), 0, 4) == bytearray(struct.pack("<3Q", 0, 1 << 32 | 1, 3 << 32))
+    assert plan.postings_at % 8 == 0
 
 
 def test_a_segment_without_records_has_a_section_too() -> None:
     section = TopicIndexer().build([], [])
     plan = read_plan(section[: HEADER.size], len(section))
-    assert RowFinder(section[plan.lists_at :]).rows == 0
+    assert RowFinder(section[plan.postings_at :]).rows == 0
 
 
 def test_no_damaged_byte_of_the_header_is_believed() -> None:

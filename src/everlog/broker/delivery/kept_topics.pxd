@@ -1,4 +1,4 @@
-from everlog.base.interning cimport TopicTable
+from everlog.base.topic_table cimport TopicTable
 
 
 cdef class KeptTopics:

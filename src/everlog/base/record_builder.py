@@ -1,0 +1,351 @@
+"""Gathers the messages of many connections into columns, and makes a batch of them (`docs/formats/batch.md`)."""
+
+from typing import Any
+
+import cython
+
+from everlog.base.errors import UsageError
+
+if not cython.compiled:
+    from everlog.base.columns import HAS_ALIAS, MessageColumns
+    from everlog.base.memory import Buffer, blank, check_of, copy, filled, get32, pointer, put32, put64, u32s
+    from everlog.base.records import (
+        HEADER_BYTES,
+        MAGIC,
+        MAX_BATCH_BYTES,
+        VERSION,
+        WITH_PROPERTIES,
+        Layout,
+        Records,
+        marked,
+        padded,
+        property_size,
+    )
+    from everlog.base.topic_table import TopicTable
+
+_KEPT_BYTES = 4 << 20
+_MARK_BYTES = 12
+
+
+class RecordBuilder:
+    """Gathers messages into columns until they are taken as one batch. Not for use by two threads at once.
+
+    Topic ids of the batch are the segment's own: `table` holds its names, and a batch carries the names that are new
+    in it. `start_segment` begins with no names.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.capacity = 0
+        self.property_bytes = 0
+        self.payload_bytes = 0
+        self.first_time = 0
+        self.last_time = 0
+        self.times = bytearray()
+        self.topics = bytearray()
+        self.flags = bytearray()
+        self.property_ends = bytearray(4)
+        self.payload_ends = bytearray(4)
+        self.checks = bytearray()
+        self.properties = bytearray()
+        self.payloads = bytearray()
+        self.mark = bytearray(_MARK_BYTES)
+        self.start_segment()
+
+    def start_segment(self) -> None:
+        """The next batch is the first of a segment, which must be able to stand alone."""
+        if self.count:
+            raise UsageError("a segment can only start between batches: take the open batch first")
+        self.table = TopicTable(0, 1 << 30, 1 << 31)
+        self.named = 0
+        self.source_table: Any = None
+        self.source_generation = -1
+        self.ids = bytearray()
+
+    def continue_segment(self, names: list[bytes], last_time: int) -> None:
+        """The next batch follows batches that already named these topics and end at this time."""
+        self.start_segment()
+        for name in names:
+            self.table.intern(name)
+        self.named = self.table.count
+        self.last_time = last_time
+
+    def _clear(self) -> int:
+        """Empty, with the columns kept for the next batch unless a large one left them large."""
+        self.count = 0
+        self.property_bytes = 0
+        self.payload_bytes = 0
+        if len(self.properties) > _KEPT_BYTES:
+            self.properties = bytearray()
+        if len(self.payloads) > _KEPT_BYTES:
+            self.payloads = bytearray()
+        return 0
+
+    def __len__(self) -> int:
+        return self.count
+
+    @property
+    def size(self) -> int:
+        """How many bytes the batch will have, but for names and padding."""
+        return HEADER_BYTES + self.content_bytes()
+
+    def content_bytes(self) -> int:
+        """How many bytes of these are records, so 0 when there is none."""
+        return 21 * self.count + self.property_bytes + self.payload_bytes
+
+    def append(
+        self,
+        columns: MessageColumns,
+        start: int,
+        stop: int,
+        now_us: int,
+        table: TopicTable,
+        routes: bytearray | None = None,
+        wanted: int = 0,
+    ) -> int:
+        """Take in messages `start` to `stop` that arrived at `now_us`; how many.
+
+        `table` is what the columns' topic ids refer to. With `routes` (a byte for each topic id and QoS, at
+        4 * id + QoS) only the messages whose byte is `wanted` are taken.
+        """
+        if columns.source is None or not 0 <= start <= stop <= columns.capacity:
+            raise UsageError(f"no messages {start} to {stop} in columns of {columns.capacity}")
+        count = stop - start
+        if count == 0:
+            return 0
+        if now_us < self.last_time:
+            now_us = self.last_time  # times never go back within a shard, so a time finds one position
+        if self.count == 0:
+            self.first_time = now_us
+        elif now_us - self.first_time > 0xFFFFFFFF:
+            raise UsageError("a batch spans at most 71 minutes: take it before appending more")
+        self.last_time = now_us
+        self._bind(table)
+        known = table.count
+        if routes is not None and len(routes) < 4 * known:
+            raise UsageError(f"routes for {len(routes) // 4} of {known} topics")
+        source = pointer(columns.source)
+        in_topics = u32s(columns.topics)
+        in_flags = pointer(columns.flags)
+        in_properties = u32s(columns.property_starts)
+        in_payloads = u32s(columns.payload_starts)
+        in_ends = u32s(columns.payload_ends)
+        previous = 0
+        property_bytes = 0
+        payload_bytes = 0
+        for i in range(start, stop):
+            begin, middle, end = in_properties[i], in_payloads[i], in_ends[i]
+            if begin < previous or middle < begin or end < middle or in_topics[i] >= known:
+                raise UsageError(f"message {i} of the columns has no valid topic and ranges")
+            property_bytes += middle - begin
+            payload_bytes += end - middle
+            previous = end
+        if previous > len(columns.source):
+            raise UsageError(f"the columns end at {previous}, behind their source")
+        self._reserve(count, property_bytes, payload_bytes)
+        times = u32s(self.times)
+        topics = u32s(self.topics)
+        flags = pointer(self.flags)
+        property_ends = u32s(self.property_ends)
+        payload_ends = u32s(self.payload_ends)
+        checks = u32s(self.checks)
+        properties = pointer(self.properties)
+        payloads = pointer(self.payloads)
+        ids = u32s(self.ids)
+        route = pointer(routes if routes is not None else b"")
+        mark = pointer(self.mark)
+        filtered = routes is not None
+        delta = now_us - self.first_time
+        at = self.count
+        property_at = self.property_bytes
+        payload_at = self.payload_bytes
+        for i in range(start, stop):
+            topic = in_topics[i]
+            flag = in_flags[i]
+            if flag & 0x80 or (filtered and route[4 * topic + (flag >> 1 & 3)] != wanted):  # 0x80: dropped
+                continue
+            if ids[topic] == 0xFFFFFFFF:
+                ids[topic] = self._name(table, topic)
+            begin = in_properties[i]
+            middle = in_payloads[i]
+            size = in_ends[i] - middle
+            stored = flag & 0x17  # DUP and the alias belong to the connection, not to the message
+            check = marked(mark, now_us, stored)
+            if middle > begin:
+                room = middle - begin
+                if flag & HAS_ALIAS:
+                    room = self._without_alias(source, begin, middle, properties, property_at)
+                else:
+                    copy(properties, property_at, source, begin, room)
+                check = check_of(properties, property_at, room, check)
+                property_at += room
+            copy(payloads, payload_at, source, middle, size)
+            payload_at += size
+            times[at] = delta
+            topics[at] = ids[topic]
+            flags[at] = stored
+            checks[at] = check_of(source, middle, size, check)
+            at += 1
+            property_ends[at] = property_at
+            payload_ends[at] = payload_at
+        taken = at - self.count
+        self.count = at
+        self.property_bytes = property_at
+        self.payload_bytes = payload_at
+        return taken
+
+    def _bind(self, table: TopicTable) -> int:
+        """Make the map from the source's topic ids to the segment's large enough, or anew for another source."""
+        if self.source_table is not table or self.source_generation != table.generation:
+            self.source_table = table
+            self.source_generation = table.generation
+            self.ids = bytearray()
+        if len(self.ids) < 4 * table.count:
+            self.ids.extend(b"\xff" * (4 * max(table.count, 64) - len(self.ids) + len(self.ids) // 8 * 4))
+        return 0
+
+    def _name(self, table: TopicTable, topic: int) -> int:
+        return self.table.intern(table.name(topic))
+
+    def _reserve(self, count: int, property_bytes: int, payload_bytes: int) -> int:
+        need = self.count + count
+        if need > self.capacity:
+            grown = max(need, 2 * self.capacity, 64)
+            more = grown - self.capacity
+            self.capacity = grown
+            self.times.extend(bytes(4 * more))
+            self.topics.extend(bytes(4 * more))
+            self.flags.extend(bytes(more))
+            self.property_ends.extend(bytes(4 * more))
+            self.payload_ends.extend(bytes(4 * more))
+            self.checks.extend(bytes(4 * more))
+        if self.property_bytes + property_bytes > len(self.properties):
+            self.properties.extend(bytes(max(property_bytes, len(self.properties))))
+        if self.payload_bytes + payload_bytes > len(self.payloads):
+            self.payloads.extend(bytes(max(payload_bytes, len(self.payloads))))
+        return 0
+
+    def _without_alias(self, source: Buffer, begin: int, middle: int, target: bytearray, at: int) -> int:
+        """Copy a property section without its topic alias; how many bytes that left. It was checked when parsed."""
+        out = at
+        position = begin
+        while position < middle:
+            size = property_size(source, position)
+            if source[position] != 0x23:  # topic alias
+                copy(target, out, source, position, size)
+                out += size
+            position += size
+        return out - at
+
+    def take(self, base_offset: int, rows: int = -1) -> Records:
+        """The batch of the first `rows` that were gathered (all by default), from this offset on; the rest stays."""
+        count = self.count if rows < 0 else rows
+        if count == 0 or count > self.count:
+            raise UsageError(f"there are not {count} records to take" if count else "there is nothing to take")
+        last_time = self.last_time
+        property_bytes = self.property_bytes
+        payload_bytes = self.payload_bytes
+        if count < self.count:
+            last_time = self.first_time + get32(pointer(self.times), 4 * count - 4)
+            property_bytes = get32(pointer(self.property_ends), 4 * count)
+            payload_bytes = get32(pointer(self.payload_ends), 4 * count)
+        new = self.table.count - self.named
+        names_at = 0
+        if new:
+            names_at = u32s(self.table.ends)[self.named]
+        name_bytes = self.table.name_bytes - names_at if new else 0
+        with_properties = property_bytes > 0
+        plan = Layout(count, new, name_bytes, property_bytes, payload_bytes, with_properties)
+        if plan.end > MAX_BATCH_BYTES:
+            raise UsageError(f"a batch of {plan.end} bytes is too large: take it earlier")
+        block = blank(plan.end)
+        out = pointer(block)
+        put32(out, 0, MAGIC)
+        put32(out, 4, VERSION | (WITH_PROPERTIES if with_properties else 0) << 16)
+        put32(out, 8, plan.end)
+        put64(out, 16, base_offset)
+        put32(out, 24, count)
+        put32(out, 28, new)
+        put64(out, 32, self.first_time)
+        put64(out, 40, last_time)
+        put32(out, 48, self.named)
+        put32(out, 52, name_bytes)
+        put32(out, 56, property_bytes)
+        put32(out, 60, payload_bytes)
+        self._column(out, plan.times, pointer(self.times), 4 * count)
+        self._column(out, plan.topics, pointer(self.topics), 4 * count)
+        self._column(out, plan.flags, pointer(self.flags), count)
+        if with_properties:
+            self._column(out, plan.property_ends, pointer(self.property_ends), 4 * (count + 1))
+        self._column(out, plan.payload_ends, pointer(self.payload_ends), 4 * (count + 1))
+        self._column(out, plan.checks, pointer(self.checks), 4 * count)
+        if new:
+            self._names(out, plan, new, names_at, name_bytes)
+        self._column(out, plan.properties, pointer(self.properties), property_bytes)
+        self._column(out, plan.payloads, pointer(self.payloads), payload_bytes)
+        put32(out, 12, check_of(out, 16, plan.properties - 16, 0))
+        named = self.named
+        self.named = self.table.count
+        records = self._made(filled(block), base_offset, plan, count, last_time)
+        records.new_topics, records.first_new_topic, records.name_bytes = new, named, name_bytes
+        records.property_bytes, records.payload_bytes = property_bytes, payload_bytes
+        records.with_properties = with_properties
+        if count < self.count:
+            self._drop(count, property_bytes, payload_bytes)
+        else:
+            self._clear()
+        return records
+
+    def _made(self, block: bytes, base_offset: int, plan: Layout, count: int, last_time: int) -> Records:
+        """A batch that was just written need not be read to be opened."""
+        records = Records.__new__(Records)
+        records.data = block
+        records.start = 0
+        records.table = self.table
+        records.layout = plan
+        records.size = plan.end
+        records.base_offset = base_offset
+        records.end_offset = base_offset + count
+        records.count = count
+        records.first_time = self.first_time
+        records.last_time = last_time
+        records.with_offsets = False
+        return records
+
+    def _names(self, out: bytearray, plan: Layout, new: int, names_at: int, name_bytes: int) -> int:
+        """Write the names that are new in the batch."""
+        ends = u32s(self.table.ends)
+        for i in range(new + 1):
+            put32(out, plan.name_ends + 4 * i, ends[self.named + i] - names_at)
+        self._column(out, plan.name_ends + 4 * (new + 1), pointer(b""), 0)
+        copy(out, plan.names, pointer(self.table.names), names_at, name_bytes)
+        self._column(out, plan.names + name_bytes, pointer(b""), 0)
+        return 0
+
+    def _drop(self, count: int, property_bytes: int, payload_bytes: int) -> int:
+        """Take the first rows off the columns; what stays begins anew."""
+        del self.times[: 4 * count], self.topics[: 4 * count], self.flags[:count], self.checks[: 4 * count]
+        del self.property_ends[: 4 * count], self.payload_ends[: 4 * count]
+        del self.properties[:property_bytes], self.payloads[:payload_bytes]
+        self.capacity -= count
+        self.count -= count
+        self.property_bytes -= property_bytes
+        self.payload_bytes -= payload_bytes
+        times = u32s(self.times)
+        property_ends = u32s(self.property_ends)
+        payload_ends = u32s(self.payload_ends)
+        ahead = times[0]
+        self.first_time += ahead
+        for i in range(self.count):
+            times[i] -= ahead
+        for i in range(self.count + 1):
+            property_ends[i] -= property_bytes
+            payload_ends[i] -= payload_bytes
+        return 0
+
+    def _column(self, out: bytearray, at: int, source: Buffer, size: int) -> int:
+        """Write a column and zero its padding."""
+        copy(out, at, source, 0, size)
+        for i in range(at + size, padded(at + size)):
+            out[i] = 0
+        return 0

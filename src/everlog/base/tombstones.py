@@ -1,0 +1,134 @@
+"""A batch with some topics' records emptied: offsets and times stay, topic, flags, properties and payload go.
+
+An emptied record has the topic `GONE`, which no filter matches, and the flag DROPPED alone. What stays keeps its check.
+"""
+
+import cython
+
+from everlog.base.errors import UsageError
+
+if not cython.compiled:
+    from everlog.base.batch_merge import BatchWriter
+    from everlog.base.memory import copy, get32, pointer, put32, u32s
+    from everlog.base.records import Layout, Records, marked
+    from everlog.base.topic_table import TopicTable
+
+GONE = b"$\0gone"  # MQTT forbids U+0000, and no wildcard stands for a level that begins with $
+_DROPPED = 0x80
+
+
+def is_emptied(records: Records, row: int) -> bool:
+    """Whether nothing but its offset and time is left of a row."""
+    if not 0 <= row < records.count:
+        raise IndexError(f"no record {row} in a batch of {records.count}")
+    return bool(pointer(records.data)[records.start + records.layout.flags + row] & _DROPPED)
+
+
+def bytes_of_topics(records: Records, chosen: bytearray) -> int:
+    """How many bytes of properties and payloads the records have whose topic has a byte set; the batch was verified."""
+    known = len(chosen)
+    choice = pointer(chosen)
+    raw = pointer(records.data)
+    topics = records.start + records.layout.topics
+    payloads = records.start + records.layout.payload_ends
+    properties = records.start + records.layout.property_ends
+    total = 0
+    for i in range(records.count):
+        topic = get32(raw, topics + 4 * i)
+        if topic >= known:
+            raise UsageError(f"topic {topic} is used, and {known} topics were asked about")
+        if choice[topic]:
+            total += get32(raw, payloads + 4 * i + 4) - get32(raw, payloads + 4 * i)
+            if records.with_properties:
+                total += get32(raw, properties + 4 * i + 4) - get32(raw, properties + 4 * i)
+    return total
+
+
+def empty_topics(records: Records, ids: bytearray, gone: int, names: list[bytes], table: TopicTable) -> Records:
+    """The batch, which was verified, in other ids: `ids` has for each old one the new one, `gone` for what is emptied.
+
+    `names` are those that this batch brings, the last ones of `table` so far; the new ids are its ids.
+    """
+    known = len(ids) // 4
+    to = u32s(ids)
+    raw = pointer(records.data)
+    theirs = records.layout
+    base = records.start
+    count = records.count
+    property_bytes = 0
+    payload_bytes = 0
+    for i in range(count):
+        topic = get32(raw, base + theirs.topics + 4 * i)
+        if topic >= known or to[topic] >= table.count:
+            raise UsageError(f"there is no new id for topic {topic}")
+        if to[topic] != gone:
+            payload_bytes += get32(raw, base + theirs.payload_ends + 4 * i + 4)
+            payload_bytes -= get32(raw, base + theirs.payload_ends + 4 * i)
+            if records.with_properties:
+                property_bytes += get32(raw, base + theirs.property_ends + 4 * i + 4)
+                property_bytes -= get32(raw, base + theirs.property_ends + 4 * i)
+    new = len(names)
+    name_bytes = sum(map(len, names))
+    plan = Layout(count, new, name_bytes, property_bytes, payload_bytes, property_bytes > 0)
+    writer = BatchWriter(plan, count, new, property_bytes > 0, False)
+    writer.base_offset = records.base_offset
+    writer.first_time = records.first_time
+    writer.last_time = records.last_time
+    _fill(writer, records, ids, gone)
+    _name(writer, names)
+    return writer.finish(table, table.count - new, name_bytes, property_bytes, payload_bytes)
+
+
+def _fill(writer: BatchWriter, records: Records, ids: bytearray, gone: int) -> int:
+    """Write every row."""
+    to = u32s(ids)
+    raw = pointer(records.data)
+    out = pointer(writer.block)
+    mark = pointer(writer.mark)
+    plan = writer.plan
+    theirs = records.layout
+    base = records.start
+    payload_at = 0
+    property_at = 0
+    copy(out, plan.times, raw, base + theirs.times, 4 * records.count)
+    for i in range(records.count):
+        topic = to[get32(raw, base + theirs.topics + 4 * i)]
+        put32(out, plan.topics + 4 * i, topic)
+        put32(out, plan.payload_ends + 4 * i, payload_at)
+        if writer.with_properties:
+            put32(out, plan.property_ends + 4 * i, property_at)
+        if topic == gone:
+            out[plan.flags + i] = _DROPPED
+            time_us = records.first_time + get32(raw, base + theirs.times + 4 * i)
+            put32(out, plan.checks + 4 * i, marked(mark, time_us, _DROPPED))
+            continue
+        out[plan.flags + i] = raw[base + theirs.flags + i]
+        put32(out, plan.checks + 4 * i, get32(raw, base + theirs.checks + 4 * i))
+        begin = get32(raw, base + theirs.payload_ends + 4 * i)
+        size = get32(raw, base + theirs.payload_ends + 4 * i + 4) - begin
+        copy(out, plan.payloads + payload_at, raw, base + theirs.payloads + begin, size)
+        payload_at += size
+        if writer.with_properties:
+            begin = get32(raw, base + theirs.property_ends + 4 * i)
+            size = get32(raw, base + theirs.property_ends + 4 * i + 4) - begin
+            copy(out, plan.properties + property_at, raw, base + theirs.properties + begin, size)
+            property_at += size
+    put32(out, plan.payload_ends + 4 * records.count, payload_at)
+    if writer.with_properties:
+        put32(out, plan.property_ends + 4 * records.count, property_at)
+    return 0
+
+
+def _name(writer: BatchWriter, names: list[bytes]) -> int:
+    """Write the names that the batch brings."""
+    out = pointer(writer.block)
+    plan = writer.plan
+    at = 0
+    for k in range(len(names)):
+        name = names[k]
+        put32(out, plan.name_ends + 4 * k, at)
+        copy(out, plan.names + at, pointer(name), 0, len(name))
+        at += len(name)
+    if len(names):
+        put32(out, plan.name_ends + 4 * len(names), at)
+    return 0

@@ -1,0 +1,41 @@
+cimport cython
+from libc.stdint cimport int64_t, uint64_t
+
+from everlog.base.columns cimport MessageColumns
+from everlog.base.topic_table cimport TopicTable
+from everlog.base.records cimport Records
+from everlog.commitlog.open_batch cimport OpenBatch
+from everlog.commitlog.segment_writer cimport SegmentWriter
+from everlog.commitlog.tail cimport Tail
+
+
+cdef class Committer:
+    cdef public int64_t committed
+    cdef readonly object failure
+    cdef readonly bint closed
+    cdef readonly int64_t groups, batches, records, bytes
+    cdef public object completed, announce, failed
+    cdef OpenBatch _open_batch
+    cdef SegmentWriter _writer
+    cdef Tail _tail
+    cdef bint _syncing, _in_memory
+    cdef object _gate, _stepping, _waiters
+
+    cpdef Py_ssize_t pending(self)
+
+    cpdef Py_ssize_t append(self, MessageColumns columns, Py_ssize_t start, Py_ssize_t stop, uint64_t now_us,
+                            TopicTable table, bytearray routes, int wanted) except -1
+
+    cpdef int ask(self, int64_t offset) except -1
+    cpdef bint step(self) except -1
+    cpdef int try_step(self, int64_t offset) except -2
+
+    @cython.locals(group=list)
+    cdef bint _step(self, int64_t offset) except -1
+
+    @cython.locals(writer=SegmentWriter, end=int64_t, k=Py_ssize_t, base=int64_t, batches=list, size=Py_ssize_t,
+                   records=Records)
+    cdef int _commit(self, list group) except -1
+
+    @cython.locals(records=Records)
+    cdef int _publish(self, list batches, int64_t committed) except -1

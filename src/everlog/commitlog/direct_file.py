@@ -1,0 +1,153 @@
+"""A file's way around the page cache, for large writes and for what is read once.
+
+The system's way costs a large write a copy and a new page of memory for each page of the file; on a virtual machine,
+whose host takes free memory back, a new page can cost more than all else that is done with the messages in it. Files
+and disks that can't do it say so once, and are written and read as usual from then on; so are slow disks read, as with
+them a second reader gains most by what the first one left in memory.
+"""
+
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from time import perf_counter
+
+from everlog.commitlog.ports import Block
+from everlog.commitlog.sync_write import commit_around
+
+LARGE_BYTES = 128 << 10  # smaller pieces are as quick through the page cache, and stay in it for readers
+_WRITE_ROOM = 1 << 20
+_READ_ROOM = 8 << 20
+_SLOW = 256e6  # bytes a second
+_PROBE_BYTES = 32 << 20  # to be read before a disk is called slow
+_PAGE = mmap.PAGESIZE
+_UNABLE = frozenset((errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS))
+
+_CACHESTAT = 451  # the number of Linux's system call, since 6.5
+
+_libc = ctypes.CDLL(None)
+_own = threading.local()
+
+
+def _buffer(room: int) -> mmap.mmap:
+    """This thread's, which begins with a page and has at least so much room."""
+    buffer: mmap.mmap | None = getattr(_own, "buffer", None)
+    if buffer is None or len(buffer) < room:
+        buffer = _own.buffer = mmap.mmap(-1, room)
+    return buffer
+
+
+class _Range(ctypes.Structure):
+    _fields_ = (("start", ctypes.c_uint64), ("size", ctypes.c_uint64))
+
+
+class _Pages(ctypes.Structure):
+    _fields_ = tuple((name, ctypes.c_uint64) for name in ("cached", "dirty", "written", "gone", "gone_lately"))
+
+
+def is_cached(fd: int, position: int, size: int) -> bool:
+    """Whether half of a piece of a file or more is in the page cache; so too where the system does not tell."""
+    found = _Pages()
+    if sys.platform != "linux" or _libc.syscall(
+        _CACHESTAT, fd, ctypes.byref(_Range(position, size)), ctypes.byref(found), 0
+    ):
+        return True
+    return bool(2 * found.cached * _PAGE >= size)
+
+
+class Pace:
+    """How quickly a disk was read around the page cache."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.seconds = 0.0
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether the page cache serves better."""
+        return self.bytes >= _PROBE_BYTES and self.bytes < _SLOW * self.seconds
+
+    def add(self, size: int, seconds: float) -> None:
+        """Count a read."""
+        self.bytes += size
+        self.seconds += seconds
+
+
+pace = Pace()  # of this process; threads that count at once may lose a count
+
+
+class DirectFile:
+    """Another descriptor of an open file, made when it is first used, and the end of what was written by it."""
+
+    def __init__(self, fd: int) -> None:
+        self._plain = fd
+        self._fd = -1
+        self._able = hasattr(os, "O_DIRECT")
+        self._end = -1  # behind the last write by this way
+        self._carry = b""  # of the last page written, what lies before `_end`
+
+    def commit(self, position: int, blocks: Sequence[Block], mark_fd: int, mark: bytes) -> bool:
+        """Write, sync and mark; False when that can't be done this way. Zeros fill the last page."""
+        size = sum(map(len, blocks))
+        if size < LARGE_BYTES or not self._opened():
+            return False
+        buffer = _buffer(_WRITE_ROOM)
+        carried = position % _PAGE
+        if self._end != position:
+            self._carry = os.pread(self._plain, carried, position - carried)
+        self._end = -1
+        buffer[:carried] = self._carry
+        try:
+            commit_around(self._plain, self._fd, position, blocks, buffer, mark_fd, mark)
+        except OSError as error:
+            if error.errno not in _UNABLE:
+                raise
+            self._able = False
+            return False
+        self._end = position + size
+        self._carry = buffer[: self._end % _PAGE]
+        return True
+
+    def read(self, position: int, size: int) -> bytes | None:
+        """Up to `size` bytes, fewer only where the file ends; None when they can't be read this way."""
+        if pace.is_slow or not self._opened():
+            return None
+        parts = []
+        end = position + size
+        while position < end:
+            start = position - position % _PAGE
+            room = min(_READ_ROOM, end - start + -(end - start) % _PAGE)
+            buffer = _buffer(room)
+            begun = perf_counter()
+            try:
+                got = start + os.preadv(self._fd, [memoryview(buffer)[:room]], start)
+            except OSError as error:
+                if error.errno not in _UNABLE:
+                    raise
+                self._able = False
+                return None
+            pace.add(got - start, perf_counter() - begun)
+            if got <= position:
+                break
+            parts.append(buffer[position - start : min(got, end) - start])
+            position = min(got, end)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _opened(self) -> bool:
+        if self._fd < 0 and self._able:
+            try:
+                access = fcntl.fcntl(self._plain, fcntl.F_GETFL) & os.O_ACCMODE
+                self._fd = os.open(f"/proc/self/fd/{self._plain}", access | os.O_DIRECT | os.O_CLOEXEC)
+            except OSError:
+                self._able = False
+        return self._able
+
+    def close(self) -> None:
+        """Close the descriptor; once is enough."""
+        fd, self._fd, self._able = self._fd, -1, False
+        if fd >= 0:
+            os.close(fd)

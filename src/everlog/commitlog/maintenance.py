@@ -1,0 +1,167 @@
+"""What is done to segments behind the writer's back: sealing, removal, and the checkpoint of a clean stop.
+
+One piece of work at a time, under one lock; appends and commits never wait for it.
+"""
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from everlog.commitlog.catalog import Catalog, Segment
+from everlog.commitlog.committer import Committer
+from everlog.commitlog.paths import TEMPORARY, segment_path, side_path
+from everlog.commitlog.ports import Classes, Indexer
+from everlog.commitlog.retention import RetentionPlan
+from everlog.commitlog.sealer import Sealer
+from everlog.commitlog.settings import LogSettings
+from everlog.commitlog.topic_retention import Thinned, Thinner
+
+
+class Maintenance:
+    """The queue of complete segments to seal, and retention."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        committer: Committer,
+        settings: LogSettings,
+        indexer: Indexer | None,
+        classes: Classes | None = None,
+    ) -> None:
+        self._catalog = catalog
+        self._committer = committer
+        self._settings = settings
+        self._lock = threading.Lock()
+        self.sealer = Sealer(catalog, settings, indexer)
+        self.thinner = Thinner(catalog, self.sealer, settings, classes) if classes is not None else None
+        self.wake: Callable[[], None] = lambda: None
+        self.seal_failures: list[str] = []  # one for each segment at most: a failed one waits for the next start
+        self.removed = 0
+        writing = committer.segment
+        self._queue = deque(s for s in catalog.segments if not s.sealed and s is not writing)  # at most all segments
+        self._given_up: set[int] = set()
+
+    def completed(self, segment: Segment) -> None:
+        """A segment has a successor now."""
+        self._queue.append(segment)
+        self.wake()
+
+    @property
+    def waiting(self) -> int:
+        """How many segments wait to be sealed."""
+        return len(self._queue)
+
+    def step(self) -> bool:
+        """Seal one segment; False when none waits."""
+        with self._lock:
+            segment = self._next()
+            if segment is None or self._committer.failure is not None:
+                return False
+            try:
+                self.sealer.seal(segment)
+                self._committer.remark()
+            except OSError as error:
+                self._give_up(segment, error)
+            return True
+
+    def _next(self) -> Segment | None:
+        segments = self._catalog.segments
+        while self._queue:
+            segment = self._queue.popleft()
+            if any(segment is one for one in segments):
+                return segment
+        for segment in segments:
+            lost = segment.base_offset in self._catalog.damage.rebuild - self._given_up
+            if lost and segment.reader is None:
+                return segment
+        return None
+
+    def _give_up(self, segment: Segment, error: OSError) -> None:
+        """A segment without a side file is slower to read and nothing worse: leave it as it is."""
+        self.seal_failures.append(f"{segment_path(self._catalog.directory, segment.base_offset)}: {error}")
+        self._given_up.add(segment.base_offset)
+        for path in (segment_path, side_path):
+            with contextlib.suppress(OSError):
+                self._catalog.disk.unlink(path(self._catalog.directory, segment.base_offset) + TEMPORARY)
+
+    def repair(self) -> int:
+        """Make every side file again that is missing or damaged; how many."""
+        before = self.sealer.sealed
+        for segment in self._catalog.segments:
+            if segment.reader is None:
+                self._catalog.forget(segment.base_offset)
+                reader = self._catalog.reader(segment)
+                for name in reader.side.names if reader.side is not None else ():
+                    reader.section(name)
+        while self.step():
+            pass
+        return self.sealer.sealed - before
+
+    def run_retention(self, now_us: int, plan: Callable[[], RetentionPlan]) -> RetentionPlan:
+        """Remove the segments that a plan names, oldest first."""
+        with self._lock:
+            segments = self._catalog.segments
+            age = self.age(segments[-1]) if segments else None
+            if segments and age is not None and 0 < segments[-1].last_time < now_us - age:
+                self._committer.roll()  # so that a quiet log forgets too
+            decided = plan()
+            if decided.remove:
+                self._remove(set(decided.remove))
+            return decided
+
+    def age(self, segment: Segment) -> int | None:
+        """How old a segment may get: as old as what is kept longest of what is in it; None for ever."""
+        return self._settings.retention_us if self.thinner is None else self.thinner.age(segment)
+
+    def thin(self, now_us: int, below: int | None) -> list[Thinned]:
+        """Empty what is too old in sealed segments that stay; of those that reach behind `below`, nothing."""
+        with self._lock:
+            if self.thinner is None or self._committer.failure is not None:
+                return []
+            done = []
+            for segment, classes in self.thinner.due(now_us, below):
+                try:
+                    thinned = self.thinner.thin(segment, classes)
+                except OSError as error:
+                    self._catalog.forget(segment.base_offset)
+                    self._give_up(segment, error)
+                    continue
+                if thinned is not None:
+                    done.append(thinned)
+                    self._committer.remark()
+            return done
+
+    def _remove(self, bases: set[int]) -> None:
+        catalog = self._catalog
+        catalog.replace([segment for segment in catalog.segments if segment.base_offset not in bases])
+        self._committer.remark()
+        for base in sorted(bases):
+            catalog.forget(base)
+            catalog.damage.rebuild.discard(base)
+            for path in (segment_path(catalog.directory, base), side_path(catalog.directory, base)):
+                with contextlib.suppress(FileNotFoundError):
+                    catalog.disk.unlink(path)
+            self.removed += 1
+        catalog.disk.sync_directory(catalog.directory)
+        self._committer.remark()
+
+    def checkpoint(self) -> None:
+        """At a clean stop: sync what was not, and index the last segment, so that the next start reads little."""
+        if self._committer.failure is not None:
+            return
+        with self._lock:
+            self._committer.cut()
+            for segment in self._catalog.segments:
+                reader = segment.reader
+                if reader is not None:
+                    reader.file.sync()
+                    self._index_last(segment)
+
+    def _index_last(self, segment: Segment) -> None:
+        reader = segment.reader
+        if reader is not None and segment is self._committer.segment and len(reader.index):
+            try:
+                self.sealer.write_side(reader, 0)
+            except OSError as error:
+                self._give_up(segment, error)

@@ -1,0 +1,147 @@
+"""Gathers appended messages into batches and decides which segment each batch belongs to.
+
+Owned by the log and used under its lock. A batch's place is decided when it is closed, because the topic ids in it are
+its segment's own. Invariants: the closed batches, and the open one behind them, have the offsets up to `end`; `take`
+gives no batch that begins at or above `asked`, and the open one is split there, so that what is appended after the
+asking for a commit waits for the next.
+"""
+
+from typing import TypeAlias
+
+import cython
+
+from everlog.base import Unavailable
+from everlog.commitlog.settings import LogSettings
+
+if not cython.compiled:
+    from everlog.base import MessageColumns, RecordBuilder, Records, TopicTable
+    from everlog.commitlog.segment_format import FRAME_BYTES, HEADER_BYTES
+
+SPAN_US = 0xFFFFFFFF  # a batch's times are 32-bit distances from its first
+_FOREVER = 1 << 62
+
+Placed: TypeAlias = tuple["Records", int]  # a closed batch, and the base offset of the segment it goes into
+
+
+class OpenBatch:
+    """The open batch and the closed ones that are not yet written."""
+
+    def __init__(self, settings: LogSettings, end: int) -> None:
+        self._span_us = SPAN_US
+        self._batch_bytes = settings.batch_bytes
+        self._pending_limit = settings.pending_bytes
+        self._segment_bytes = settings.segment_bytes
+        self._segment_us = _FOREVER if settings.segment_us is None else settings.segment_us
+        self._builder = RecordBuilder()
+        self._closed: list[Placed] = []
+        self._closed_bytes = 0
+        self._segment = end
+        self._position = HEADER_BYTES
+        self._segment_time = 0  # of the segment's first record, 0 before there is one
+        self._full = False  # the segment, so that the next begins as soon as no batch is open
+        self.in_flight_bytes = 0  # taken and not yet written
+        self.end = end
+        self.asked = end  # what was appended below it is to be committed
+
+    def continue_segment(
+        self, segment: int, position: int, names: list[bytes], first_time: int, last_time: int
+    ) -> None:
+        """Go on in a segment that has batches; with none, only times must go on."""
+        self._builder.continue_segment(names, last_time)
+        self._segment, self._position, self._segment_time = segment, position, first_time
+
+    @property
+    def table(self) -> TopicTable:
+        """The names of the topics of the segment that the open batch belongs to."""
+        return self._builder.table
+
+    def pending(self) -> int:
+        """How many bytes were appended and are not yet written."""
+        return self.in_flight_bytes + self._closed_bytes + self._builder.content_bytes()
+
+    def append(
+        self,
+        columns: MessageColumns,
+        start: int,
+        stop: int,
+        now_us: int,
+        table: TopicTable,
+        routes: bytearray | None,
+        wanted: int,
+    ) -> int:
+        """Take in messages as `RecordBuilder.append` does."""
+        builder = self._builder
+        if self.pending() >= self._pending_limit:
+            raise Unavailable(
+                f"{self.pending()} bytes wait to be written", hint="the disk does not keep up; try again later"
+            )
+        if builder.count and (self._full or now_us > builder.first_time + self._span_us):
+            self.close()
+        taken = builder.append(columns, start, stop, now_us, table, routes, wanted)
+        self.end += taken
+        if builder.content_bytes() >= self._batch_bytes:
+            self.close()
+        return taken
+
+    def ask(self, offset: int) -> None:
+        """What was appended below an offset is to be committed."""
+        if offset > self.asked:
+            self.asked = offset if offset < self.end else self.end
+
+    def close(self) -> int:
+        """Close the open batch, as two where a commit was asked for in its midst."""
+        first = self.end - self._builder.count
+        if first < self.asked < self.end:
+            self._place(self.asked - first)
+        if self._builder.count:
+            self._place(self._builder.count)
+        return 0
+
+    def _place(self, rows: int) -> int:
+        """Close the first rows of the open batch; when the segment is full with them, the next begins behind it."""
+        builder = self._builder
+        records = builder.take(self.end - builder.count, rows)
+        self._closed.append((records, self._segment))
+        self._closed_bytes += records.size
+        self._position += FRAME_BYTES + records.size
+        if self._segment_time == 0:
+            self._segment_time = records.first_time
+        if self._position >= self._segment_bytes or records.last_time >= self._segment_time + self._segment_us:
+            self._full = True
+        if self._full and builder.count == 0:  # what stays open has topic ids of this segment
+            self.begin_segment()
+        return 0
+
+    def begin_segment(self) -> int:
+        """What comes next goes into a new segment, unless the one at hand is still empty; its base offset."""
+        if self._segment != self.end:
+            self._builder.start_segment()
+            self._segment, self._position, self._segment_time = self.end, HEADER_BYTES, 0
+            self._full = False
+        return self._segment
+
+    def take(self) -> list[Placed]:
+        """Everything that was asked for, which is in flight until `written`."""
+        first = self.end - self._builder.count
+        if first < self.asked:
+            self._place(self.asked - first)
+        taken = self._closed
+        if self.asked >= first:
+            self._closed = []
+            self.in_flight_bytes += self._closed_bytes
+            self._closed_bytes = 0
+            return taken
+        count = 0
+        for records, _ in taken:
+            if records.base_offset >= self.asked:
+                break
+            count += 1
+            self.in_flight_bytes += records.size
+            self._closed_bytes -= records.size
+        self._closed = taken[count:]
+        return taken[:count]
+
+    def written(self, size: int) -> int:
+        """So many bytes in flight have been written. Only the thread that takes calls it."""
+        self.in_flight_bytes -= size
+        return 0

@@ -1,0 +1,187 @@
+"""Sealing a complete segment: its side file, and, where it pays, its small batches merged into larger ones.
+
+A step works on one segment and is safe to stop at any point: new files are written whole under a temporary name,
+synced, and renamed over the old. A damaged segment is indexed and never rewritten.
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+from everlog.base import Records, TopicTable, gather
+from everlog.commitlog import side_file
+from everlog.commitlog.batch_index import GrowingIndex
+from everlog.commitlog.catalog import Catalog, Segment
+from everlog.commitlog.open_batch import SPAN_US
+from everlog.commitlog.paths import TEMPORARY, segment_path, side_path
+from everlog.commitlog.ports import Block, File, Indexer
+from everlog.commitlog.scan import topic_ids
+from everlog.commitlog.segment_format import FRAME_BYTES, HEADER_BYTES, Frame, SegmentHeader
+from everlog.commitlog.segment_reader import SegmentReader, load_complete
+from everlog.commitlog.segment_view import TOPICS
+from everlog.commitlog.settings import LogSettings
+from everlog.commitlog.side_file import SEALED, SideSummary
+
+READ_BYTES = 4 << 20
+WRITE_BYTES = 4 << 20
+
+
+class Sealer:
+    """Seals the segments of one log, one a step."""
+
+    def __init__(self, catalog: Catalog, settings: LogSettings, indexer: Indexer | None) -> None:
+        self._catalog = catalog
+        self._settings = settings
+        self._indexer = indexer
+        self.sealed = 0
+        self.merged = 0
+
+    def seal(self, segment: Segment) -> None:
+        """Make a segment's data durable, merge it if that pays, and write its side file."""
+        reader = segment.reader or load_complete(
+            self._catalog.disk, self._catalog.directory, segment.base_offset, self._catalog.salt, self._catalog.damage
+        )
+        reader.file.sync()  # at `flush` nobody has; a sealed segment's log is durable
+        if self._pays(reader):
+            merged = self.rewrite(segment, reader, self._blocks(reader), reader.table, reader.header.flags)
+            if merged is not None:
+                reader = merged
+                self.merged += 1
+        self.finish(segment, reader)
+
+    def finish(self, segment: Segment, reader: SegmentReader) -> None:
+        """Write the side file, and have readers find the segment by it."""
+        topics = self._index(reader)
+        self.write_side(reader, SEALED, topics)
+        side = side_file.SideFile(side_path(self._catalog.directory, segment.base_offset), self._open_side(segment))
+        reader.side = side
+        self._catalog.keep(segment.base_offset, reader)
+        segment.bytes = reader.file.size()
+        segment.sealed = True
+        segment.reader = None
+        self._catalog.damage.rebuild.discard(segment.base_offset)
+        self.sealed += 1
+
+    def _open_side(self, segment: Segment) -> File:
+        return self._catalog.disk.open(side_path(self._catalog.directory, segment.base_offset))
+
+    def _pays(self, reader: SegmentReader) -> bool:
+        """Whether a segment is whole and its batches are small."""
+        rows = len(reader.index)
+        if reader.reports or rows < 2:
+            return False
+        records = reader.index.end_offset(rows - 1) - reader.index.offset(0)
+        return records < rows * self._settings.merge_below
+
+    def rewrite(
+        self,
+        segment: Segment,
+        old: SegmentReader,
+        batches: Iterator[Records],
+        table: TopicTable,
+        flags: int,
+        *,
+        is_sealed: bool = False,
+    ) -> SegmentReader | None:
+        """Put the same offsets in other batches in a segment's place; None when a batch turns out to be damaged.
+
+        The side file of one that `is_sealed` goes before the segment changes: it must never stand beside another file.
+        """
+        catalog = self._catalog
+        header = SegmentHeader(
+            old.header.base_offset, old.header.created_us, catalog.salt, old.header.generation + 1, flags
+        )
+        path = segment_path(catalog.directory, segment.base_offset)
+        file = side_file.create_anew(catalog.disk, path + TEMPORARY)
+        made = SegmentReader(path, file, header, GrowingIndex(), table, catalog.damage)
+        blocks: list[Block] = [header.to_bytes()]
+        at, held = 0, HEADER_BYTES
+        expected = old.index.offset(0)
+        for records in batches:
+            if records.base_offset != expected:
+                break
+            expected += records.count
+            made.index.add(records, at + held + FRAME_BYTES)
+            frame = Frame(at + held, records.base_offset, records.size, records.count, True)
+            blocks += (frame.to_bytes(catalog.salt), records.to_bytes())
+            held += FRAME_BYTES + records.size
+            if held >= WRITE_BYTES:
+                file.commit_at(at, blocks, padded=True)
+                at, held, blocks = at + held, 0, []
+        if expected != old.index.end_offset(len(old.index) - 1):
+            file.close()
+            catalog.disk.unlink(path + TEMPORARY)
+            return None
+        file.commit_at(at, blocks, padded=True)
+        file.truncate(at + held)
+        file.sync()
+        if is_sealed:
+            with contextlib.suppress(FileNotFoundError):
+                catalog.disk.unlink(side_path(catalog.directory, segment.base_offset))
+            catalog.disk.sync_directory(catalog.directory)
+        catalog.disk.rename(path + TEMPORARY, path)
+        catalog.disk.sync_directory(catalog.directory)
+        return made
+
+    def _blocks(self, reader: SegmentReader) -> Iterator[Records]:
+        """The batches of a segment, merged up to the size that was set."""
+        run: list[Records] = []
+        count = size = 0
+        for records in each_batch(reader):
+            large = run and (
+                records.base_offset != run[0].base_offset + count
+                or count + records.count > self._settings.merge_records
+                or size + records.size > self._settings.batch_bytes
+                or records.last_time - run[0].first_time > SPAN_US
+            )
+            if large:
+                yield gather([(part, None) for part in run], True)
+                run, count, size = [], 0, 0
+            run.append(records)
+            count += records.count
+            size += records.size
+        if run:
+            yield gather([(part, None) for part in run], True)
+
+    def _index(self, reader: SegmentReader) -> bytes | None:
+        """The indexer's section, None without an indexer or when a batch can't be read."""
+        if self._indexer is None:
+            return None
+        columns = [memoryview(bytes(topic_ids(records))).cast("I") for records in each_batch(reader)]
+        if len(columns) != len(reader.index):
+            return None
+        return self._indexer.build(reader.table.all_names(), columns)
+
+    def write_side(self, reader: SegmentReader, flags: int, topics: bytes | None = None) -> None:
+        """Write the side file of what a segment holds now."""
+        directory, base = self._catalog.directory, reader.header.base_offset
+        index, names = reader.index, reader.table.all_names()
+        rows = len(index)
+        first_time, last_time = index.times()
+        summary = SideSummary(
+            flags=flags,
+            segment_check=reader.header.check,
+            damaged=len(reader.reports),
+            base_offset=base,
+            end_offset=index.end_offset(rows - 1) if rows else base,
+            first_time=first_time,
+            last_time=last_time,
+            covered=reader.file.size() if flags & SEALED else index.file_end(rows - 1) if rows else HEADER_BYTES,
+            batches=rows,
+            topics=len(names),
+        )
+        sections = [("batches", index.to_bytes()), ("names", side_file.pack_names(names))]
+        if reader.reports:
+            sections.append(("damage", side_file.pack_damage(reader.reports)))
+        if topics is not None:
+            sections.append((TOPICS, topics))
+        path = side_path(directory, base)
+        side_file.write(self._catalog.disk, directory, path, side_file.encode(summary, sections), path + TEMPORARY)
+
+
+def each_batch(reader: SegmentReader) -> Iterator[Records]:
+    """Every readable batch in order."""
+    row, rows = 0, len(reader.index)
+    while row < rows:
+        last = reader.index.range_of(row, rows, READ_BYTES)
+        yield from reader.read_rows(row, last, once=True)
+        row = last

@@ -1,0 +1,123 @@
+"""The bytes of a segment file that are not batches: its header, and the frame before each batch.
+
+Layout in `docs/formats/segment.md`. A frame's check is salted with a number that clients never see and covers the
+frame's own position, so that nothing inside a payload, and nothing that was moved, can pass for a frame: after damage
+the next frame is found by looking for one.
+"""
+
+import struct
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import crc32c
+
+from everlog.base import StorageError
+from everlog.commitlog.frame_header import frame_bytes
+
+MAGIC = b"EVLS"
+VERSION = 1
+HEADER_BYTES = 128  # two equal copies, so that one damaged byte takes nothing away
+FRAME_MAGIC = b"EVLF"
+FRAME_BYTES = 32
+
+PREVIOUS_SYNCED = 0x01  # header flag: the segment before this one was synced whole when this one was created
+THINNED = 0x02  # header flag: records of topics that are kept for less long were emptied
+AFTER_SYNC = 0x80000000  # frame flag, beside the count: all before this frame was synced when it was written
+
+_COPY = struct.Struct("<4sHHQQQQ20sI")
+_FRAME = struct.Struct("<4sIQQII")
+_SALT = struct.Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHeader:
+    """What a segment file says about itself; `generation` counts how often it was rewritten."""
+
+    base_offset: int
+    created_us: int
+    salt: int
+    generation: int = 0
+    flags: int = 0
+
+    def to_bytes(self) -> bytes:
+        """Both copies."""
+        copy = self._body() + struct.pack("<I", self.check)
+        return copy + copy
+
+    def _body(self) -> bytes:
+        fields = (MAGIC, VERSION, self.flags, self.base_offset, self.created_us, self.salt, self.generation)
+        return _COPY.pack(*fields, b"", 0)[:-4]
+
+    @property
+    def check(self) -> int:
+        """The check of the fields, which also binds a side file to this very file."""
+        return int(crc32c.crc32c(self._body()))
+
+
+def read_header(data: bytes, path: str) -> SegmentHeader | None:
+    """The header from a file's first bytes, None when neither copy is whole; an unknown version is refused."""
+    for start in (0, _COPY.size):
+        copy = data[start : start + _COPY.size]
+        if len(copy) < _COPY.size or copy[:4] != MAGIC:
+            continue
+        _, version, flags, base, created, salt, generation, _, check = _COPY.unpack(copy)
+        if crc32c.crc32c(copy[:-4]) != check:
+            continue
+        if version != VERSION:
+            raise StorageError(
+                f"{path}: segment format version {version} is not known to this version of Everlog",
+                hint="open it with a newer Everlog",
+            )
+        return SegmentHeader(base, created, salt, generation, flags)
+    return None
+
+
+class Frame(NamedTuple):
+    """What stands before a batch: where, which offsets, how many bytes follow."""
+
+    position: int
+    base_offset: int
+    size: int
+    records: int
+    after_sync: bool
+
+    def to_bytes(self, salt: int) -> bytes:
+        """The frame as it is written."""
+        count = self.records | AFTER_SYNC if self.after_sync else self.records
+        return frame_bytes(self.position, self.base_offset, self.size, count, salted(salt))
+
+    @property
+    def end(self) -> int:
+        """Where the batch ends and the next frame stands."""
+        return self.position + FRAME_BYTES + self.size
+
+
+def read_frame(data: bytes, start: int, position: int, salt: int) -> Frame | None:
+    """The frame in `data` at `start`, which stands in its file at `position`; None when there is none."""
+    if len(data) - start < FRAME_BYTES:
+        return None
+    magic, check, at, base, size, count = _FRAME.unpack_from(data, start)
+    if (
+        magic != FRAME_MAGIC
+        or at != position
+        or check != crc32c.crc32c(data[start + 8 : start + FRAME_BYTES], salted(salt))
+    ):
+        return None
+    return Frame(at, base, size, count & ~AFTER_SYNC, bool(count & AFTER_SYNC))
+
+
+def find_frame(data: bytes, start: int, position: int, salt: int) -> Frame | None:
+    """The first frame in `data` at or behind `start`; `data` begins in its file at `position`, a multiple of 8."""
+    at = start
+    while (at := data.find(FRAME_MAGIC, at)) >= 0:
+        if at % 8 == 0 and (frame := read_frame(data, at, position + at, salt)) is not None:
+            return frame
+        at += 1
+    return None
+
+
+@lru_cache(16)
+def salted(salt: int) -> int:
+    """What the check of a frame begins with."""
+    return int(crc32c.crc32c(_SALT.pack(salt)))

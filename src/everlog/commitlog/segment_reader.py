@@ -1,0 +1,138 @@
+"""One segment file opened for reading: its bytes, its batch index and its topic names, bound together.
+
+A merge makes a new file and a new reader; whoever holds the old one goes on reading the old file.
+"""
+
+from everlog.base import Records, StorageError, TopicTable
+from everlog.commitlog import side_file
+from everlog.commitlog.batch_index import GrowingIndex
+from everlog.commitlog.damage import CorruptFile, Damage, DamageList
+from everlog.commitlog.paths import segment_path, side_path
+from everlog.commitlog.ports import Disk, File
+from everlog.commitlog.scan import Scan
+from everlog.commitlog.segment_format import HEADER_BYTES, SegmentHeader, read_header
+from everlog.commitlog.side_file import SideFile, SideSection
+
+
+class SegmentReader:
+    """What is readable of a segment. Rows are added only by the thread that commits."""
+
+    def __init__(
+        self, path: str, file: File, header: SegmentHeader, index: GrowingIndex, table: TopicTable, damage: DamageList
+    ) -> None:
+        self.path = path
+        self.file = file
+        self.header = header
+        self.index = index
+        self.table = table
+        self.side: SideFile | None = None
+        self.reports: list[Damage] = []  # what is fenced off
+        self._damage = damage
+
+    def read_rows(self, first: int, last: int, *, once: bool = False) -> list[Records]:
+        """The batches of rows `first` to before `last`, each verified; a damaged one is reported and left out.
+
+        What is read `once` need not stay in the system's memory.
+        """
+        read = self.file.read_once if once else self.file.read_at
+        start = self.index.position(first)
+        data = read(start, self.index.file_end(last - 1) - start)
+        batches = []
+        for row in range(first, last):
+            records = self._verified(data, self.index.position(row) - start, row)
+            if records is not None:
+                batches.append(records)
+        return batches
+
+    def _verified(self, data: bytes, at: int, row: int) -> Records | None:
+        try:
+            records = Records(data, at, self.table)
+            offsets = (records.base_offset, records.base_offset + records.count)
+            if offsets == (self.index.offset(row), self.index.end_offset(row)) and records.verify():
+                return records
+        except StorageError:
+            pass
+        what, position = "a batch fails its check", self.index.position(row)
+        self._damage.add(Damage(self.path, position, what, self.index.offset(row), self.index.end_offset(row)))
+        return None
+
+    def section(self, name: str) -> SideSection | None:
+        """A section of the side file, None when there is none that can be trusted."""
+        try:
+            return self.side.section(name) if self.side is not None else None
+        except CorruptFile as error:
+            self._damage.add(error.damage)
+            self._damage.rebuild.add(self.header.base_offset)
+            return None
+
+    @property
+    def memory_bytes(self) -> int:
+        """About how much memory index and names take."""
+        return self.index.memory_bytes + 2 * self.table.name_bytes + 24 * self.table.count
+
+
+def open_header(file: File, path: str, base_offset: int, salt: int, damage: DamageList) -> SegmentHeader:
+    """A segment file's header; where it is damaged, what can be known of it without."""
+    raw = file.read_at(0, HEADER_BYTES)
+    header = read_header(raw, path)
+    if header is None or header.base_offset != base_offset:
+        damage.add(Damage(path, 0, "the segment's header fails its check"))
+        return SegmentHeader(base_offset, 0, salt)
+    if raw != header.to_bytes():
+        damage.add(Damage(path, 0, "one copy of the segment's header fails its check"))
+    return header
+
+
+def open_side(disk: Disk, path: str, damage: DamageList) -> SideFile | None:
+    """A side file whose header can be trusted, else None."""
+    try:
+        return SideFile(path, disk.open(path))
+    except FileNotFoundError:
+        return None
+    except CorruptFile as error:
+        damage.add(error.damage)
+        return None
+
+
+def load(disk: Disk, directory: str, base_offset: int, salt: int, damage: DamageList) -> tuple[SegmentReader, Scan]:
+    """A segment as far as its side file covers it, and the scan that goes on from there."""
+    path = segment_path(directory, base_offset)
+    file = disk.open(path)
+    header = open_header(file, path, base_offset, salt, damage)
+    scan = Scan(file, path, header.salt, base_offset)
+    side = open_side(disk, side_path(directory, base_offset), damage)
+    if side is not None and side.summary.segment_check == header.check:
+        try:
+            if side.summary.covered > file.size():
+                raise CorruptFile(path, file.size(), "the segment is shorter than its side file says")
+            summary = side.summary
+            names = side_file.unpack_names(side.read("names"), summary.topics)
+            index = GrowingIndex.from_bytes(side.read("batches"))
+            fenced = side.read("damage") if summary.damaged else b"[]"
+            scan.resume(index, names, summary.covered, summary.end_offset, summary.last_time)
+            scan.damage = side_file.unpack_damage(fenced, path)
+        except CorruptFile as error:
+            damage.add(error.damage)
+            side = None
+    else:
+        side = None
+    reader = SegmentReader(path, file, header, scan.index, scan.table, damage)
+    reader.side = side
+    return reader, scan
+
+
+def load_complete(disk: Disk, directory: str, base_offset: int, salt: int, damage: DamageList) -> SegmentReader:
+    """A segment that has a successor: all of it was committed, so whatever is bad in it is damage."""
+    reader, scan = load(disk, directory, base_offset, salt, damage)
+    finish(reader, scan, reader.file.size(), damage)
+    return reader
+
+
+def finish(reader: SegmentReader, scan: Scan, limit: int, damage: DamageList) -> None:
+    """Take in the rest up to a position that is known to be committed."""
+    if scan.position < limit:
+        scan.run(limit, complete=True)
+    for report in scan.damage:
+        damage.add(report)
+    reader.reports += scan.damage
+    scan.damage = []

@@ -1,0 +1,72 @@
+"""What others see of a segment: facts, and ways to read it."""
+
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from everlog.base import Records, TopicTable, Unavailable
+from everlog.commitlog.batch_index import BatchIndex
+from everlog.commitlog.segment_reader import SegmentReader
+from everlog.commitlog.side_file import SideSection
+
+Raw = bytes  # the view has a field of that name
+TOPICS = "topics"  # the side file's section that the indexer makes
+
+
+@dataclass(slots=True)
+class SegmentView:
+    """A segment as it was when it was asked for. Once read from, it stays readable though it be merged or removed."""
+
+    base_offset: int
+    end_offset: int
+    first_time: int
+    last_time: int
+    bytes: int
+    sealed: bool
+    _open: Callable[[], SegmentReader]
+    _contents: SegmentReader | None = None
+    _batches: BatchIndex | None = field(default=None)
+
+    def _opened(self) -> SegmentReader:
+        if self._contents is None:
+            try:
+                self._contents = self._open()
+            except FileNotFoundError as error:
+                raise Unavailable(f"the segment at offset {self.base_offset} was removed by retention") from error
+            if self.sealed:
+                self.bytes = self._contents.file.size()  # it may have been merged since
+        return self._contents
+
+    @property
+    def table(self) -> TopicTable:
+        """The names of the segment's topic ids."""
+        return self._opened().table
+
+    def batches(self) -> BatchIndex:
+        """The committed batches when this was first asked for."""
+        if self._batches is None:
+            self._batches = self._opened().index.snapshot()
+        return self._batches
+
+    def read_at(self, position: int, length: int) -> Raw:
+        """A raw range of the segment file, unchecked; shorter where the file ends."""
+        return self._opened().file.read_at(position, length)
+
+    def mapped(self) -> memoryview | None:
+        """The committed bytes of the segment file, unchecked, mapped; None where files can't be mapped."""
+        return self._opened().file.mapped(self.bytes)
+
+    def read(self, first: int, last: int) -> list[Records]:
+        """The batches of rows `first` to before `last`, verified; damaged ones are reported and left out."""
+        return self._opened().read_rows(first, last) if first < last else []
+
+    def side(self, section: str = TOPICS) -> SideSection | None:
+        """A section of the side file; None when the segment is not sealed yet or the section can't be trusted."""
+        return self._opened().section(section)
+
+
+def first_at(records: Records, time_us: int) -> int:
+    """The first offset in a batch whose time is not before a time."""
+    start = records.start + records.layout.times
+    deltas = memoryview(records.data)[start : start + 4 * records.count].cast("I")
+    return records.base_offset + bisect_left(deltas, time_us - records.first_time)

@@ -1,0 +1,37 @@
+cimport cython
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+from everlog.base.records cimport Records
+from everlog.commitlog.batch_index cimport GrowingIndex
+from everlog.commitlog.frame_header cimport frame_bytes, mark_bytes
+
+cdef enum:  # of segment_format
+    FRAME_BYTES = 32
+    HEADER_BYTES = 128
+
+
+cdef class SegmentWriter:
+    cdef object _catalog, _now_us, _file, _mark_file
+    cdef uint64_t _salt
+    cdef GrowingIndex _index
+    cdef bint _sync, _allocating
+    cdef uint32_t _salted, _after_sync
+    cdef int64_t _step, _segment_bytes, _allocated, _base
+    cdef readonly object mark, segment
+    cdef public int64_t layout
+    cdef readonly int64_t written, position
+
+    @cython.locals(last=Records, start=int64_t, end=int64_t, reserved=int64_t)
+    cpdef int write(self, int64_t base_offset, list batches) except -1
+
+    @cython.locals(size=int64_t)
+    cdef int _allocate(self, int64_t start, int64_t end) except -1
+
+    @cython.locals(records=Records, length=int64_t)
+    cdef int64_t _length(self, list batches) except -1
+
+    @cython.locals(records=Records, blocks=list, flag=uint32_t)
+    cdef list _framed(self, int64_t position, list batches)
+
+    @cython.locals(records=Records, first=Records, last=Records, index=GrowingIndex)
+    cdef int _note(self, int64_t position, list batches) except -1

@@ -1,0 +1,184 @@
+"""Writes batches into segment files: the frames, the vectored write, the sync, the mark, the roll to the next file.
+
+Driven by the one commit step at a time. Invariants: at most one group of batches is unsynced; a segment is created
+only after all of the one before it was written, and at `fsync` cut to its length and synced; nothing is marked or
+reported before the file that holds it, and that file's name, would survive a crash.
+"""
+
+import contextlib
+from collections.abc import Callable
+
+import cython
+
+from everlog.base import TopicTable
+from everlog.commitlog.catalog import Catalog, Segment
+from everlog.commitlog.mark import Mark, MarkFile
+from everlog.commitlog.paths import segment_path
+from everlog.commitlog.ports import Block, File
+from everlog.commitlog.segment_format import AFTER_SYNC, PREVIOUS_SYNCED, SegmentHeader, salted
+from everlog.commitlog.segment_reader import SegmentReader
+from everlog.commitlog.settings import LogSettings
+
+if not cython.compiled:
+    from everlog.base import Records
+    from everlog.commitlog.batch_index import GrowingIndex
+    from everlog.commitlog.frame_header import frame_bytes, mark_bytes
+    from everlog.commitlog.segment_format import FRAME_BYTES, HEADER_BYTES
+
+
+class SegmentWriter:
+    """The end of the last segment, and the mark that says where it is."""
+
+    def __init__(
+        self, catalog: Catalog, mark: MarkFile, end: int, layout: int, settings: LogSettings, now_us: Callable[[], int]
+    ) -> None:
+        self._catalog = catalog
+        self._now_us = now_us
+        self._sync = settings.durability == "fsync"
+        self._step = settings.preallocate_bytes if self._sync else 0
+        self._segment_bytes = settings.segment_bytes
+        self._mark_file = mark.file
+        self._salt = mark.salt
+        self._salted = salted(mark.salt)
+        self._after_sync = AFTER_SYNC if self._sync else 0
+        self.mark = mark
+        self.layout = layout  # grows when a segment comes, is merged or goes
+        self.written = end  # the offset behind what is written
+        self.segment: Segment | None = None
+        self.position = HEADER_BYTES  # where the next frame goes
+        self._allocated = 0  # where the file ends: behind `position` there are zeros
+        self._allocating = self._step > 0  # until the disk has no room for it
+        self._base = -1  # of the segment
+        self._file: File
+        self._index: GrowingIndex
+
+    @property
+    def directory(self) -> str:
+        """Where the segments are."""
+        return self._catalog.directory
+
+    def adopt(self, segment: Segment, position: int) -> None:
+        """Go on behind what recovery found whole, where the file ends."""
+        assert segment.reader is not None
+        self.segment = segment
+        self.position = self._allocated = position
+        self._base = segment.base_offset
+        self._file, self._index = segment.reader.file, segment.reader.index
+
+    def write(self, base_offset: int, batches: list[Records]) -> int:
+        """Write batches of one segment and mark them; OSError when they may not be there."""
+        last = batches[len(batches) - 1]
+        if self._base == base_offset:
+            start = self.position
+            end = start + self._length(batches)
+            if end > self._allocated:
+                self._allocate(start, end)
+            reserved = self.mark.reserved
+            note = (
+                self._mark_file,
+                mark_bytes(0, last.end_offset, base_offset, end, self.layout, reserved, self._salt, self._sync),
+            )
+            if self._sync:
+                self._file.commit_at(start, self._framed(start, batches), note, padded=True)
+            else:
+                self._file.write_at(start, self._framed(start, batches), note)
+            self._note(start, batches)
+            self.position = end
+        else:
+            self.begin(base_offset, last.table, batches)
+            self.mark.publish(self._marked(last.end_offset))
+            self._note(HEADER_BYTES, batches)
+        self.written = last.end_offset
+        return 0
+
+    def begin(self, base_offset: int, table: TopicTable, batches: list[Records]) -> None:
+        """Create the next segment with its first batches, if any; nothing is marked yet."""
+        self.cut()
+        catalog = self._catalog
+        header = SegmentHeader(base_offset, self._now_us(), catalog.salt, flags=PREVIOUS_SYNCED if self._sync else 0)
+        path = segment_path(catalog.directory, base_offset)
+        file, index = catalog.disk.create(path), GrowingIndex()
+        self._file, self._index, self._base = file, index, -1  # none, until the file is there for sure
+        self._allocated, self._allocating = 0, self._step > 0
+        position = HEADER_BYTES + self._length(batches)
+        self._allocate(0, position)
+        blocks: list[Block] = [header.to_bytes(), *self._framed(HEADER_BYTES, batches)]
+        if self._sync:
+            file.commit_at(0, blocks, padded=True)
+            catalog.disk.sync_directory(catalog.directory)
+        else:
+            file.write_at(0, blocks)
+        reader = SegmentReader(path, file, header, index, table, catalog.damage)
+        self.segment = Segment(base_offset, base_offset, 0, 0, position, reader=reader)
+        self.position, self._base = position, base_offset
+        self.layout += 1
+        catalog.add(self.segment)
+
+    def _allocate(self, start: int, end: int) -> int:
+        """Before a small write from `start` to `end`: zeros ahead of it, so that the syncs to come find a file of the
+        same length, which costs them less. A disk without room for zeros may have some for the batches."""
+        size = min(self._step, self._segment_bytes - start)
+        if not self._allocating or 4 * (end - start) > size:
+            return 0
+        try:
+            self._file.allocate(start, size)
+        except OSError:
+            self._allocating = False
+            with contextlib.suppress(OSError):
+                self._file.truncate(start)
+        self._allocated = start + size  # or less, and `cut` finds nothing to do
+        return 0
+
+    def cut(self) -> None:
+        """Take the zeros off: before the segment is complete, and at a clean stop."""
+        if self.segment is not None and self._file.size() > self.position:
+            self._file.truncate(self.position)
+            self._file.sync()
+            self._allocated = self.position
+
+    def publish(self) -> None:
+        """Write the mark as it is true now."""
+        self.mark.publish(self.current())
+
+    def current(self) -> Mark:
+        """The mark as it is true now: what is written, in the segment that it is written to."""
+        return self._marked(self.written)
+
+    def _marked(self, committed: int) -> Mark:
+        mark = self.mark
+        base = self.segment.base_offset if self.segment is not None else committed
+        return Mark(0, committed, base, self.position, self.layout, mark.reserved, mark.salt, self._sync)
+
+    def _length(self, batches: list[Records]) -> int:
+        """How many bytes batches are with their frames."""
+        length = 0
+        for records in batches:
+            length += FRAME_BYTES + records.size
+        return length
+
+    def _framed(self, position: int, batches: list[Records]) -> list[Block]:
+        """The blocks to write from a position on."""
+        blocks: list[Block] = []
+        flag = self._after_sync  # of the first
+        for records in batches:
+            frame = frame_bytes(position, records.base_offset, records.size, records.count | flag, self._salted)
+            blocks.append(frame)
+            blocks.append(records.to_bytes())
+            position += FRAME_BYTES + records.size
+            flag = 0
+        return blocks
+
+    def _note(self, position: int, batches: list[Records]) -> int:
+        """Make written batches findable."""
+        index = self._index
+        for records in batches:
+            index.add(records, position + FRAME_BYTES)
+            position += FRAME_BYTES + records.size
+        segment = self.segment
+        assert segment is not None
+        first, last = batches[0], batches[len(batches) - 1]
+        segment.first_time = segment.first_time or first.first_time
+        segment.last_time = last.last_time
+        segment.end_offset = last.end_offset
+        segment.bytes = position
+        return 0

@@ -1,0 +1,330 @@
+"""The message store over N shard logs in one directory.
+
+The directory holds a file `store` with the number of shards, which never changes, and a log in `shard-K` for each. The
+logs own their threads; this module owns what readers share: open sealed segments and postings of open ones.
+"""
+
+import errno
+import hashlib
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+
+import crc32c
+
+from everlog.base import MessageColumns, StorageError, TopicTable, UsageError
+from everlog.commitlog import Classes, Disk, LogSettings, RealDisk, RetentionPlan, ShardLog, Thinned
+from everlog.store.indexer import TopicIndexer
+from everlog.store.port import Found, Lost, Positions, ReadResult, ShardStatistics
+from everlog.store.recent_batches import RecentBatches
+from everlog.store.sealed_segment import SealedSegments
+from everlog.store.shard_reader import ShardReader
+from everlog.store.sharding import MAX_SHARDS, Routes, shard_of
+from everlog.store.topic_mask import SharedPostings
+from everlog.store.unsealed_segment import UnsealedSegments
+from everlog.topics import Filter, SectionCache
+
+SECTION_CACHE_BYTES = 32 << 20  # parts of topic indexes in memory, of all shards; the least recently used go first
+RECENT_BYTES = 64 << 20  # verified batches that a step ended in, of all shards; the least recently used go first
+
+UNSEALED_BYTES = (
+    64 << 20
+)  # row postings of unsealed segments, of all shards; beyond it they are read batch by batch
+
+_NO_PLACE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS)
+_MAGIC = b"EVST"
+_VERSION = 1
+_ABOUT = struct.Struct("<4sII")  # magic, version, shards; a CRC-32C follows
+_CHECK = struct.Struct("<I")
+
+
+class StoreReader:
+    """Pulls what matches one set of filters from all shards. Not for two threads at once."""
+
+    def __init__(self, shards: list[ShardReader]) -> None:
+        self._shards = shards
+        self._turn = 0
+
+    def read(self, positions: Positions, max_records: int, max_bytes: int) -> ReadResult:
+        """Records from these positions on; each time another shard comes first."""
+        if len(positions) != len(self._shards):
+            raise UsageError(f"{len(positions)} positions for {len(self._shards)} shards")
+        at = list(positions)
+        behind = False
+        found: list[Found] = []
+        lost: list[Lost] = []
+        for step in range(len(at)):
+            shard = (self._turn + step) % len(at)
+            result = self._shards[shard].read(at[shard], max_records, max_bytes)
+            found += result.batches
+            lost += result.lost
+            at[shard] = result.positions[0]
+            behind = behind or not result.caught_up
+            max_records -= result.count
+            max_bytes -= sum(batch.records.size for batch in result.batches)
+        self._turn = (self._turn + 1) % len(at)
+        return ReadResult(found, tuple(at), not behind, tuple(lost))
+
+    def read_shard(self, shard: int, offset: int, max_records: int, max_bytes: int) -> ReadResult:
+        """Records of one shard from an offset on."""
+        return self._shards[shard].read(offset, max_records, max_bytes)
+
+    def share(self, shard: int, offset: int) -> float:
+        """About which part of the segment that holds an offset is wanted, for plans; 1 where no index tells."""
+        return self._shards[shard].share(offset)
+
+    def release(self) -> None:
+        """Let go of what was kept between steps."""
+        for shard in self._shards:
+            shard.release()
+
+
+class LogStore:
+    """Implements `MessageStore`, opened by `open`. One thread appends; any may read with a reader of its own."""
+
+    def __init__(self, shards: list[ShardLog]) -> None:
+        self.shards = shards
+        cache = SectionCache(SECTION_CACHE_BYTES)
+        self._sealed = [SealedSegments(log, cache) for log in shards]
+        self._shared = SharedPostings()
+        self._recent = RecentBatches(RECENT_BYTES)
+        self._unsealed = UnsealedSegments(UNSEALED_BYTES)
+        self._routes = Routes(len(shards))
+        self._calls: list[Callable[[int], None]] = []
+        self._failure_calls: list[Callable[[int, StorageError], None]] = []
+        for number, log in enumerate(shards):
+            self._sealed[number].on_list = partial(self._unsealed.keep_only, number)
+            log.on_commit = self._announcer(number)
+            log.on_failure = self._failure_announcer(number)
+
+    @classmethod
+    def open(
+        cls,
+        directory: str,
+        settings: LogSettings | None = None,
+        *,
+        shards: int | None = None,
+        disk: Disk | None = None,
+        classes: Classes | None = None,
+        writable: bool = True,
+        background: bool = True,
+    ) -> "LogStore":
+        """Open a store, a new one with `shards` shards (1 by default); read-only it may stand beside its writer."""
+        disk = disk if disk is not None else RealDisk()
+        with _usable(directory, writable), ExitStack() as opened:
+            count = _shard_count(disk, directory, shards, writable)
+            logs = []
+            for number in range(count):
+                log = ShardLog.open(
+                    disk,
+                    f"{directory}/shard-{number}",
+                    settings,
+                    indexer=TopicIndexer(),
+                    classes=classes,
+                    writable=writable,
+                    background=background,
+                )
+                opened.callback(log.close)
+                logs.append(log)
+            opened.pop_all()
+            return cls(logs)
+
+    def _announcer(self, number: int) -> Callable[[ShardLog, int], None]:
+        def announce(log: ShardLog, committed: int) -> None:
+            for call in self._calls:
+                call(number)
+
+        return announce
+
+    def _failure_announcer(self, number: int) -> Callable[[ShardLog, StorageError], None]:
+        def announce(log: ShardLog, failure: StorageError) -> None:
+            for call in self._failure_calls:
+                call(number, failure)
+
+        return announce
+
+    def shard_of(self, topic: bytes) -> int:
+        """The shard of a topic."""
+        return shard_of(topic, len(self.shards))
+
+    def append(
+        self,
+        columns: MessageColumns,
+        start: int,
+        stop: int,
+        now_us: int,
+        table: TopicTable,
+        routes: bytearray | None = None,
+    ) -> list[tuple[int, int]]:
+        """Keep messages `start` to `stop`, or those that `routes` sends to a shard; where each shard ends then."""
+        if routes is None and len(self.shards) > 1:
+            routes = self._routes.of(table)
+        ends = []
+        for number, log in enumerate(self.shards):
+            if log.append(columns, start, stop, now_us, table, routes, number):
+                ends.append((number, log.end))
+        return ends
+
+    def commit(self) -> None:
+        """Ask every shard that has something to commit."""
+        for log in self.shards:
+            if log.end > log.committed:
+                log.commit()
+
+    def committed(self) -> Positions:
+        """Where each shard's committed records end."""
+        return tuple(log.committed for log in self.shards)
+
+    def on_commit(self, call: Callable[[int], None]) -> None:
+        """Have `call` called with a shard's number, from its committing thread, after a commit."""
+        self._calls.append(call)
+
+    def on_failure(self, call: Callable[[int, StorageError], None]) -> None:
+        """Have `call` called with a shard's number and the error when it goes read-only."""
+        self._failure_calls.append(call)
+
+    def reader(self, filters: Iterable[Filter] | None) -> StoreReader:
+        """A reader of what matches any of the filters; None for everything."""
+        kept = None if filters is None else tuple(dict.fromkeys(filters))
+        return StoreReader(
+            [
+                ShardReader(number, log, sealed, kept, self._shared, self._recent, self._unsealed)
+                for number, (log, sealed) in enumerate(zip(self.shards, self._sealed, strict=True))
+            ]
+        )
+
+    def read(
+        self, filters: Iterable[Filter] | None, positions: Positions, max_records: int, max_bytes: int
+    ) -> ReadResult:
+        """One step of a reader that is not kept."""
+        return self.reader(filters).read(positions, max_records, max_bytes)
+
+    def positions_at(self, time_us: int) -> Positions:
+        """In each shard the first record that is not older than a time, or the committed end."""
+        return tuple(log.offset_at(time_us) for log in self.shards)
+
+    @property
+    def identity(self) -> str:
+        """A name that no other store has and that this one keeps wherever it is moved."""
+        names = "/".join(log.identity for log in self.shards)
+        return hashlib.blake2b(names.encode(), digest_size=8).hexdigest()
+
+    def refresh(self) -> Positions:
+        """Opened read-only: take in what the writer committed since."""
+        for sealed, log in zip(self._sealed, self.shards, strict=True):
+            log.refresh()
+            sealed.trim()
+        return self.committed()
+
+    def statistics(self) -> list[ShardStatistics]:
+        """Every shard in numbers."""
+        found = []
+        for number, (log, sealed) in enumerate(zip(self.shards, self._sealed, strict=True)):
+            numbers = log.statistics()
+            found.append(
+                ShardStatistics(
+                    shard=number,
+                    start=numbers.start,
+                    committed=numbers.committed,
+                    end=numbers.end,
+                    bytes=numbers.segment_bytes,
+                    segments=numbers.segments,
+                    sealed=numbers.sealed,
+                    pending_bytes=numbers.pending_bytes,
+                    damaged=numbers.damaged,
+                    distrusted=sealed.distrusted,
+                )
+            )
+        return found
+
+    def thin(self, now_us: int, below: Positions | None = None) -> list[tuple[int, Thinned]]:
+        """Empty what is too old of short-lived topics in segments that stay, below these positions: where, by shard."""
+        done = []
+        for number, (log, sealed) in enumerate(zip(self.shards, self._sealed, strict=True)):
+            thinned = log.thin(now_us, None if below is None else below[number])
+            sealed.renew({one.base_offset for one in thinned})
+            for one in thinned:
+                self._recent.forget(number, one.base_offset, one.end_offset)
+                done.append((number, one))
+        return done
+
+    @property
+    def limits_retention(self) -> bool:
+        """Whether anything is ever too old or too much."""
+        return any(log.limits_retention for log in self.shards)
+
+    def plan_retention(self, now_us: int, keep_from: Positions | None = None) -> list[RetentionPlan]:
+        """For each shard what `run_retention` would remove now; nothing from the positions `keep_from` on."""
+        return [
+            log.plan_retention(now_us, keep_from=None if keep_from is None else keep_from[number])
+            for number, log in enumerate(self.shards)
+        ]
+
+    def run_retention(self, now_us: int, keep_from: Positions | None = None) -> None:
+        """Remove what is too old or too much, below `keep_from`."""
+        for number, (log, sealed) in enumerate(zip(self.shards, self._sealed, strict=True)):
+            log.run_retention(now_us, keep_from=None if keep_from is None else keep_from[number])
+            sealed.trim()
+
+    def close(self) -> None:
+        """Commit what was appended and let go of everything; every shard is closed though one fails."""
+        with ExitStack() as closing:
+            for sealed, log in zip(self._sealed, self.shards, strict=True):
+                closing.callback(log.close)
+                closing.callback(sealed.close)
+
+
+@contextmanager
+def _usable(directory: str, writable: bool) -> Iterator[None]:
+    """What the system says against a directory becomes an error that names it."""
+    try:
+        yield
+    except OSError as error:
+        message = f"{directory} can't be used as a data directory: {error.filename or directory}: {error.strerror}"
+        if error.errno in _NO_PLACE:
+            wanted = "write to" if writable else "read"
+            raise UsageError(message, hint=f"give a directory that this user may {wanted}") from error
+        raise StorageError(message, hint="is the disk full or failing?") from error
+
+
+def _shard_count(disk: Disk, directory: str, wanted: int | None, writable: bool) -> int:
+    """How many shards the store has; a new store is told."""
+    path = f"{directory}/store"
+    try:
+        file = disk.open(path)
+    except FileNotFoundError:
+        if not writable:
+            raise UsageError(f"{directory} holds no store") from None
+        return _create(disk, directory, path, 1 if wanted is None else wanted)
+    data = file.read_at(0, _ABOUT.size + _CHECK.size)
+    file.close()
+    if len(data) < _ABOUT.size + _CHECK.size or crc32c.crc32c(data[:-4]) != _CHECK.unpack(data[-4:])[0]:
+        raise StorageError(f"{path} at byte 0: the file fails its check", hint="run: everlog verify DATA_DIR")
+    magic, version, count = _ABOUT.unpack_from(data)
+    if magic != _MAGIC or version != _VERSION:
+        raise StorageError(f"{path}: store version {version} is not known", hint="open it with a newer Everlog")
+    if wanted is not None and wanted != count:
+        raise UsageError(
+            f"{directory} has {count} shards, not {wanted}",
+            hint="the number of shards can't change: a topic stays in its shard",
+        )
+    return int(count)
+
+
+def _create(disk: Disk, directory: str, path: str, shards: int) -> int:
+    if not 1 <= shards <= MAX_SHARDS:
+        raise UsageError(f"a store has 1 to {MAX_SHARDS} shards, not {shards}")
+    disk.make_directory(directory)
+    about = _ABOUT.pack(_MAGIC, _VERSION, shards)
+    temporary = path + ".tmp"
+    try:
+        disk.unlink(temporary)
+    except FileNotFoundError:
+        pass
+    file = disk.create(temporary)
+    file.commit_at(0, [about + _CHECK.pack(crc32c.crc32c(about))])
+    file.close()
+    disk.rename(temporary, path)
+    disk.sync_directory(directory)
+    return shards
