@@ -95,7 +95,9 @@ async def _serve_http(settings: Settings, broker: Broker, listening: Listening, 
     if http.port is None:
         return None
     checks = [not_stopping(lambda: broker.closing), is_listening(listening), log_is_writable(broker.log)]
-    web = await start_web(broker.reports, http.host, http.port or DEFAULT_HTTP_PORT, must=bool(http.port), checks=checks)
+    web = await start_web(
+        broker.reports, http.host, http.port or DEFAULT_HTTP_PORT, must=bool(http.port), checks=checks
+    )
     if web is None:
         return None
     parts.push_async_callback(web.close)

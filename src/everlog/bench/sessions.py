@@ -137,7 +137,7 @@ def _start(directory: str) -> tuple[float, ...]:
             before, began, worked = _memory_mb(), perf_counter(), process_time()
             broker.start()
             figures = perf_counter() - began, process_time() - worked, _memory_mb() - before, _memory_mb()
-            assert len(broker.clients) == SESSIONS
+            assert len(broker.registry) == SESSIONS
             await broker.stop()
             tables.close()
             store.close()

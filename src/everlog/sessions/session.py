@@ -1,8 +1,8 @@
 """One client's session: its subscriptions, what is under way to it, and what waits.
 
 Pure, and written by its own methods only. What is to be sent comes back as bytes. A session takes what it is given
-until its window or its output is full. Then messages of the log are left there (`lag` says from which offset on, and the
-session pulls them later), and messages that are in no log wait in a `MemoryQueue`. Longer than other modules, since
+until its window or its output is full. Then messages of the log are left there (`lag` says from which offset on, and
+the session pulls them later), and messages that are in no log wait in a `MemoryQueue`. Longer than other modules, since
 whoever changes a session must find all that can be done to it in one place.
 """
 

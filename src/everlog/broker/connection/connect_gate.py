@@ -185,9 +185,8 @@ class ConnectGate:
         assert packet is not None
         connection.user = user
         terms = agree(packet, self._limits, user, more, new_id=lambda: f"everlog-{secrets.token_hex(8)}")
-        if packet.properties.maximum_packet_size is not None:
-            if connection.output.encoded(Connack(False, Reason.SUCCESS, terms.connack)) is None:
-                raise PeerError(Reason.PACKET_TOO_LARGE, "a CONNACK is larger than the client's maximum packet size")
+        if connection.output.encoded(Connack(False, Reason.SUCCESS, terms.connack)) is None:
+            raise PeerError(Reason.PACKET_TOO_LARGE, "a CONNACK is larger than the client's maximum packet size allows")
         session, present = self._registry.open(connection, terms)
         connection.keep_alive_s = terms.keep_alive_s
         self.forget(connection)

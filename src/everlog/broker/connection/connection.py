@@ -1,7 +1,7 @@
 """One client's connection: an asyncio protocol that has a reader and an output, its state, and how it ends.
 
-Bytes go from the event loop straight to the reader's kernel and from the output's to the transport; here is what happens
-once a control packet or once a connection. Owned by the event loop's thread.
+Bytes go from the event loop straight to the reader's kernel and from the output's to the transport; here is what
+happens once a control packet or once a connection. Owned by the event loop's thread.
 """
 
 import asyncio
@@ -101,10 +101,10 @@ class Connection(asyncio.BufferedProtocol):
         self.reader = SocketReader(shared.traffic, decoder, self.output)
         self.reader.connection = self
         self.output.on_free = self._output_free
-        self.get_buffer = self.reader.get_buffer
-        self.buffer_updated = self.reader.buffer_updated
-        self.pause_writing = self.output.pause_writing
-        self.resume_writing = self.output.resume_writing
+        self.get_buffer = self.reader.get_buffer  # type: ignore[method-assign]
+        self.buffer_updated = self.reader.buffer_updated  # type: ignore[method-assign]
+        self.pause_writing = self.output.pause_writing  # type: ignore[method-assign]
+        self.resume_writing = self.output.resume_writing  # type: ignore[method-assign]
         self.state = State.WAITING
         self.client_id = ""
         self.user: str | None = None

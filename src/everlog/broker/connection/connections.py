@@ -95,7 +95,7 @@ class Connections:
     def sweep(self, now: float) -> None:
         """Close who took too long to connect, and learn names anew if they are too many; called once a second."""
         self.gate.sweep(now)
-        if self.traffic.table.name_bytes > self.limits.topics_bytes:  # the log's names count too, and come by themselves
+        if self.traffic.table.name_bytes > self.limits.topics_bytes:  # the log's names come by themselves
             self.rules.forget_topics()
 
     def deafen(self) -> None:

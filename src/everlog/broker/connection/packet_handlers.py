@@ -8,7 +8,18 @@ from everlog.base import PeerError
 from everlog.broker.connection.connect_gate import ConnectGate
 from everlog.broker.connection.connection import Connection
 from everlog.broker.registry import Answer, Registry, Subscriptions
-from everlog.mqtt import Disconnect, PacketType, Pingresp, Reason, State, Suback, Subscribe, Unsuback, Unsubscribe, encode
+from everlog.mqtt import (
+    Disconnect,
+    PacketType,
+    Pingresp,
+    Reason,
+    State,
+    Suback,
+    Subscribe,
+    Unsuback,
+    Unsubscribe,
+    encode,
+)
 
 _PINGRESP = encode(Pingresp(), 4)
 

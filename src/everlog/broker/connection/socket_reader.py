@@ -18,12 +18,11 @@ from everlog.mqtt import Pubcomp, Pubrel, Reason
 from everlog.sessions import Session
 
 if not cython.compiled:
-    from everlog.base import AckRun, PublishRun, TopicTable
+    from everlog.base import AckRun, PublishRun
     from everlog.broker.connection.output import Output
     from everlog.broker.connection.run_checks import count_qos_2, drop_reserved
     from everlog.broker.connection.traffic import Traffic
     from everlog.broker.delivery.pending_acks import AckQueue
-    from everlog.broker.delivery.router import Router
     from everlog.mqtt import Decoder, write_acks, write_answers
 
 _QOS_2 = 0x04

@@ -1,4 +1,4 @@
-"""delivery: the way of a message through the broker, from the log's acks to every subscriber; `Router` is its facade."""
+"""delivery: the way of a message through the broker, to the log and to every subscriber; `Router` is its facade."""
 
 from everlog.broker.delivery.cold_reader import ColdReader, Places
 from everlog.broker.delivery.history import History

@@ -76,7 +76,9 @@ class Sink(Protocol):
 class SharedTarget(Protocol):
     """A shared group, as a part of an audience."""
 
-    def take(self, records: Records, rows: bytearray | None, start: int, stop: int, shard: int, now_us: int) -> None: ...
+    def take(
+        self, records: Records, rows: bytearray | None, start: int, stop: int, shard: int, now_us: int
+    ) -> None: ...
 
     def merged(self, session: Session) -> MergedSubscription | None: ...  # how a member gets its messages
 

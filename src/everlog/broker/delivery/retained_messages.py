@@ -38,9 +38,7 @@ class RetainedMessages:
     def __len__(self) -> int:
         return len(self._messages)
 
-    def take_run(
-        self, run: PublishRun, now_us: int, table: TopicTable, publisher: str | None = None
-    ) -> dict[int, int]:
+    def take_run(self, run: PublishRun, now_us: int, table: TopicTable, publisher: str | None = None) -> dict[int, int]:
         """Take the messages of a run that ask to be retained; return the rows that can't be, each with its topic id."""
         columns = run.columns
         topics = memoryview(columns.topics).cast("I")

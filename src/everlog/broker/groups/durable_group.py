@@ -13,7 +13,7 @@ from itertools import groupby
 from logging import WARNING
 
 from everlog.base import MAX_OFFSET, EverlogError, Records, row_column, unpack_position
-from everlog.broker.merged import Router, batch_of
+from everlog.broker.delivery import Router, batch_of
 from everlog.broker.events import event
 from everlog.broker.groups.options import GroupCounters, GroupOptions, GroupState
 from everlog.broker.groups.shared_group import Member, SharedGroup, spend

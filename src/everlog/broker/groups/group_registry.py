@@ -1,8 +1,8 @@
 """Every shared group: those of connected members, and those that are durable.
 
 A group is durable from when a durable session joins until the last that is subscribed is gone: it has a cursor of its
-own in the log and its filter is kept, whether or not a member is connected. A group of clean members alone is transient,
-unless one asks for order or for older messages, which only the log can give. Owned by the event loop's thread.
+own in the log and its filter is kept, whether or not a member is connected. A group of clean members alone is
+transient, unless one asks for order or for older messages, which only the log can give. Owned by the event loop's thread.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -201,7 +201,7 @@ class GroupRegistry:
                 durable.pump()
 
     def sweep(self, now: float) -> None:
-        """Give what was not acknowledged in time to others, and let no group wait without need; called once a second."""
+        """Give what was not acknowledged in time to others, and let no group wait without need."""
         for durable in list(self._durable.values()):
             for client_id, positions in durable.take_overdue(now):
                 self.counters.timeouts += len(positions)

@@ -27,9 +27,10 @@ class Client(Protocol):
     """A connection, as far as its session is concerned."""
 
     peer: str
-    user: str | None
-    last_seen: float
     keep_alive_s: float
+
+    @property
+    def last_seen(self) -> float: ...
 
     def close(self, reason: int, why: str) -> None: ...
 

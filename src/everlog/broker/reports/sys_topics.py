@@ -1,7 +1,7 @@
 """The `$SYS/broker/...` topics, under the names that Mosquitto gave them so that existing dashboards work.
 
-`SysInfo` turns numbers into topics and texts without a clock or a broker, `SysTopics` is the timer that takes numbers and
-publishes what changed.
+`SysInfo` turns numbers into topics and texts without a clock or a broker, `SysTopics` is the timer that takes numbers
+and publishes what changed.
 """
 
 import asyncio

@@ -17,7 +17,15 @@ from everlog.base import NOT_KEPT, unpack_position
 from everlog.broker.events import event
 from everlog.broker.groups import GroupRegistry
 from everlog.broker.registry import Registry
-from everlog.sessions import SHARED_PREFIX, RELEASED, Session, StoredSession, unpack_inflight, unpack_offsets, unpack_session
+from everlog.sessions import (
+    RELEASED,
+    SHARED_PREFIX,
+    Session,
+    StoredSession,
+    unpack_inflight,
+    unpack_offsets,
+    unpack_session,
+)
 from everlog.store import Positions
 
 MOST_NAMED = 10  # of those who would lose next

@@ -160,9 +160,7 @@ def _files(listener: Listener) -> TlsFiles:
     )
 
 
-def _factory(
-    connections: Connections, listener: Listener, tls: LiveTls | None
-) -> Callable[[], asyncio.BaseProtocol]:
+def _factory(connections: Connections, listener: Listener, tls: LiveTls | None) -> Callable[[], asyncio.BaseProtocol]:
     def connection() -> Connection:
         return connections.new(certificate_user if listener.client_ca_file is not None else None)
 

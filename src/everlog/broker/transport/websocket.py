@@ -23,6 +23,7 @@ from everlog.broker.transport.websocket_frames import (
     header,
 )
 from everlog.broker.transport.websocket_handshake import answer, plain
+from everlog.mqtt import Reason
 
 CLOSE_WAIT_S = 2.0  # for the peer's half of the closing handshake; then the connection is cut
 
