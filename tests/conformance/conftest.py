@@ -8,21 +8,13 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-import uvloop
-from tests.brokers import RunningBroker
+from tests.brokers import ServedBroker
 from tests.conformance.rawclient import DEADLINE_S, RawClient
 from tests.memorylog import MemoryLog
 
 from everlog.commitlog import LogSettings
 from everlog.sessions import MemoryTables
 from everlog.store import LogStore
-
-
-class ServedBroker(RunningBroker):
-    """On the event loop that `everlog serve` uses."""
-
-    def _run(self) -> None:
-        uvloop.run(self._serve())
 
 
 class Stage:
@@ -42,6 +34,7 @@ class Stage:
         self._stopped = False
         self.port = self.running.port
         self.broker = self.running.broker
+        self.inside = self.running.inside
 
     def client(self, version: int = 5, **options: Any) -> RawClient:
         """A connection on which nothing was said yet."""
@@ -60,7 +53,7 @@ class Stage:
     def later(self, seconds: float) -> None:
         """The broker's second hand, so far ahead: what is due by then happens now."""
         self.now_us += int(seconds * 1_000_000)
-        self.call(lambda: self.broker.clients.sweep(self.broker.time() + seconds))
+        self.call(lambda: self.inside.sweep_clients(seconds))
 
     def until(self, condition: Callable[[], Any]) -> None:
         """Returns when the condition holds on the broker's thread."""
@@ -70,8 +63,7 @@ class Stage:
 
     def offline(self, client_id: str) -> None:
         """Returns when the broker has seen the client's connection end."""
-        clients = self.broker.clients
-        self.until(lambda: clients.sessions.get(client_id) not in clients.connections)
+        self.until(lambda: client_id not in self.inside.connected_ids)
 
     def stop(self) -> None:
         """Stop the broker; the clients stay to see it."""

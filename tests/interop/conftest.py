@@ -4,17 +4,9 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 
 import pytest
-import uvloop
-from tests.brokers import RunningBroker
+from tests.brokers import RunningBroker, ServedBroker
 
-from everlog.broker.limits import Limits
-
-
-class ServedBroker(RunningBroker):
-    """On uvloop."""
-
-    def _run(self) -> None:
-        uvloop.run(self._serve())
+from everlog.broker import Limits
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
-from tests.brokers import RunningBroker
-from tests.interop.conftest import ServedBroker
+from tests.brokers import RunningBroker, ServedBroker
 from tests.interop.test_paho import Client
 from tests.memorylog import MemoryLog
 

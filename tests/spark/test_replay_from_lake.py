@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.conformance.conftest import ServedBroker
+from tests.brokers import ServedBroker
 from tests.conformance.rawclient import RawClient
 from tests.spark.lakedata import NOON_US, fill, messages
 

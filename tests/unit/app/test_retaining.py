@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.broker.restarts import Client, Disk, Running, eventually
+from tests.restarts import Client, Disk, Running, eventually
 
 from everlog.app.retaining import WARN_EVERY_S, Retaining, RetentionOptions
 from everlog.base import StorageError

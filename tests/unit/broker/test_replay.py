@@ -5,8 +5,8 @@ from tests.conformance.conftest import Stage
 from tests.memorylog import SteppingLog
 
 from everlog.base import PeerError
+from everlog.broker import Security
 from everlog.broker.replay import filter_of, rewind, split_filter, wishes_of
-from everlog.broker.security import Security
 from everlog.mqtt import Properties, Publish, Reason, Suback, Subscribe, Subscription
 from everlog.sessions import Session, Subscribed
 
@@ -52,7 +52,7 @@ def numbers(*bounds):
 
 
 def session_of(stage, client_id):
-    return stage.broker.clients.sessions[client_id]
+    return stage.inside.sessions[client_id]
 
 
 # The pure parts
@@ -449,7 +449,7 @@ def test_a_durable_session_that_replays_is_still_behind_when_it_is_away(made):
     client.message()
     client.close()
     stage.offline("c")
-    session = stage.call(lambda: stage.broker.clients.find("c"))
+    session = stage.call(lambda: stage.inside.wake("c"))
     assert session.lag[0] in (1, 2)
     assert session.subscriptions["t"].since == (0,)
 
@@ -469,7 +469,7 @@ def test_a_position_that_retention_has_passed_begins_at_the_earliest_and_says_so
     assert said.properties.user_properties == (("everlog-begin", "0:4"), ("everlog-end", "0:10"))
     assert client.payloads(6) == numbers(4, 10)
     assert session_of(stage, "c").counters.lost == 3
-    assert stage.broker.router.pulling.lost == 3
+    assert stage.inside.lost == 3
 
 
 @pytest.mark.parametrize("begin", ["earliest", "-7d"])

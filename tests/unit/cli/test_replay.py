@@ -4,7 +4,7 @@ import asyncio
 import json
 
 import pytest
-from tests.conformance.conftest import ServedBroker
+from tests.brokers import ServedBroker
 from tests.conformance.rawclient import RawClient
 
 from everlog.base import UsageError
