@@ -7,7 +7,7 @@ from typing import Any
 
 from everlog.broker import Broker, Connection
 from tests.inside import Inside
-from tests.memorylog import MemoryLog
+from tests.memory_log import MemoryLog
 
 
 async def serve_on(broker: Broker) -> tuple[asyncio.Server, int]:

@@ -11,7 +11,7 @@ from everlog.broker.router import Router
 from everlog.mqtt import Decoder, Publish, encode
 from everlog.sessions import Session, Subscribed
 from everlog.topics import parse_filter
-from tests.memorylog import MemoryLog
+from tests.memory_log import MemoryLog
 
 
 def make_keep(table: TopicTable, shard_of: Callable[[bytes], int], cached: int = 1000) -> Keep:

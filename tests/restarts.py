@@ -6,6 +6,7 @@ import copy
 from types import TracebackType
 from typing import Any, TypeVar
 
+from everlog.base import StorageError
 from everlog.broker import Broker
 from everlog.mqtt import (
     Connack,
@@ -26,10 +27,11 @@ from everlog.mqtt import (
     encode,
     read_fixed_header,
 )
-from everlog.sessions import Changes, MemoryTables
+from everlog.sessions import Changes
 from tests.brokers import serve_on
 from tests.inside import Inside
-from tests.memorylog import MemoryLog
+from tests.memory_log import MemoryLog
+from tests.memory_tables import MemoryTables
 
 P = TypeVar("P")
 
@@ -66,8 +68,6 @@ class SlowTables(MemoryTables):
 
     def apply(self, changes: Changes, durable: bool = False) -> None:
         if self.failing:
-            from everlog.base import StorageError
-
             raise StorageError("no room")
         super().apply(changes, durable)
         self.applied.append((changes, durable))

@@ -5,7 +5,7 @@ import time
 from contextlib import suppress
 
 import pytest
-from tests.conformance.rawclient import DEADLINE_S, Closed
+from tests.raw_client import DEADLINE_S, Closed
 
 from everlog.broker import Limits, Security, set_password
 from everlog.mqtt import (

@@ -4,8 +4,8 @@ import threading
 from collections.abc import Callable
 
 from tests.conformance.clause import clauses
-from tests.conformance.conftest import Stage
-from tests.memorylog import MemoryLog
+from tests.memory_log import MemoryLog
+from tests.stages import Stage
 
 from everlog.base import StorageError
 from everlog.broker import Limits

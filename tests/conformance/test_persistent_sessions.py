@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from tests.conformance.clause import clauses
-from tests.conformance.conftest import Stage
-from tests.conformance.rawclient import Closed, RawClient
+from tests.raw_client import Closed, RawClient
+from tests.stages import Stage
 
 from everlog.commitlog import LogSettings
 from everlog.mqtt import Puback, Pubcomp, Publish, Pubrec, Pubrel, Subscription, Will

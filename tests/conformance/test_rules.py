@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.conformance.conftest import Stage
+from tests.stages import Stage
 
 from everlog.broker import Security
 from everlog.mqtt import Properties, Puback, Publish, Reason, Will

@@ -3,9 +3,9 @@
 import contextlib
 
 import pytest
-from tests.conformance.rawclient import Closed
 from tests.inside import FLUSH_S
-from tests.memorylog import MemoryLog
+from tests.memory_log import MemoryLog
+from tests.raw_client import Closed
 
 from everlog.broker import Limits
 from everlog.mqtt import Pingreq, Pingresp, Puback, Publish, Reason

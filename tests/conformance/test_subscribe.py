@@ -2,7 +2,7 @@
 
 import pytest
 from tests.conformance.clause import clauses
-from tests.memorylog import MemoryLog
+from tests.memory_log import MemoryLog
 
 from everlog.broker import Limits
 from everlog.mqtt import Puback, Publish, Reason, Suback, Subscribe, Subscription, Unsuback, Unsubscribe

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conformance.conftest import Stage
+from tests.stages import Stage
 
 from everlog.broker import Security, set_password
 from everlog.mqtt import Publish, Reason

@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.memorylog import SteppingLog
+from tests.memory_log import SteppingLog
 from tests.restarts import Client, Disk, Running
 
 from everlog.mqtt import (

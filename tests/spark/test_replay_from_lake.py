@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.brokers import ServedBroker
-from tests.conformance.rawclient import RawClient
+from tests.raw_client import RawClient
 from tests.spark.lakedata import NOON_US, fill, messages
 
 from everlog.app.coldtier import cold_tier

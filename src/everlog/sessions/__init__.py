@@ -1,7 +1,6 @@
 """sessions: what a client is owed, what is under way to it, what it has acknowledged, and where that is stored."""
 
 from everlog.sessions.groupcursor import GroupCursor, Owed, shares
-from everlog.sessions.memory_tables import MemoryTables
 from everlog.sessions.packing import (
     pack_session,
     pack_subscription,
@@ -44,7 +43,6 @@ __all__ = [
     "Delivery",
     "GroupCursor",
     "GroupRow",
-    "MemoryTables",
     "Owed",
     "Piece",
     "Session",

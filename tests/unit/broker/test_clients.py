@@ -1,7 +1,7 @@
 """Sessions by client id, as far as the wire does not show it; `tests/conformance/` has the rest."""
 
 import pytest
-from tests.conformance.conftest import Stage
+from tests.stages import Stage
 
 from everlog.broker import Limits
 from everlog.broker.rates import TokenBucket

@@ -4,10 +4,11 @@ import asyncio
 import threading
 
 import pytest
-from tests.conformance.conftest import Stage
-from tests.memorylog import MemoryLog
+from tests.memory_log import MemoryLog
+from tests.parts import numbers
+from tests.replays import KEEP, KEEP_ALL, filled, replay
 from tests.restarts import Disk, Running
-from tests.unit.broker.test_replay import KEEP, KEEP_ALL, filled, numbers, replay
+from tests.stages import Stage
 
 from everlog.base import StorageError
 from everlog.mqtt import Properties, Publish, Reason, Suback, Subscribe, Subscription

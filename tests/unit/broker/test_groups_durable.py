@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from tests.memory_tables import MemoryTables
 from tests.restarts import Client, Disk, Running, eventually
 
 from everlog.base import Records, StorageError
@@ -11,7 +12,7 @@ from everlog.broker import GroupOptions, GroupState, durablegroup
 from everlog.broker.sysinfo import ROOT, Sample, SysInfo
 from everlog.commitlog import LogSettings
 from everlog.mqtt import Puback, Publish
-from everlog.sessions import Changes, GroupRow, MemoryTables
+from everlog.sessions import Changes, GroupRow
 from everlog.sessions.packing import unpack_owed
 from everlog.store import LogStore
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from tests.brokers import ServedBroker
-from tests.conformance.rawclient import RawClient
 from tests.listening import eventually
+from tests.raw_client import RawClient
 
 from everlog.commitlog import LogSettings
 from everlog.mqtt import Pingreq, Pingresp, Properties, Publish, Suback, Subscribe, Subscription

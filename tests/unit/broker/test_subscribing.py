@@ -1,7 +1,7 @@
 """Subscriptions, as far as the wire does not show it; `tests/conformance/` has the rest."""
 
 import pytest
-from tests.conformance.conftest import Stage
+from tests.stages import Stage
 
 from everlog.mqtt import Subscription
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 from tests.brokers import ServedBroker
-from tests.conformance.rawclient import RawClient
+from tests.raw_client import RawClient
 
 from everlog.base import UsageError
 from everlog.cli import main

@@ -8,8 +8,8 @@ import paho.mqtt.client as paho
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.brokers import RunningBroker
-from tests.conformance.rawclient import RawClient
 from tests.listening import eventually, on_loop
+from tests.raw_client import RawClient
 
 from everlog.broker import Metrics
 from everlog.mqtt import Publish
