@@ -53,7 +53,7 @@ class RunningBroker:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        self.broker = Broker(self.log, **self._settings)  # type: ignore[arg-type]
+        self.broker = Broker(self.log, **self._settings)
         self.inside = Inside(self.broker)
         self.broker.start()
         server, self.port = await serve_on(self.broker)

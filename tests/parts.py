@@ -67,7 +67,7 @@ class RouterStage:
         self.keep = make_keep(self.table, self.log.shard_of)
         self.soon: list[Callable[[], None]] = []
         self.now_us = 1
-        self.router = Router(self.log, self.table, self.audiences, self.keep, self.soon.append, lambda: self.now_us)  # type: ignore[arg-type]
+        self.router = Router(self.log, self.table, self.audiences, self.keep, self.soon.append, lambda: self.now_us)
         self._decoder = Decoder(MessageColumns(16), self.table, version=4)
 
     def client(self, *filters: str, qos: int = 1, inflight: int = 100) -> SinkClient:

@@ -94,7 +94,7 @@ class Running:
 
     async def __aenter__(self) -> "Running":
         disk = self.disk
-        self.broker = Broker(disk.log, tables=disk.tables, now_us=lambda: disk.now_us, **self._settings)  # type: ignore[arg-type]
+        self.broker = Broker(disk.log, tables=disk.tables, now_us=lambda: disk.now_us, **self._settings)
         self.inside = Inside(self.broker)
         self.broker.start()
         self._server, self.port = await serve_on(self.broker)
