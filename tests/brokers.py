@@ -5,9 +5,16 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from everlog.broker.broker import Broker
-from everlog.broker.connection import Connection
-from tests.memorylog import MemoryLog
+from everlog.broker import Broker
+from tests.inside import Inside
+from tests.memory_log import MemoryLog
+
+
+async def serve_on(broker: Broker) -> tuple[asyncio.Server, int]:
+    """Listen for plain TCP on a free port of the running event loop; the server and its port."""
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(broker.connections.new, "127.0.0.1", 0)
+    return server, server.sockets[0].getsockname()[1]
 
 
 class RunningBroker:
@@ -19,6 +26,7 @@ class RunningBroker:
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.broker: Broker
+        self.inside: Inside
         self.port = 0
 
     def __enter__(self) -> "RunningBroker":
@@ -45,12 +53,21 @@ class RunningBroker:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        self.broker = Broker(self.log, **self._settings)  # type: ignore[arg-type]
+        self.broker = Broker(self.log, **self._settings)
+        self.inside = Inside(self.broker)
         self.broker.start()
-        server = await self._loop.create_server(lambda: Connection(self.broker), "127.0.0.1", 0)
-        self.port = server.sockets[0].getsockname()[1]
+        server, self.port = await serve_on(self.broker)
         self._ready.set()
         await self._stop.wait()
         server.close()
         await self.broker.stop()
         await server.wait_closed()
+
+
+class ServedBroker(RunningBroker):
+    """A broker on the event loop that `everlog serve` uses."""
+
+    def _run(self) -> None:
+        import uvloop
+
+        uvloop.run(self._serve())

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from everlog.broker.listeners import Listener, Listening, listen
+from everlog.broker import Listener, Listening, listen
 from tests.brokers import RunningBroker
 
 T = TypeVar("T")

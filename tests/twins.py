@@ -41,7 +41,7 @@ _HOMES = {
     "everlog.mqtt.inbound": ("Decoder",),
     "everlog.mqtt.outbound": ("PublishWriter", "write_acks", "write_answers"),
     "everlog.sessions.window": ("Window",),
-    "everlog.broker.partition": (
+    "everlog.broker.delivery.partition": (
         "Partitioner",
         "count_qos_2",
         "distinct_topics",

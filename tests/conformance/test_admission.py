@@ -3,9 +3,7 @@
 import pytest
 from tests.conformance.clause import clauses
 
-from everlog.broker import Security
-from everlog.broker.limits import Limits
-from everlog.broker.passwords import set_password
+from everlog.broker import Limits, Security, set_password
 from everlog.mqtt import (
     Connack,
     Connect,
@@ -93,8 +91,8 @@ def test_a_client_that_goes_while_its_password_is_checked_leaves_nothing(guarded
         client = guarded.client()
         client.send(Connect(5, "c", user_name="ann", password=b"right", will=Will("w", b"x")))
         client.reset()
-    guarded.until(lambda: not guarded.broker.gate.is_verifying and not guarded.broker.pending)
-    guarded.until(lambda: not guarded.broker.clients.connections and not guarded.broker.clients.sessions)
+    guarded.until(lambda: not guarded.inside.is_verifying and not guarded.inside.pending)
+    guarded.until(lambda: not guarded.inside.connections and not guarded.inside.sessions)
 
 
 def test_a_disconnect_behind_connect_ends_it_in_order(guarded):

@@ -7,9 +7,7 @@ import hmac
 import pytest
 from tests.conformance.clause import clauses
 
-from everlog.broker import Accept, Applicant, Continue, Refuse, Security
-from everlog.broker.limits import Limits
-from everlog.broker.passwords import set_password
+from everlog.broker import Accept, Applicant, Continue, Limits, Refuse, Security, set_password
 from everlog.mqtt import (
     Auth,
     Connack,
@@ -111,7 +109,7 @@ def test_a_client_proves_its_password_without_sending_it(guarded):
     assert connack.properties.authentication_method == SCRAM
     assert connack.properties.authentication_data == answer
     client.expect_nothing()
-    assert [one.user for one in guarded.broker.clients.connections.values()] == ["ann"]
+    assert [one.user for one in guarded.inside.connections] == ["ann"]
 
 
 @clauses("MQTT-4.12.0-4")
@@ -265,7 +263,7 @@ def test_a_disconnect_before_the_connack_ends_it(echoing):
     client.expect(Auth)
     client.send(Disconnect())
     client.expect_closed()
-    echoing.until(lambda: not echoing.broker.pending)
+    echoing.until(lambda: not echoing.inside.pending)
 
 
 @pytest.mark.parametrize(
@@ -325,11 +323,12 @@ def test_an_exchange_that_does_not_end_is_cut_off_in_time(stages):
     client = stage.client()
     client.send(hello(b"1"))
     client.expect(Auth)
-    gate, now = stage.broker.gate, stage.call(stage.broker.time)
-    stage.call(lambda: gate.sweep(now + 29))
+    now = stage.call(stage.broker.time)
+    stage.broker.time = lambda: now
+    stage.call(lambda: stage.inside.sweep_pending(29))
     client.send(auth(b"2"))
     client.expect(Auth)
-    stage.call(lambda: gate.sweep(now + 31))
+    stage.call(lambda: stage.inside.sweep_pending(31))
     assert client.expect(Connack).reason is Reason.SERVER_UNAVAILABLE
     client.expect_closed()
     assert stage.broker.metrics.connect_timeouts == 1
@@ -342,7 +341,7 @@ def test_entries_read_anew_hold_for_the_next_authentication(stages, tmp_path):
     client = stage.client()
     prove(client, "ann", b"right", lambda data: hello(data, SCRAM))
     set_password(path, "ann", b"new")
-    stage.call(stage.broker.security.reload)
+    stage.call(stage.inside.reload)
     answered, _ = prove(client, "ann", b"new", lambda data: auth(data, AGAIN, SCRAM))
     assert answered.reason is Reason.SUCCESS
     end, _ = prove(client, "ann", b"right", lambda data: auth(data, AGAIN, SCRAM))

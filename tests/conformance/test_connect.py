@@ -3,7 +3,7 @@
 import pytest
 from tests.conformance.clause import clauses
 
-from everlog.broker.limits import Limits
+from everlog.broker import Limits
 from everlog.mqtt import (
     Connack,
     Connect,
@@ -126,8 +126,7 @@ def test_a_payload_in_its_order_is_taken(stage, version):
     will = b"\x00\x04will\x00\x01m" if version == 4 else b"\x00\x00\x04will\x00\x01m"
     client.send_bytes(connect_bytes(0xC6, b"\x00\x02id" + will + b"\x00\x01u\x00\x01p", version))
     assert client.expect(Connack).reason is Reason.SUCCESS
-    connection = stage.call(lambda: stage.broker.clients.connections[stage.broker.clients.sessions["id"]])
-    packet = connection.connect
+    packet = stage.call(lambda: stage.inside.connect_packet("id"))
     assert (packet.will.topic, packet.user_name, packet.password) == ("will", "u", b"p")
 
 
@@ -163,7 +162,7 @@ def test_client_ids_are_accepted_and_name_the_session(stage, version, client_id)
     assert stage.client(version).connect(client_id) == Connack(
         False, Reason.SUCCESS, stage.client(version).connect("other").properties
     )
-    assert client_id in stage.call(lambda: list(stage.broker.clients.sessions))
+    assert client_id in stage.call(lambda: list(stage.inside.sessions))
 
 
 @clauses("MQTT-3.1.3-6 MQTT-3.1.3-7 MQTT-3.2.2-16")
@@ -174,7 +173,7 @@ def test_an_empty_client_id_gets_a_new_one(stage):
     assert second
     assert first != second
     assert not two.session_present
-    assert {first, second} <= set(stage.call(lambda: list(stage.broker.clients.sessions)))
+    assert {first, second} <= set(stage.call(lambda: list(stage.inside.sessions)))
 
 
 @clauses("MQTT-3.1.3-7")
@@ -194,7 +193,7 @@ def test_an_assigned_client_id_can_be_resumed(stage):
 def test_an_empty_client_id_of_a_clean_3_1_1_session_is_accepted(stage):
     assert stage.client(4).connect("").reason is Reason.SUCCESS
     assert stage.client(4).connect("").reason is Reason.SUCCESS
-    assert len(stage.call(lambda: list(stage.broker.clients.sessions))) == 2
+    assert len(stage.call(lambda: list(stage.inside.sessions))) == 2
 
 
 @clauses(v4="MQTT-3.1.3-7 MQTT-3.1.3-8 MQTT-3.2.2-4 MQTT-3.2.2-5")
@@ -252,7 +251,7 @@ def test_the_servers_keep_alive_is_announced_where_it_differs(stages):
     assert stage.client().connect("a", keep_alive=30).properties.server_keep_alive is None
     assert stage.client().connect("b", keep_alive=61).properties.server_keep_alive == 60
     assert stage.client().connect("c", keep_alive=0).properties.server_keep_alive == 60
-    assert stage.call(lambda: [c.keep_alive_s for c in stage.broker.clients.connections.values()]) == [45, 90, 90]
+    assert stage.call(lambda: [c.keep_alive_s for c in stage.inside.connections]) == [45, 90, 90]
 
 
 @clauses("MQTT-3.2.2-15 MQTT-3.2.2-17 MQTT-3.3.4-7")
@@ -391,13 +390,13 @@ def test_few_are_told_that_there_are_too_many_and_only_for_a_while(stages):
     stage.broker.time = lambda: now
     stage.connected("first")
     silent = [stage.client() for _ in range(100)]
-    stage.until(lambda: stage.broker.pending == 100)
+    stage.until(lambda: stage.inside.pending == 100)
     stage.client().expect_closed()
     assert stage.broker.metrics.connects_limited == 101
-    stage.call(lambda: stage.broker.gate.sweep(now + 1))
+    stage.call(lambda: stage.inside.sweep_pending(1))
     for one in silent:
         one.expect_closed()
-    assert (stage.broker.pending, stage.broker.metrics.connect_timeouts) == (0, 0)
+    assert (stage.inside.pending, stage.broker.metrics.connect_timeouts) == (0, 0)
     stage.client().expect_closed()  # and no more than so many a second
     stage.broker.time = lambda: now + 2
     assert stage.client().connect("second").reason is Reason.SERVER_BUSY

@@ -2,9 +2,9 @@
 
 import pytest
 from tests.conformance.clause import clauses
-from tests.memorylog import MemoryLog
+from tests.memory_log import MemoryLog
 
-from everlog.broker.limits import Limits
+from everlog.broker import Limits
 from everlog.mqtt import (
     Connack,
     Disconnect,
@@ -192,7 +192,7 @@ def test_a_redelivery_too_large_for_the_new_connection_is_given_up(stage):
     client = stage.connected("c", maximum_packet_size=100, **keep)
     assert client.payloads(1) == ["small"]
     client.expect_nothing()
-    assert stage.call(lambda: stage.broker.clients.sessions["c"].inflight) == 0
+    assert stage.call(lambda: stage.inside.sessions["c"].inflight) == 0
 
 
 @clauses("MQTT-3.3.2-12 MQTT-3.2.2-17")
@@ -365,7 +365,7 @@ def test_a_qos_2_exchange_goes_on_after_the_message_has_expired(stage):
     stage.now_us += 10_000_000
     client.acknowledge(found)
     client.expect_nothing()
-    assert stage.call(lambda: stage.broker.clients.sessions["c"].inflight) == 0
+    assert stage.call(lambda: stage.inside.sessions["c"].inflight) == 0
 
 
 def test_the_smallest_packets_still_reach_a_client_with_a_small_maximum(stage):

@@ -5,10 +5,9 @@ import time
 from contextlib import suppress
 
 import pytest
-from tests.conformance.rawclient import DEADLINE_S, Closed
+from tests.raw_client import DEADLINE_S, Closed
 
-from everlog.broker import Security, set_password
-from everlog.broker.limits import Limits
+from everlog.broker import Limits, Security, set_password
 from everlog.mqtt import (
     Connack,
     Connect,
@@ -25,7 +24,7 @@ from everlog.mqtt import (
 
 
 def known(stage):
-    return stage.call(lambda: set(stage.broker.table.all_names()))
+    return stage.call(lambda: stage.inside.topics)
 
 
 @pytest.mark.parametrize("name", ["x" * 101, "/" * 10, "a/" * 10 + "b", "ä" * 51])
@@ -65,7 +64,7 @@ def test_names_are_forgotten_when_they_take_too_many_bytes(stages):
     watcher.subscribe("a/#", qos=1)
     for k in range(100):
         client.publish(f"a/{k}/{'x' * 900}", str(k), 1)
-        assert stage.broker.table.name_bytes <= 11_000
+        assert stage.inside.topic_bytes <= 11_000
     assert watcher.payloads(100) == [str(k) for k in range(100)]
     assert stage.broker.metrics.table_resets >= 8
 
@@ -74,22 +73,21 @@ def at(stage, seconds):
     """The broker's clock stands still, so many seconds from now."""
     now = stage.call(stage.broker.time) + seconds
     stage.broker.time = lambda: now
-    return now
 
 
 def test_bytes_that_end_no_packet_are_no_sign_of_life(stage, version):
     client, patient = stage.client(version), stage.connected("p", version, keep_alive=10)
     client.connect("c", keep_alive=10)
-    now = at(stage, 14)
+    at(stage, 14)
     for byte in encode(Publish("a", b"x" * 60), version)[:50]:
         client.send_bytes(bytes((byte,)))
-    stage.until(lambda: stage.broker.carried.bytes == 50)
+    stage.until(lambda: stage.inside.unfinished_bytes == 50)
     patient.send(Pingreq())
     patient.expect(Pingresp)
-    stage.call(lambda: stage.broker.clients.sweep(now + 2))
+    stage.call(lambda: stage.inside.sweep_clients(2))
     client.expect_closed(Reason.KEEP_ALIVE_TIMEOUT)
     assert stage.broker.metrics.keep_alive_timeouts == 1
-    stage.until(lambda: stage.broker.carried.bytes == 0)
+    stage.until(lambda: stage.inside.unfinished_bytes == 0)
     patient.expect_nothing()
 
 
@@ -97,10 +95,10 @@ def test_a_large_message_on_its_way_is_a_sign_of_life(stage, version):
     client = stage.client(version)
     client.connect("c", keep_alive=10)
     message = encode(Publish("a", b"x" * 100_000, 1, packet_id=1), version)
-    now = at(stage, 14)
+    at(stage, 14)
     client.send_bytes(message[:50_000])
-    stage.until(lambda: stage.broker.carried.bytes == 50_000)
-    stage.call(lambda: stage.broker.clients.sweep(now + 2))
+    stage.until(lambda: stage.inside.unfinished_bytes == 50_000)
+    stage.call(lambda: stage.inside.sweep_clients(2))
     client.send_bytes(message[50_000:])
     assert client.expect(Puback).packet_id == 1
 
@@ -109,19 +107,18 @@ def test_whoever_holds_most_of_an_unfinished_packet_goes_first(stages, version):
     stage = stages(limits=Limits(unfinished_bytes=100_000, packet_bytes=1_000_000))
     large, small = stage.connected("large", version), stage.connected("small", version)
     newcomer = stage.client(version)
-    carried = stage.broker.carried
     large.send_bytes(b"\x30\xff\xff\x03" + bytes(60_000))
-    stage.until(lambda: carried.bytes >= 60_000)
+    stage.until(lambda: stage.inside.unfinished_bytes >= 60_000)
     small.send_bytes(encode(Publish("a", b"x" * 35_000, 1, packet_id=1), version)[:30_000])
-    stage.until(lambda: carried.bytes >= 90_000)
+    stage.until(lambda: stage.inside.unfinished_bytes >= 90_000)
     newcomer.send_bytes(b"\x10\xff\xff\x03" + bytes(20_000))
     large.expect_closed(Reason.QUOTA_EXCEEDED)
-    stage.until(lambda: carried.bytes == 50_004)
+    stage.until(lambda: stage.inside.unfinished_bytes == 50_004)
     assert stage.broker.metrics.unfinished == 1
     small.send_bytes(encode(Publish("a", b"x" * 35_000, 1, packet_id=1), version)[30_000:])
     small.receive()  # its PUBACK
     newcomer.close()
-    stage.until(lambda: carried.bytes == 0)
+    stage.until(lambda: stage.inside.unfinished_bytes == 0)
 
 
 def test_packets_in_pieces_are_counted_until_they_are_whole(stage, version):
@@ -130,7 +127,7 @@ def test_packets_in_pieces_are_counted_until_they_are_whole(stage, version):
     for at in range(0, len(message), 70_000):
         client.send_bytes(message[at : at + 70_000])
     client.receive()
-    assert stage.broker.carried.bytes == 0
+    assert stage.inside.unfinished_bytes == 0
 
 
 def test_nothing_is_read_from_who_does_not_read_its_answers(stages, version):
@@ -138,8 +135,7 @@ def test_nothing_is_read_from_who_does_not_read_its_answers(stages, version):
     client = stage.client(version, receive_buffer=4096)
     client.connect("c")
     client.socket.setblocking(False)
-    connection = next(iter(stage.broker.clients.connections.values()))
-    wire = connection.transport.get_extra_info("socket")
+    wire = stage.inside.transport("c").get_extra_info("socket")
     stage.call(lambda: wire.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096))  # else megabytes fit into it
     ping = encode(Pingreq(), version) * 10_000
     deadline, sent = time.monotonic() + DEADLINE_S, 0
@@ -147,7 +143,7 @@ def test_nothing_is_read_from_who_does_not_read_its_answers(stages, version):
         assert time.monotonic() < deadline
         with suppress(BlockingIOError):
             sent += client.socket.send(ping)
-    held = stage.call(connection.unsent_bytes)
+    held = stage.call(lambda: stage.inside.unsent_bytes("c"))
     assert 20_000 < held < 42_000  # at most one turn's answers more than twice the limit; some may have left since
     client.socket.settimeout(10)
     count = len(client.socket.recv(65536))
@@ -192,11 +188,10 @@ def test_others_have_their_turn_between_the_packets_of_one(stage):
     client, other = stage.connected("c", 4), stage.connected("o", 4)
     count = 400_000
     client.send_bytes(encode(Pingreq(), 4) * count)
-    connection = next(c for c in stage.broker.clients.connections.values() if c.client_id == "c")
-    stage.until(lambda: connection._waiting is not None)
+    stage.until(lambda: stage.inside.waits_its_turn("c"))
     other.send(Pingreq())
     other.expect(Pingresp)
-    sent_so_far = stage.broker.traffic.bytes_out
+    sent_so_far = stage.inside.bytes_out
     received = 0
     while received < 2 * count:
         received += len(client.socket.recv(1 << 20))

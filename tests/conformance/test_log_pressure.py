@@ -4,8 +4,8 @@ import threading
 from collections.abc import Callable
 
 from tests.conformance.clause import clauses
-from tests.conformance.conftest import Stage
-from tests.memorylog import MemoryLog
+from tests.memory_log import MemoryLog
+from tests.stages import Stage
 
 from everlog.base import StorageError
 from everlog.broker import Limits
@@ -34,7 +34,7 @@ def test_a_log_that_fails_ends_those_who_wait_for_an_answer(stages: Callable[...
     client, other = stage.connected("waits"), stage.connected("idle")
     client.send(Publish("kept", b"1", qos=1, packet_id=1))
     stage.until(lambda: log.shards[0].end == 1)
-    stage.call(lambda: [call(0, StorageError("no space left on device")) for call in log.failure_calls])
+    stage.call(lambda: log.fail(0, StorageError("no space left on device")))
     client.expect_closed(Reason.IMPLEMENTATION_SPECIFIC_ERROR)  # and no PUBACK before it
     other.send(Publish("kept", b"2"))
     stage.call(log.commit_now)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from tests.conformance.clause import clauses
-from tests.conformance.conftest import Stage
-from tests.conformance.rawclient import Closed, RawClient
+from tests.raw_client import Closed, RawClient
+from tests.stages import Stage
 
 from everlog.commitlog import LogSettings
 from everlog.mqtt import Puback, Pubcomp, Publish, Pubrec, Pubrel, Subscription, Will
@@ -248,7 +248,7 @@ def test_what_the_broker_says_of_itself_on_a_resumed_session(stage: Stage, versi
     client.subscribe("$SYS/broker/x", qos=1)
     gone(stage, client)
     client = back(stage, version)
-    stage.call(lambda: stage.broker.publish(Publish("$SYS/broker/x", b"now", retain=True)))
+    stage.call(lambda: stage.inside.publish(Publish("$SYS/broker/x", b"now", retain=True)))
     one = client.message()
     assert (one.topic, one.payload, one.retain) == ("$SYS/broker/x", b"now", False)
     client.expect_nothing()
@@ -310,7 +310,7 @@ def test_a_session_that_is_over_owes_nothing(stage: Stage, how: str) -> None:
         assert not client.connect("c", True, expiry=1000).session_present
     else:
         client.disconnect(session_expiry_interval=0)
-        stage.until(lambda: len(stage.broker.clients) == 1)
+        stage.until(lambda: stage.inside.session_count == 1)
         publisher.publish("a/1", "1", 1)
         client = back(stage, 5, present=False)
     publisher.publish("a/1", "2", 1)

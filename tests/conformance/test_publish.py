@@ -2,9 +2,9 @@
 
 import pytest
 from tests.conformance.clause import clauses
-from tests.memorylog import MemoryLog
+from tests.memory_log import MemoryLog
 
-from everlog.broker.limits import Limits
+from everlog.broker import Limits
 from everlog.mqtt import Properties, Puback, Pubcomp, Publish, Pubrec, Pubrel, Reason
 
 
@@ -167,7 +167,7 @@ def test_acks_that_fit_nothing_change_nothing(stage, version):
     one, two = subscriber.expect(Publish), subscriber.expect(Publish)
     subscriber.send(Puback(two.packet_id), Pubcomp(one.packet_id), Puback(12345), Pubcomp(two.packet_id))
     subscriber.expect_nothing()
-    session = stage.broker.clients.sessions["subscriber"]
+    session = stage.inside.sessions["subscriber"]
     assert stage.call(lambda: session.inflight) == 2
     subscriber.send(Puback(one.packet_id))
     subscriber.acknowledge(two)
@@ -396,7 +396,7 @@ def test_the_id_of_a_refused_qos_2_message_is_free(stage):
 
 
 def test_a_topic_of_the_broker_stays_reserved_when_the_broker_made_it_known(stage):
-    stage.call(lambda: stage.broker.publish(Publish("$SYS/mine", b"1", retain=True)))
+    stage.call(lambda: stage.inside.publish(Publish("$SYS/mine", b"1", retain=True)))
     client = stage.connected("c")
     assert client.publish("$SYS/mine", "2", 1, retain=True) is Reason.NOT_AUTHORIZED
     client.subscribe("$SYS/mine")

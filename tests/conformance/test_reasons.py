@@ -4,8 +4,7 @@ import pytest
 from tests.conformance.clause import clauses
 
 from everlog.base import StorageError
-from everlog.broker import Security
-from everlog.broker.limits import Limits
+from everlog.broker import Limits, Security
 from everlog.mqtt import (
     NO_PROPERTIES,
     Connack,

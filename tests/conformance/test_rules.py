@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.conformance.conftest import Stage
+from tests.stages import Stage
 
 from everlog.broker import Security
 from everlog.mqtt import Properties, Puback, Publish, Reason, Will
@@ -19,13 +19,12 @@ def test_rules_read_anew_hold_for_who_is_connected(stages: Callable[..., Stage],
     client.send(Publish("a/1", b"before", qos=1, packet_id=1))
     assert client.answer(Puback).reason is Reason.SUCCESS
     rules.write_text("everyone readwrite b/#\n")
-    stage.call(stage.broker.security.reload)
-    stage.call(stage.broker.rules_changed)
+    stage.call(stage.inside.reload)
     client.send(Publish("a/1", b"after", qos=1, packet_id=2))
     assert client.answer(Puback).reason is Reason.NOT_AUTHORIZED
     client.send(Publish("b/1", b"still", qos=1, packet_id=3))
     assert client.answer(Puback).reason is Reason.SUCCESS
-    assert list(stage.call(lambda: [*next(iter(stage.broker.clients.connections)).subscriptions])) == ["b/#"]
+    assert stage.call(lambda: [*stage.inside.connected_sessions[0].subscriptions]) == ["b/#"]
 
 
 def test_a_will_that_the_rules_allow_no_more_is_not_sent(
@@ -43,10 +42,9 @@ def test_a_will_that_the_rules_allow_no_more_is_not_sent(
         stage.connected(topic, clean_start=False, expiry=1000, will=Will(topic, b"gone", properties=late)).close()
         stage.offline(topic)
     rules.write_text("everyone read a/#\neveryone readwrite b/#\n")
-    stage.call(stage.broker.security.reload)
-    stage.call(stage.broker.rules_changed)
+    stage.call(stage.inside.reload)
     live.close()
-    stage.until(lambda: "live" not in stage.broker.clients.sessions)
+    stage.until(lambda: "live" not in stage.inside.sessions)
     allowed.close()
     assert watcher.message().topic == "b/live"
     stage.later(61)

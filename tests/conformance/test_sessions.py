@@ -2,9 +2,9 @@
 
 import pytest
 from tests.conformance.clause import clauses
-from tests.memorylog import MemoryLog
+from tests.memory_log import MemoryLog
 
-from everlog.broker.limits import Limits
+from everlog.broker import Limits
 from everlog.mqtt import Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel, Reason, Subscription
 
 KEEP = {"clean_start": False, "expiry": 1000}
@@ -60,7 +60,7 @@ def test_a_session_without_expiry_ends_with_its_connection(stage, version):
     client = stage.connected("c", version)
     client.subscribe("a", qos=1)
     client.disconnect()
-    stage.until(lambda: "c" not in stage.broker.clients.sessions)
+    stage.until(lambda: "c" not in stage.inside.sessions)
     back(stage, "c", version, present=False)
 
 
@@ -394,16 +394,16 @@ def test_a_session_ends_when_its_time_is_over(stage):
     client.disconnect()
     stage.offline("c")
     stage.later(9)
-    assert "c" in stage.broker.clients.sessions
+    assert "c" in stage.inside.sessions
     stage.later(2)
-    assert "c" not in stage.broker.clients.sessions
-    assert stage.call(stage.broker.keep.filters) == []
+    assert "c" not in stage.inside.sessions
+    assert stage.call(stage.inside.kept_filters) == []
     back(stage, "c", 5, present=False)
 
 
 @clauses("MQTT-4.1.0-1 MQTT-4.1.0-2")
 def test_the_time_of_a_session_runs_from_its_last_connection(stage):
-    sessions = stage.broker.clients.sessions
+    sessions = stage.inside.sessions
     stage.connected("c", clean_start=False, expiry=1000).disconnect()
     stage.offline("c")
     stage.later(500)
@@ -425,7 +425,7 @@ def test_disconnect_can_change_how_long_the_session_stays(stage):
     client.disconnect(session_expiry_interval=100)
     stage.offline("c")
     stage.later(50)
-    assert "c" in stage.broker.clients.sessions
+    assert "c" in stage.inside.sessions
 
 
 @clauses("MQTT-4.1.0-2")
@@ -433,8 +433,8 @@ def test_disconnect_can_end_the_session(stage):
     client = stage.connected("c", clean_start=False, expiry=10)
     client.subscribe("a", qos=1)
     client.disconnect(session_expiry_interval=0)
-    stage.until(lambda: "c" not in stage.broker.clients.sessions)
-    assert stage.call(stage.broker.keep.filters) == []
+    stage.until(lambda: "c" not in stage.inside.sessions)
+    assert stage.call(stage.inside.kept_filters) == []
 
 
 @clauses("MQTT-4.1.0-2")
@@ -443,8 +443,8 @@ def test_a_session_resumed_without_expiry_ends_and_leaves_nothing_kept(stage):
     client = stage.client()
     assert client.connect("c", False).session_present
     client.disconnect()
-    stage.until(lambda: "c" not in stage.broker.clients.sessions)
-    assert stage.call(stage.broker.keep.filters) == []
+    stage.until(lambda: "c" not in stage.inside.sessions)
+    assert stage.call(stage.inside.kept_filters) == []
 
 
 @clauses("MQTT-4.13.1-1 MQTT-3.14.2-2")
@@ -466,7 +466,7 @@ def test_retained_messages_outlive_the_session(stage, version):
     client = stage.connected("c", version)
     client.publish("a", "x", retain=True)
     client.disconnect()
-    stage.until(lambda: "c" not in stage.broker.clients.sessions)
+    stage.until(lambda: "c" not in stage.inside.sessions)
     client = stage.connected("d", version)
     client.subscribe("a")
     assert client.payloads(1) == ["x"]
@@ -525,7 +525,7 @@ def test_an_offline_session_costs_no_memory_for_each_message(stage):
     publisher = stage.connected("publisher")
     for number in range(50):
         publisher.publish("a", str(number), 1)
-    session = stage.broker.clients.sessions["c"]
+    session = stage.inside.sessions["c"]
     assert (session.queued_bytes, session.inflight) == (0, 0)
 
 

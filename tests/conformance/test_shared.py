@@ -3,8 +3,7 @@
 import pytest
 from tests.conformance.clause import clauses
 
-from everlog.broker.limits import Limits
-from everlog.broker.sharedgroups import GroupOptions
+from everlog.broker import GroupOptions, Limits
 from everlog.mqtt import (
     NO_PROPERTIES,
     Pingreq,
@@ -115,7 +114,7 @@ def test_a_group_that_comes_back_gets_messages_again(stage):
         publisher.publish("t", str(number), 1)
         assert drain(member) == [number]
         member.disconnect()
-        stage.until(lambda: "m" not in stage.broker.clients.sessions)
+        stage.until(lambda: "m" not in stage.inside.sessions)
 
 
 @clauses("MQTT-4.8.2-3")
@@ -131,7 +130,7 @@ def test_a_lost_members_unacknowledged_qos_1_messages_go_to_the_others(stages, k
     first.expect_nothing()
     theirs = drain(second)
     first.close()
-    stage.until(lambda: "m0" not in stage.broker.clients.sessions)
+    stage.until(lambda: "m0" not in stage.inside.sessions)
     rest = drain(second)
     assert rest == [int(one.payload) for one in mine if one not in (mine[0], mine[3])]
     assert sorted([*theirs, *rest, int(mine[0].payload), int(mine[3].payload)]) == list(range(10))
@@ -147,7 +146,7 @@ def test_a_lost_members_qos_2_messages_go_to_nobody_else(stage):
     first.expect(Publish)
     assert len(drain(second)) == 2
     first.close()
-    stage.until(lambda: "m0" not in stage.broker.clients.sessions)
+    stage.until(lambda: "m0" not in stage.inside.sessions)
     second.expect_nothing()
 
 
@@ -187,7 +186,7 @@ def test_a_message_refused_by_a_member_goes_to_nobody_else(stage):
     first.expect_nothing()
     assert len(drain(second)) == 1
     first.close()
-    stage.until(lambda: "m0" not in stage.broker.clients.sessions)
+    stage.until(lambda: "m0" not in stage.inside.sessions)
     second.expect_nothing()
 
 
@@ -214,7 +213,7 @@ def test_what_waits_for_a_lost_member_goes_to_the_others(stages, kept):
     for number in range(40):
         publisher.publish("t/a", str(number), 1)
     first.close()
-    stage.until(lambda: "m0" not in stage.broker.clients.sessions)
+    stage.until(lambda: "m0" not in stage.inside.sessions)
     got = []
     while len(got) < 40:
         got += drain(second)
@@ -234,7 +233,7 @@ def test_a_member_that_also_subscribes_by_itself_gets_both(stage):
 
 
 def group_state(stage):
-    (state,) = stage.call(stage.broker.groups.states)
+    (state,) = stage.call(stage.inside.group_states)
     return state
 
 
@@ -264,7 +263,7 @@ def test_a_durable_group_without_connected_members_keeps_its_messages_and_gives_
     while len(got) < 20:
         got += [*drain(first), *drain(second), *drain(other)]
     assert sorted(got) == list(range(20))
-    stage.until(lambda: stage.broker.groups.states()[0].lag == 0)
+    stage.until(lambda: stage.inside.group_states()[0].lag == 0)
     for one in (first, second, other):
         one.expect_nothing()
 
@@ -360,7 +359,7 @@ def test_a_message_that_is_not_acknowledged_in_time_goes_to_another_member(stage
     quick.expect_nothing()
     sweep(stage, 61)
     assert drain(quick) == [int(one.payload) for one in late]
-    assert (group_state(stage).lag, stage.broker.groups.timeouts, stage.broker.groups.redelivered) == (0, 2, 2)
+    assert (group_state(stage).lag, stage.inside.group_timeouts, stage.inside.group_redelivered) == (0, 2, 2)
     publish(stage, *range(4, 8))  # the slow one still has two, so it gets none
     got = drain(quick)
     while len(got) < 4:
@@ -375,7 +374,7 @@ def test_a_message_that_is_not_acknowledged_in_time_goes_to_another_member(stage
 
 def sweep(stage, seconds):
     """What is due so much later happens now."""
-    stage.call(lambda: stage.broker.groups.sweep(stage.broker.time() + seconds))
+    stage.call(lambda: stage.inside.sweep_groups(seconds))
 
 
 def test_an_ack_that_comes_too_late_counts_all_the_same(stages):
@@ -405,7 +404,7 @@ def test_a_member_that_is_alone_keeps_what_it_has_however_long_it_takes(stages):
     client.expect_nothing()
     client.acknowledge(sent)
     client.expect_nothing()
-    assert (group_state(stage).lag, stage.broker.groups.timeouts) == (0, 0)
+    assert (group_state(stage).lag, stage.inside.group_timeouts) == (0, 0)
 
 
 def test_with_no_ack_timeout_messages_stay_with_their_member(stages):
@@ -475,10 +474,10 @@ def test_a_durable_group_ends_with_the_last_that_is_subscribed(stage):
     publish(stage, 0)
     assert drain(clean) == [0]
     assert group_state(stage).durable, "it stays durable while anybody is subscribed"
-    assert stage.call(stage.broker.keep.filters) == [("t/#", 0)]
+    assert stage.call(stage.inside.kept_filters) == [("t/#", 0)]
     clean.disconnect()
-    stage.until(lambda: not stage.broker.groups.states())
-    assert stage.call(stage.broker.keep.filters) == []
+    stage.until(lambda: not stage.inside.group_states())
+    assert stage.call(stage.inside.kept_filters) == []
     clean = stage.connected("clean")
     clean.subscribe("$share/g/t/#", qos=1)
     publish(stage, 1)
@@ -491,8 +490,8 @@ def test_a_durable_group_ends_when_its_last_session_expires(stage):
     away(stage, client, "m0")
     publish(stage, 0)
     stage.later(2000)
-    assert stage.call(stage.broker.groups.states) == []
-    assert stage.call(stage.broker.keep.filters) == []
+    assert stage.call(stage.inside.group_states) == []
+    assert stage.call(stage.inside.kept_filters) == []
 
 
 @clauses("MQTT-3.10.4-3")
@@ -526,7 +525,7 @@ def test_what_the_last_member_of_a_group_has_is_completed_with_it(stage):
     publish(stage, 0)
     sent = client.expect(Publish)
     client.unsubscribe("$share/g/t/#")
-    assert stage.call(stage.broker.groups.states) == []
+    assert stage.call(stage.inside.group_states) == []
     away(stage, client, "m0")
     client = stage.connected("m0", **DURABLE)
     again = client.expect(Publish)
@@ -559,7 +558,7 @@ def test_a_qos_0_member_of_a_durable_group_is_done_with_what_it_was_sent(stage):
         (0, b"1"),
         (0, b"2"),
     ]
-    stage.until(lambda: stage.broker.groups.states()[0].lag == 0)
+    stage.until(lambda: stage.inside.group_states()[0].lag == 0)
 
 
 @clauses("MQTT-4.8.2-6")

@@ -3,10 +3,11 @@
 import contextlib
 
 import pytest
-from tests.conformance.rawclient import Closed
-from tests.memorylog import MemoryLog
+from tests.inside import FLUSH_S
+from tests.memory_log import MemoryLog
+from tests.raw_client import Closed
 
-from everlog.broker.limits import Limits
+from everlog.broker import Limits
 from everlog.mqtt import Pingreq, Pingresp, Puback, Publish, Reason
 
 LIMITS = Limits(output_bytes=64 << 10, queue_bytes=256 << 10)
@@ -48,9 +49,8 @@ def numbers(client):
 
 def held(stage):
     """What the broker holds in memory for the slow client, in bytes."""
-    session = stage.broker.clients.sessions["slow"]
-    connection = stage.broker.clients.connections[session]
-    return stage.call(lambda: session.queued_bytes + connection.transport.get_write_buffer_size())
+    inside = stage.inside
+    return stage.call(lambda: inside.sessions["slow"].queued_bytes + inside.transport("slow").get_write_buffer_size())
 
 
 @pytest.mark.parametrize("qos", [0, 1])
@@ -62,7 +62,7 @@ def test_on_a_kept_topic_it_falls_back_to_the_log_and_gets_everything(stages, ve
     most = []
     flood(stage, qos, check=lambda: most.append(held(stage)))
     assert max(most) < 3_000_000, "one batch more than the limit, not all of them"
-    session = stage.broker.clients.sessions["slow"]
+    session = stage.inside.sessions["slow"]
     assert session.lag
     assert session.queued_bytes == 0
     for one in (client, other):
@@ -78,7 +78,7 @@ def test_on_another_topic_qos_0_is_dropped_and_counted(stages, version):
     stage = stages(limits=LIMITS)
     client = never_reading(stage, version, 0)
     flood(stage, 0)
-    session = stage.broker.clients.sessions["slow"]
+    session = stage.inside.sessions["slow"]
     assert held(stage) < 3_000_000
     found = []
     while not found or found[-1] < COUNT - 1:
@@ -95,7 +95,7 @@ def test_qos_0_messages_of_a_qos_1_subscription_are_dropped_too(stages, version)
     stage = stages(limits=LIMITS)
     client = never_reading(stage, version, 1)
     flood(stage, 0)
-    assert stage.call(lambda: stage.broker.clients.sessions["slow"].counters.dropped) > 0
+    assert stage.call(lambda: stage.inside.sessions["slow"].counters.dropped) > 0
     found = []
     while not found or found[-1] < COUNT - 1:
         found += numbers(client)
@@ -113,16 +113,16 @@ def test_on_another_topic_qos_1_ends_with_quota_exceeded(stages, version):
             last = client.receive()
     if version == 5:
         assert last.reason is Reason.QUOTA_EXCEEDED
-    stage.until(lambda: "slow" not in stage.broker.clients.sessions)
+    stage.until(lambda: "slow" not in stage.inside.sessions)
     assert stage.broker.metrics.over_quota == 1
 
 
 def test_one_that_never_reads_again_is_cut_off(stages, monkeypatch):
-    monkeypatch.setattr("everlog.broker.outgoing._FLUSH_S", 0.05)
+    monkeypatch.setattr(FLUSH_S, 0.05)
     stage = stages(limits=LIMITS)
     client = never_reading(stage, 5, 1)
     flood(stage, 1)
-    stage.until(lambda: "slow" not in stage.broker.clients.sessions)
+    stage.until(lambda: "slow" not in stage.inside.sessions)
     assert stage.broker.metrics.over_quota == 1
     client.close()
 
@@ -170,4 +170,4 @@ def test_retained_messages_for_one_that_does_not_read_wait_in_their_store(stages
     while len(found) < COUNT:
         found += numbers(client)
     assert sorted(found) == list(range(COUNT))
-    assert stage.call(lambda: stage.broker.clients.sessions["slow"].counters.dropped) == 0
+    assert stage.call(lambda: stage.inside.sessions["slow"].counters.dropped) == 0

@@ -200,7 +200,7 @@ def test_garbage_costs_a_peer_its_connection_and_nothing_else(stage):
             client.close()
         except OSError:
             client.close()
-    stage.until(lambda: len(stage.broker.clients.connections) == 1 and stage.broker.pending == 0)
+    stage.until(lambda: len(stage.inside.connections) == 1 and stage.inside.pending == 0)
     stage.connected("p").publish("end", "x")
     while witness.message().topic != "end":
         pass
@@ -210,4 +210,4 @@ def test_a_client_that_sends_half_a_packet_and_goes_leaves_nothing(stage):
     client = stage.connected("c")
     client.send_bytes(b"\x30\x20\x00\x01a")
     client.close()
-    stage.until(lambda: not stage.broker.clients.sessions and not stage.broker.clients.connections)
+    stage.until(lambda: not stage.inside.sessions and not stage.inside.connections)

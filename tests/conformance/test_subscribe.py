@@ -2,9 +2,9 @@
 
 import pytest
 from tests.conformance.clause import clauses
-from tests.memorylog import MemoryLog
+from tests.memory_log import MemoryLog
 
-from everlog.broker.limits import Limits
+from everlog.broker import Limits
 from everlog.mqtt import Puback, Publish, Reason, Suback, Subscribe, Subscription, Unsuback, Unsubscribe
 
 
@@ -88,7 +88,7 @@ def test_filters_match_what_the_specification_says(stages, version, kept):
     publisher = stage.connected("p", version)
     for topic in ("a", "a/b", "a/b/c", "/", "/a", "a/"):
         publisher.publish(topic)
-    stage.call(lambda: stage.broker.publish(Publish("$SYS/a", b"")))
+    stage.call(lambda: stage.inside.publish(Publish("$SYS/a", b"")))
     for text, topics in MATCHES.items():
         assert {clients[text].message().topic for _ in topics} == topics, text
         clients[text].expect_nothing()
@@ -328,7 +328,7 @@ def test_messages_under_way_are_completed_after_an_unsubscribe(stage, version):
     for one in found:
         client.acknowledge(one)
     client.expect_nothing()
-    assert stage.call(lambda: stage.broker.clients.sessions["c"].inflight) == 0
+    assert stage.call(lambda: stage.inside.sessions["c"].inflight) == 0
 
 
 @clauses("MQTT-3.8.4-7", v4="MQTT-3.8.4-5")

@@ -9,7 +9,7 @@ import pytest
 from tests.conformance.clause import clauses
 from tests.listening import opened
 
-from everlog.broker.listeners import Listener
+from everlog.broker import Listener
 from everlog.mqtt import Connect, Pingreq, Publish, Subscribe, Subscription, encode
 
 BINARY, TEXT, CLOSE = 0x82, 0x81, 0x88

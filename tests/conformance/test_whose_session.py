@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conformance.conftest import Stage
+from tests.stages import Stage
 
 from everlog.broker import Security, set_password
 from everlog.mqtt import Publish, Reason
@@ -56,7 +56,7 @@ def test_another_user_may_begin_a_session_of_its_own(stage: Stage) -> None:
     stage.offline("x")
     bob = stage.client(5)
     assert not bob.connect("x", **{**KEEP, "clean_start": True}, **by("bob")).session_present
-    assert stage.call(lambda: [*stage.broker.clients.sessions["x"].subscriptions]) == []
+    assert stage.call(lambda: [*stage.inside.sessions["x"].subscriptions]) == []
 
 
 def test_what_is_not_allowed_any_more_is_given_up_at_the_next_connect(stage: Stage, rules: Path) -> None:
@@ -65,8 +65,7 @@ def test_what_is_not_allowed_any_more_is_given_up_at_the_next_connect(stage: Sta
     alice.close()
     stage.offline("x")
     rules.write_text("user alice readwrite s/#\nuser bob readwrite #\n")
-    stage.call(stage.broker.security.reload)
-    stage.call(stage.broker.rules_changed)
+    stage.call(stage.inside.reload)
     bob = stage.connected("bob", **by("bob"))
     for packet_id, topic in enumerate(("a/1", "s/1"), 1):
         bob.send(Publish(topic, b"m", qos=1, packet_id=packet_id))
@@ -75,7 +74,7 @@ def test_what_is_not_allowed_any_more_is_given_up_at_the_next_connect(stage: Sta
     assert alice.message().topic == "s/1"
     bob.send(Publish("a/2", b"m", qos=1, packet_id=3))
     alice.expect_nothing()
-    assert stage.call(lambda: [*stage.broker.clients.sessions["x"].subscriptions]) == ["s/#"]
+    assert stage.call(lambda: [*stage.inside.sessions["x"].subscriptions]) == ["s/#"]
 
 
 def test_a_session_of_nobody_goes_on_with_who_comes(stage: Stage) -> None:

@@ -33,7 +33,7 @@ def test_a_lost_connection_sends_the_will(stage, version, end, qos):
 def test_a_normal_disconnect_discards_the_will(stage, version):
     watcher = watching(stage, version)
     stage.connected("c", version, will=will()).disconnect()
-    stage.until(lambda: "c" not in stage.broker.clients.sessions)
+    stage.until(lambda: "c" not in stage.inside.sessions)
     watcher.expect_nothing()
 
 
@@ -52,7 +52,7 @@ def test_a_discarded_will_stays_discarded(stage, version):
 def test_without_a_will_none_is_sent(stage, version):
     watcher = watching(stage, version)
     stage.connected("c", version).close()
-    stage.until(lambda: "c" not in stage.broker.clients.sessions)
+    stage.until(lambda: "c" not in stage.inside.sessions)
     watcher.expect_nothing()
 
 
@@ -95,7 +95,7 @@ def test_without_keep_alive_a_client_may_be_silent(stage, version):
 @clauses("MQTT-3.1.2-15 MQTT-3.3.1-5", v4="MQTT-3.1.2-17")
 def test_a_will_can_be_retained(stage, version):
     stage.connected("c", version, will=will(retain=True, qos=1)).close()
-    stage.until(lambda: "c" not in stage.broker.clients.sessions)
+    stage.until(lambda: "c" not in stage.inside.sessions)
     late = stage.connected("late", version)
     late.subscribe("will/c", qos=1)
     found = late.message()
@@ -105,7 +105,7 @@ def test_a_will_can_be_retained(stage, version):
 @clauses("MQTT-3.1.2-14", v4="MQTT-3.1.2-16")
 def test_a_will_that_is_not_retained_is_not(stage, version):
     stage.connected("c", version, will=will()).close()
-    stage.until(lambda: "c" not in stage.broker.clients.sessions)
+    stage.until(lambda: "c" not in stage.inside.sessions)
     late = stage.connected("late", version)
     late.subscribe("will/c")
     late.expect_nothing()
@@ -222,7 +222,7 @@ def test_a_will_is_kept_for_who_is_away(stage, version):
     away.disconnect()
     stage.offline("away")
     stage.connected("c", version, will=will(qos=1)).close()
-    stage.until(lambda: "c" not in stage.broker.clients.sessions)
+    stage.until(lambda: "c" not in stage.inside.sessions)
     away = stage.connected("away", version, clean_start=False, expiry=100)
     assert away.payloads(1) == ["gone"]
 
@@ -235,7 +235,7 @@ def test_a_will_to_a_topic_of_the_broker_is_refused(stage):
 
 def test_wills_go_on_after_one_that_could_not_be_sent(stage):
     watcher = watching(stage)
-    stage.call(lambda: stage.broker._own.feed(b"\x00\x00"))
-    stage.call(lambda: stage.broker.publish(Publish("will/x", b"lost")))
+    stage.call(stage.inside.spoil_own_messages)
+    stage.call(lambda: stage.inside.publish(Publish("will/x", b"lost")))
     stage.connected("c", will=will()).close()
     assert watcher.message().topic == "will/c"

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.memory_tables import MemoryTables
 
 from everlog.mqtt import Properties, Will
 from everlog.sessions import (
@@ -13,7 +14,6 @@ from everlog.sessions import (
     Changes,
     Cursor,
     GroupRow,
-    MemoryTables,
     SessionRow,
     SessionTables,
     SqliteTables,

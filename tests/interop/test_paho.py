@@ -8,66 +8,15 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 from tests.brokers import RunningBroker
-from tests.interop.conftest import Got
+from tests.interop.clients import PahoClient
 
 VERSIONS = [pytest.param(paho.MQTTv311, id="v3.1.1"), pytest.param(paho.MQTTv5, id="v5")]
 pytestmark = pytest.mark.parametrize("version", VERSIONS)
 
 
-class Client:
-    """A paho client with its network thread, connected."""
-
-    def __init__(self, broker, version, name, clean=True, expiry=0, will=None, keepalive=60):
-        five = version == paho.MQTTv5
-        options = {} if five else {"clean_session": clean}
-        self.paho = paho.Client(paho.CallbackAPIVersion.VERSION2, name, protocol=version, **options)
-        self.got = Got()
-        self.session_present = None
-        self._connected = threading.Event()
-        self._subscribed = threading.Event()
-        self._gone = threading.Event()
-        self.paho.on_connect = self._on_connect
-        self.paho.on_subscribe = lambda *_: self._subscribed.set()
-        self.paho.on_disconnect = lambda *_: self._gone.set()
-        self.paho.on_message = lambda _c, _u, one: self.got.add(one.topic, one.payload, one.qos, one.retain)
-        if will is not None:
-            self.paho.will_set(*will)
-        connect = {}
-        if five:
-            connect["clean_start"] = clean
-            connect["properties"] = Properties(PacketTypes.CONNECT)
-            connect["properties"].SessionExpiryInterval = expiry
-        self.paho.connect("127.0.0.1", broker.port, keepalive, **connect)
-        self.paho.loop_start()
-        assert self._connected.wait(10)
-
-    def _on_connect(self, _client, _data, flags, reason, _properties):
-        assert not reason.is_failure
-        self.session_present = flags.session_present
-        self._connected.set()
-
-    def subscribe(self, *arguments, **options):
-        self._subscribed.clear()
-        self.paho.subscribe(*arguments, **options)
-        assert self._subscribed.wait(10)
-
-    def publish(self, topic, payload, qos=0, retain=False):
-        self.paho.publish(topic, payload, qos, retain).wait_for_publish(10)
-
-    def stop(self):
-        self.paho.disconnect()
-        assert self._gone.wait(10)
-        self.paho.loop_stop()
-
-    def drop(self):
-        """Lose the connection without a DISCONNECT, and stay away."""
-        self.paho.loop_stop()
-        self.paho.socket().close()
-
-
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_messages_both_ways(broker: RunningBroker, version, qos):
-    client = Client(broker, version, "c")
+    client = PahoClient(broker, version, "c")
     client.subscribe("t/#", qos)
     for number in range(200):
         client.paho.publish(f"t/{number % 7}", str(number), qos)
@@ -78,7 +27,7 @@ def test_messages_both_ways(broker: RunningBroker, version, qos):
 
 
 def test_large_payloads(broker: RunningBroker, version):
-    client = Client(broker, version, "c")
+    client = PahoClient(broker, version, "c")
     client.subscribe("big", 2)
     payloads = [bytes([qos]) * size for qos, size in ((0, 1_000_000), (1, 1_048_576), (2, 3_000_000))]
     for qos, payload in enumerate(payloads):
@@ -88,7 +37,7 @@ def test_large_payloads(broker: RunningBroker, version):
 
 
 def test_many_messages(broker: RunningBroker, version):
-    subscriber, publisher = Client(broker, version, "s"), Client(broker, version, "p")
+    subscriber, publisher = PahoClient(broker, version, "s"), PahoClient(broker, version, "p")
     subscriber.subscribe("many", 1)
     for number in range(3000):
         publisher.paho.publish("many", str(number), 1)
@@ -98,43 +47,43 @@ def test_many_messages(broker: RunningBroker, version):
 
 
 def test_retained_messages(broker: RunningBroker, version):
-    publisher = Client(broker, version, "p")
+    publisher = PahoClient(broker, version, "p")
     publisher.publish("r/a", "old", 1, True)
     publisher.publish("r/a", "new", 1, True)
     publisher.publish("r/b", "b", 2, True)
     publisher.publish("r/c", "c", 0, True)
     publisher.publish("r/c", "", 0, True)
     publisher.stop()
-    subscriber = Client(broker, version, "s")
+    subscriber = PahoClient(broker, version, "s")
     subscriber.subscribe("r/#", 2)
     assert sorted(subscriber.got.wait(2)) == [("r/a", b"new", 1, True), ("r/b", b"b", 2, True)]
     subscriber.stop()
 
 
 def test_a_will(broker: RunningBroker, version):
-    watcher = Client(broker, version, "w")
+    watcher = PahoClient(broker, version, "w")
     watcher.subscribe("will", 1)
-    Client(broker, version, "c", will=("will", "gone", 1, False)).stop()
-    Client(broker, version, "d", will=("will", "lost", 1, False)).drop()
+    PahoClient(broker, version, "c", will=("will", "gone", 1, False)).stop()
+    PahoClient(broker, version, "d", will=("will", "lost", 1, False)).drop()
     assert watcher.got.wait(1) == [("will", b"lost", 1, False)]
     watcher.stop()
 
 
 @pytest.mark.parametrize("qos", [1, 2])
 def test_a_session_is_resumed(broker: RunningBroker, version, qos):
-    first = Client(broker, version, "s", clean=False, expiry=100)
+    first = PahoClient(broker, version, "s", clean=False, expiry=100)
     assert not first.session_present
     first.subscribe("t", qos)
     first.stop()
-    publisher = Client(broker, version, "p")
+    publisher = PahoClient(broker, version, "p")
     for number in range(50):
         publisher.publish("t", str(number), qos)
-    second = Client(broker, version, "s", clean=False, expiry=100)
+    second = PahoClient(broker, version, "s", clean=False, expiry=100)
     assert second.session_present
     found = second.got.wait(50)
     assert [int(payload) for _, payload, _, _ in found] == list(range(50))
     second.stop()
-    third = Client(broker, version, "s", clean=True)
+    third = PahoClient(broker, version, "s", clean=True)
     assert not third.session_present
     third.stop()
     publisher.stop()
@@ -143,7 +92,7 @@ def test_a_session_is_resumed(broker: RunningBroker, version, qos):
 def test_options_and_properties(broker: RunningBroker, version):
     if version != paho.MQTTv5:
         pytest.skip("MQTT 5 has them")
-    client = Client(broker, version, "c")
+    client = PahoClient(broker, version, "c")
     seen = []
     done = threading.Event()
 

@@ -8,17 +8,16 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
-from tests.brokers import RunningBroker
-from tests.interop.conftest import ServedBroker
-from tests.interop.test_paho import Client
-from tests.memorylog import MemoryLog
+from tests.brokers import RunningBroker, ServedBroker
+from tests.interop.clients import PahoClient
+from tests.memory_log import MemoryLog
 
 
 @pytest.fixture
 def broker() -> Iterator[RunningBroker]:
     """It keeps everything; a hundred messages have been."""
     with ServedBroker(MemoryLog(4), keep=[("#", 0)]) as running:
-        publisher = Client(running, paho.MQTTv311, "publisher")
+        publisher = PahoClient(running, paho.MQTTv311, "publisher")
         for number in range(100):
             publisher.publish("past/t", str(number), 1)
         publisher.stop()
@@ -36,7 +35,7 @@ def asked(**pairs: str) -> Properties:
 def test_paho_with_311_replays_by_a_filter(broker: RunningBroker, begin: str, qos: int) -> None:
     shard = broker.log.shard_of(b"past/t")
     skipped = 5 if begin == f"{shard}:5" else 0
-    client = Client(broker, paho.MQTTv311, "c")
+    client = PahoClient(broker, paho.MQTTv311, "c")
     client.subscribe(f"$replay/{begin}/past/#", qos)
     found = client.got.wait(100 - skipped)
     assert [int(payload) for _, payload, _, _ in found] == list(range(skipped, 100))
@@ -48,7 +47,7 @@ def test_paho_with_311_replays_by_a_filter(broker: RunningBroker, begin: str, qo
 
 
 def test_paho_with_311_is_told_of_a_beginning_that_is_none(broker: RunningBroker) -> None:
-    client = Client(broker, paho.MQTTv311, "c")
+    client = PahoClient(broker, paho.MQTTv311, "c")
     answers = []
     client.paho.on_subscribe = lambda _c, _u, _mid, reasons, _p: (answers.extend(reasons), client._subscribed.set())
     client.subscribe("$replay/whenever/past/#", 1)

@@ -14,7 +14,7 @@ from tests.brokers import RunningBroker
 from tests.certificates import Authority, needs_openssl
 from tests.listening import eventually, opened
 
-from everlog.broker.listeners import Address, Listener
+from everlog.broker import Address, Listener
 
 MQTT_JS = "mqtt@5.14.1"
 SCRIPT = """

@@ -7,9 +7,9 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from tests.unit.broker.restarts import Client, Disk, Running, eventually
+from tests.restarts import Client, Disk, Running, eventually
 
-from everlog.broker.sharedgroups import GroupOptions
+from everlog.broker import GroupOptions
 from everlog.mqtt import (
     Pingreq,
     Pingresp,
@@ -57,7 +57,7 @@ class GroupWorld:
     async def _start(self) -> None:
         options = GroupOptions(inflight_messages=9, member_messages=4, ack_timeout_s=60)
         self._running = await Running(self.disk, groups=options).__aenter__()
-        self.groups = self._running.broker.groups
+        self.inside = self._running.inside
         self._publisher = await self._running.client("", clean=True, expiry=0)
 
     def close(self) -> None:
@@ -101,8 +101,7 @@ class GroupWorld:
     async def _drop(self, name: str) -> None:
         client = self.clients.pop(name)
         await client.drop()
-        clients = self._running.broker.clients
-        await eventually(lambda: name not in {session.client_id for session in clients.connections})
+        await eventually(lambda: name not in self.inside.connected_ids)
         self._forget(name)
 
     def _forget(self, name: str) -> None:
@@ -189,7 +188,7 @@ class GroupWorld:
         self.run(self._sweep())
 
     async def _sweep(self) -> None:
-        self.groups.sweep(self._running.broker.time() + 61)
+        self.inside.sweep_groups(61)
 
     def save(self) -> None:
         self.run(self._running.saved())
@@ -234,5 +233,5 @@ class GroupWorld:
                 quiet = 0 if count or self.held[name] else quiet
         come = self.done | self.excused | set(self.owner)
         assert set(self.published) <= come, f"{sorted(set(self.published) - come)} never came"
-        (state,) = self.groups.states()
+        (state,) = self.inside.group_states()
         assert (state.lag, state.inflight, state.owed) == (0, 0, 0)

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, TypeVar
 
-from tests.unit.broker.restarts import Client, SlowTables, eventually
+from tests.brokers import serve_on
+from tests.inside import Inside
+from tests.restarts import Client, SlowTables, eventually
 
-from everlog.broker.broker import Broker
-from everlog.broker.connection import Connection
+from everlog.broker import Broker
 from everlog.commitlog import LogSettings, SimulatedDisk
 from everlog.mqtt import (
     Connack,
@@ -169,9 +170,9 @@ class World:
     async def _start(self) -> None:
         self.store = LogStore.open("data", SETTINGS, shards=self.shards, disk=self.disk, background=False)
         self.broker = Broker(self.store, tables=self.tables, now_us=lambda: self.now_us)
+        self.inside = Inside(self.broker)
         self.broker.start()
-        self._server = await self._loop.create_server(lambda: Connection(self.broker), "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
+        self._server, self.port = await serve_on(self.broker)
         self._committer = self._loop.create_task(self._commit())
         self._publisher = await Client.open(self.port, "", clean=True, expiry=0)
 
@@ -222,14 +223,7 @@ class World:
         """What the broker still does reaches nobody: its disk and tables are thrown away."""
         await self._end_committer()
         await self._leave()
-        broker = self.broker
-        assert broker.persistence is not None
-        assert broker._sweeper is not None
-        broker._sweeper.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await broker._sweeper
-        await broker.persistence.stop()
-        broker.gate.close()
+        await self.inside.kill()
 
     def restart(self) -> None:
         """A clean stop, and another broker."""
@@ -254,9 +248,8 @@ class World:
             self.group.end()
 
     async def _sweep(self) -> None:
-        self.broker.clients.sweep(self.broker.time())
-        assert self.broker.persistence is not None
-        assert await self.broker.persistence.flush(20)  # a broker says more often than this that it is alive
+        self.inside.sweep_clients()
+        await self.inside.save()  # a broker says more often than this that it is alive
 
     def roll(self) -> None:
         """The next message begins a segment, and those before it are sealed."""
@@ -444,8 +437,7 @@ class World:
 
     async def _leave_work(self, name: str) -> None:
         await self.clients.pop(name).drop()
-        clients = self.broker.clients
-        await eventually(lambda: name not in {session.client_id for session in clients.connections})
+        await eventually(lambda: name not in self.inside.connected_ids)
         del self.group.held[name]
 
     # The end

@@ -6,8 +6,8 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.memorylog import SteppingLog
-from tests.unit.broker.restarts import Client, Disk, Running
+from tests.memory_log import SteppingLog
+from tests.restarts import Client, Disk, Running
 
 from everlog.mqtt import (
     Connack,

@@ -12,8 +12,8 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 from tests.conformance import rawclient
-from tests.conformance.rawclient import RawClient
 from tests.listening import eventually
+from tests.raw_client import RawClient
 from tests.system.serving import Served
 
 from everlog.mqtt import Properties, Publish, Suback, Subscribe, Subscription

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.conformance.conftest import ServedBroker
-from tests.conformance.rawclient import RawClient
+from tests.brokers import ServedBroker
+from tests.raw_client import RawClient
 from tests.spark.lakedata import NOON_US, fill, messages
 
 from everlog.app.coldtier import cold_tier

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 
-from tests.conformance.rawclient import RawClient
+from tests.raw_client import RawClient
 
 from everlog.bench.load.brokers import free_port
 

@@ -15,7 +15,7 @@ from random import Random
 
 import pytest
 from tests.certificates import Authority, needs_openssl
-from tests.conformance.rawclient import RawClient
+from tests.raw_client import RawClient
 from tests.system.serving import PATIENCE_S, Probe, Served
 
 from everlog.bench.load.brokers import free_port

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.conformance.rawclient import RawClient
 from tests.listening import eventually
+from tests.raw_client import RawClient
 
 from everlog.bench.load.brokers import free_port
 from everlog.mqtt import Connack

@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.unit.broker.restarts import Client
+from tests.restarts import Client
 
 from everlog.bench.load.brokers import free_port
 from everlog.mqtt import Connack, Puback, Publish, Subscribe, Subscription

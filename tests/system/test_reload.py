@@ -12,9 +12,7 @@ from tests.certificates import Authority, Pair, needs_openssl
 from tests.listening import opened
 
 from everlog.app.serve import _reload
-from everlog.broker import Security
-from everlog.broker.listeners import Listener
-from everlog.broker.passwords import set_password
+from everlog.broker import Listener, Security, set_password
 
 pytestmark = needs_openssl
 

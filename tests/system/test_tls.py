@@ -10,14 +10,12 @@ from pathlib import Path
 
 import paho.mqtt.client as paho
 import pytest
-from tests.brokers import RunningBroker
+from tests.brokers import RunningBroker, ServedBroker
 from tests.certificates import Authority, Pair, needs_openssl
-from tests.conformance.conftest import ServedBroker
 from tests.listening import eventually, on_loop, opened
 
 from everlog.base import Unavailable, UsageError
-from everlog.broker import Limits
-from everlog.broker.listeners import Listener, listen
+from everlog.broker import Limits, Listener, listen
 from everlog.mqtt import Connect, encode
 
 pytestmark = needs_openssl
@@ -102,7 +100,7 @@ def test_a_client_certificate_names_the_user(running: RunningBroker, authority: 
         client.tls_set_context(trusting(authority, authority.issue("meter-7")))
         client.connect("localhost", listening.addresses()[0].port)
         client.loop_start()
-        (session,) = eventually(lambda: list(running.broker.clients.connections), "the client is connected")
+        (session,) = eventually(lambda: running.inside.connected_sessions, "the client is connected")
         assert session.user == "meter-7"
         client.disconnect()
         client.loop_stop()
@@ -116,7 +114,7 @@ def test_an_optional_certificate_may_be_left_out_and_then_names_nobody(
         client.tls_set_context(trusting(authority))
         client.connect("localhost", listening.addresses()[0].port)
         client.loop_start()
-        (session,) = eventually(lambda: list(running.broker.clients.connections), "the client is connected")
+        (session,) = eventually(lambda: running.inside.connected_sessions, "the client is connected")
         assert session.user is None
         client.disconnect()
         client.loop_stop()
@@ -190,7 +188,7 @@ def test_a_peer_that_does_not_end_tls_is_cut_off_when_the_broker_stops(
         peer = connected(listening.addresses()[0].port, trusting(authority))
         peer.sendall(encode(Connect(5, "c"), 5))
         assert peer.recv(1) == b"\x20"
-    assert not broker.broker.clients.connections  # it has not merely been given up
+    assert not broker.inside.connections  # it has not merely been given up
     peer.close()
 
 

@@ -1,7 +1,6 @@
 """sessions: what a client is owed, what is under way to it, what it has acknowledged, and where that is stored."""
 
 from everlog.sessions.group_cursor import GroupCursor, Owed, shares
-from everlog.sessions.memory_tables import MemoryTables
 from everlog.sessions.outgoing_rows import OutgoingRows, is_within, row_at
 from everlog.sessions.received_ids import ReceivedIds
 from everlog.sessions.row_format import (
@@ -46,7 +45,6 @@ __all__ = [
     "Cursor",
     "GroupCursor",
     "GroupRow",
-    "MemoryTables",
     "MergedSubscription",
     "OutgoingRows",
     "Owed",

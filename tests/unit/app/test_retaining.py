@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.broker.restarts import Client, Disk, Running, eventually
+from tests.restarts import Client, Disk, Running, eventually
 
 from everlog.app.retaining import WARN_EVERY_S, Retaining, RetentionOptions
 from everlog.base import StorageError
 from everlog.broker import Event
-from everlog.broker.survey import SLICE
+from everlog.broker.reports.survey import SLICE
 from everlog.commitlog import LogSettings
 from everlog.mqtt import Puback, Publish, Pubrec
 from everlog.sessions import Session, Subscribed, stored

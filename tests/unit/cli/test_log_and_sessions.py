@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from tests.brokers import RunningBroker
-from tests.conformance.rawclient import RawClient
 from tests.listening import eventually
+from tests.raw_client import RawClient
 from tests.unit.commitlog.feeding import to_columns
 
 from everlog.base import TopicTable

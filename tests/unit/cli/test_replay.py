@@ -4,8 +4,8 @@ import asyncio
 import json
 
 import pytest
-from tests.conformance.conftest import ServedBroker
-from tests.conformance.rawclient import RawClient
+from tests.brokers import ServedBroker
+from tests.raw_client import RawClient
 
 from everlog.base import UsageError
 from everlog.cli import main

@@ -7,7 +7,7 @@ import types
 import pytest
 
 from everlog.app import Settings, load
-from everlog.broker.passwords import Passwords, read_passwords
+from everlog.broker.auth.passwords import Passwords, read_passwords
 from everlog.cli import main
 
 

@@ -8,8 +8,8 @@ import paho.mqtt.client as paho
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.brokers import RunningBroker
-from tests.conformance.rawclient import RawClient
 from tests.listening import eventually, on_loop
+from tests.raw_client import RawClient
 
 from everlog.broker import Metrics
 from everlog.mqtt import Publish
@@ -77,16 +77,16 @@ def test_the_sessions_most_behind_are_named(running: RunningBroker) -> None:
     def put() -> None:
         session = Session('a "strange"\nname', expiry_s=60)
         session.lag[0] = 0
-        running.broker.clients.sessions[session.client_id] = session
+        running.inside.add_session(session)
         running.log.shards[0].committed = 7
-        running.broker.router.routed[0] = 7
+        running.inside.routed[0] = 7
 
     running.call(put)
     found = read(running)
     assert found["everlog_sessions_behind"] == 1
     assert found["everlog_session_lag_max_messages"] == 7
     assert found['everlog_session_lag_messages{client_id=a "strange"\nname}'] == 7
-    running.call(running.broker.clients.sessions.clear)
+    running.call(running.inside.forget_sessions)
 
 
 def test_shared_groups_are_told_with_their_lag(running: RunningBroker) -> None:

@@ -70,10 +70,10 @@ def test_health_and_readiness(running: RunningBroker) -> None:
         assert get(web, "/readyz") == (200, "ok\n")
         reasons.append("the moon is wrong")
         assert get(web, "/readyz") == (503, "the moon is wrong\n")
-        running.broker.closing = True
+        running.inside.closing = True
         assert get(web, "/readyz") == (503, "the broker is stopping\nthe moon is wrong\n")
         assert get(web, "/healthz")[0] == 200
-        running.broker.closing = False
+        running.inside.closing = False
 
 
 def test_a_broker_without_listeners_is_not_ready() -> None:

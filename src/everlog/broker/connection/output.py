@@ -180,9 +180,12 @@ class Output:
 
     def is_stuck(self) -> bool:
         """Return whether so much has not been sent that nothing more should be read."""
+        return self.is_full and self.unsent_bytes() > 2 * self._max_bytes
+
+    def unsent_bytes(self) -> int:
+        """Return how much was written and has not left."""
         held = 0 if self._held is None else self._held.size_bytes
-        unsent = held if self.transport is None else held + self.transport.get_write_buffer_size()
-        return self.is_full and unsent > 2 * self._max_bytes
+        return held if self.transport is None else held + int(self.transport.get_write_buffer_size())
 
     def close(self) -> None:
         """Send no more; what was written still leaves, for a while."""

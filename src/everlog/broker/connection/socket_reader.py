@@ -239,6 +239,11 @@ class SocketReader:
 
     # Turns
 
+    @property
+    def is_postponing(self) -> bool:
+        """Whether packets that the client has sent wait for the next turn of the event loop."""
+        return self._waiting is not None
+
     def proceed(self) -> None:
         """Take what the client has sent and what waited, such as for its CONNACK."""
         waiting = self._waiting

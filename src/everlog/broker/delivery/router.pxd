@@ -11,14 +11,14 @@ from everlog.broker.delivery.pending_acks cimport AckQueue, PendingAcks
 
 
 cdef class Router:
-    cdef public object log, now_us, retained, audiences, fanout, catchup
+    cdef public object log, now_us, retained, audiences, fanout, catchup, own
     cdef public TopicTable table
     cdef public KeptTopics kept
     cdef public PendingAcks pending
     cdef public list routed
     cdef public Py_ssize_t max_unwritten_bytes, messages_in, messages_kept
     cdef public bint committing, behind, ids_ahead
-    cdef object _soon, _own, _write_behind, _groups
+    cdef object _soon, _write_behind, _groups
     cdef list _shards
     cdef RecordBuilder _gathered
     cdef int64_t _gathered_offset

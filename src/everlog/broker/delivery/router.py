@@ -62,7 +62,7 @@ class Router:
         self.messages_in = 0
         self.messages_kept = 0
         self.ids_ahead = False  # QoS 2 messages were appended whose ids are to be stored before them
-        self._own = OwnMessages(table)
+        self.own = OwnMessages(table)
         self._soon = soon
         self._shards = list(log.shards)
         self._gathered = RecordBuilder()
@@ -169,7 +169,7 @@ class Router:
 
     def send(self, packet: Publish) -> None:
         """Publish a message of the broker's own: a will, a `$SYS` topic."""
-        run = self._own.run(packet)
+        run = self.own.run(packet)
         if run is not None:
             if run.any_flags & _RETAIN:
                 self.retained.take_run(run, self.now_us(), self.table)

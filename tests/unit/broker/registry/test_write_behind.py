@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.unit.broker.restarts import Disk, Running, eventually
+from tests.restarts import Disk, Running, eventually
 
 from everlog.mqtt import (
     Connack,
@@ -38,7 +38,7 @@ async def publish(running: Running, *numbers: int, topic: str = "a") -> None:
 
 
 async def away(running: Running, client_id: str) -> None:
-    await eventually(lambda: client_id in running.broker.clients.asleep)
+    await eventually(lambda: client_id in running.inside.asleep)
 
 
 @pytest.fixture(params=["stop", "crash"])
@@ -165,7 +165,7 @@ async def test_a_subscription_given_up_stays_so(end: str) -> None:
             await publish(second, 1, topic="a")
             await publish(second, 2, topic="b")
             assert payloads(await client.publishes(1)) == [b"2"]
-            assert second.broker.keep.filters() == [("b", 0)]
+            assert second.inside.kept_filters() == [("b", 0)]
 
 
 async def test_subscription_options_survive() -> None:
@@ -194,7 +194,7 @@ async def test_a_clean_start_forgets_the_session_for_good(end: str) -> None:
         left = await ended(first, end)
         async with Running(left) as second:
             assert not (await second.client("c")).connack.session_present
-            assert second.broker.keep.filters() == []
+            assert second.inside.kept_filters() == []
 
 
 async def test_expiry_of_zero_at_disconnect_ends_the_session(end: str) -> None:
@@ -205,12 +205,12 @@ async def test_expiry_of_zero_at_disconnect_ends_the_session(end: str) -> None:
         await client.subscribe("a")
         client.send(Disconnect(properties=Properties(session_expiry_interval=0)))
         await client.gone()
-        await eventually(lambda: not first.broker.clients.sessions)
-        assert first.broker.keep.filters() == []
+        await eventually(lambda: not first.inside.sessions)
+        assert first.inside.kept_filters() == []
         await first.saved()
         left = await ended(first, end)
         async with Running(left) as second:
-            assert len(second.broker.clients) == 0
+            assert second.inside.session_count == 0
 
 
 async def test_a_session_expires_while_the_broker_is_down() -> None:
@@ -223,13 +223,13 @@ async def test_a_session_expires_while_the_broker_is_down() -> None:
         await away(first, "short")
     disk.now_us += 50_000_000
     async with Running(disk) as second:
-        assert list(second.broker.clients.asleep) == ["long"]
-        assert second.broker.keep.filters() == [("long", 0)]
+        assert list(second.inside.asleep) == ["long"]
+        assert second.inside.kept_filters() == [("long", 0)]
         second.advance(49)
-        assert len(second.broker.clients) == 1
+        assert second.inside.session_count == 1
         second.advance(2)
-        assert len(second.broker.clients) == 0
-        assert second.broker.keep.filters() == []
+        assert second.inside.session_count == 0
+        assert second.inside.kept_filters() == []
     assert list(disk.tables.load().sessions) == []
 
 
@@ -245,9 +245,9 @@ async def test_time_connected_does_not_count_towards_expiry() -> None:
         await client.leave()
         await away(running, "c")
         running.advance(9)
-        assert len(running.broker.clients) == 1
+        assert running.inside.session_count == 1
         running.advance(2)
-        assert len(running.broker.clients) == 0
+        assert running.inside.session_count == 0
 
 
 async def test_who_was_connected_at_a_crash_expires_from_the_last_known_time() -> None:
@@ -257,10 +257,10 @@ async def test_who_was_connected_at_a_crash_expires_from_the_last_known_time() -
         left = first.disk.after_crash()
         left.now_us += 9_000_000
         async with Running(left) as second:
-            assert len(second.broker.clients) == 1
+            assert second.inside.session_count == 1
         left.now_us += 2_000_000
         async with Running(left) as third:
-            assert len(third.broker.clients) == 0
+            assert third.inside.session_count == 0
 
 
 WILL = Will("a", b"will", 1, properties=Properties(will_delay_interval=30))
@@ -370,7 +370,7 @@ async def test_an_id_is_stored_before_its_message_is_committed() -> None:
         client = await running.client("c")
         running.disk.tables.failing = True
         client.send(Publish("a", b"once", qos=2, packet_id=7))
-        await eventually(lambda: running.broker.persistence.failures)
+        await eventually(lambda: running.inside.write_failures)
         assert running.disk.log.shards[0].committed == 0
         running.disk.tables.failing = False
         await client.expect(Pubrec)
@@ -384,7 +384,7 @@ async def test_a_stop_too_stores_an_id_before_its_message_is_committed() -> None
         disk = running.disk
         disk.tables.failing = True
         client.send(Publish("a", b"once", qos=2, packet_id=7))
-        await eventually(lambda: running.broker.persistence.failures)
+        await eventually(lambda: running.inside.write_failures)
         stopping = asyncio.create_task(running.__aexit__(None, None, None))
         for _ in range(20):
             await asyncio.sleep(0)
@@ -407,7 +407,7 @@ async def test_a_stop_takes_in_nothing_more_of_clients_that_go_on_sending() -> N
         client.send(Publish("a", b"before", qos=1, packet_id=1))
         await eventually(lambda: running.disk.log.shards[0].end == 1)
         stopping = asyncio.create_task(running.__aexit__(None, None, None))
-        await eventually(lambda: running.broker.closing)
+        await eventually(lambda: running.inside.closing)
         client.send(Publish("a", b"after", qos=1, packet_id=2))
         for _ in range(50):
             await asyncio.sleep(0.001)
@@ -466,8 +466,7 @@ async def test_an_answer_waits_for_the_tables(what: str) -> None:
         client = await running.client("c")
         await client.subscribe("a")
         other = await running.client("other", expiry=0)
-        tables, persistence = running.disk.tables, running.broker.persistence
-        assert persistence is not None
+        tables = running.disk.tables
         tables.failing = True
         expected: type[Any]
         if what == "connect":
@@ -483,7 +482,7 @@ async def test_an_answer_waits_for_the_tables(what: str) -> None:
             client.send(Publish("r", b"x", qos=1, retain=True, packet_id=9), Publish("s", b"x", qos=1, packet_id=10))
             expected = Puback
         answer = asyncio.ensure_future(client.expect(expected))
-        await eventually(lambda: persistence.failures)
+        await eventually(lambda: running.inside.write_failures)
         await other.nothing_more()  # others do not wait
         assert not answer.done()
         tables.failing = False
@@ -523,12 +522,12 @@ async def test_a_session_that_is_away_and_saved_is_asleep_and_wakes() -> None:
         await client.subscribe("a")
         await client.leave()
         await away(running, "c")
-        assert running.broker.clients.sessions == {}
+        assert running.inside.sessions == {}
         await publish(running, 1)
         client = await running.client("c")
         assert client.connack.session_present
         assert payloads(await client.publishes(1)) == [b"1"]
-        assert running.broker.clients.asleep == {}
+        assert running.inside.asleep == {}
 
 
 async def test_what_fails_to_be_written_is_tried_again() -> None:
@@ -536,11 +535,9 @@ async def test_what_fails_to_be_written_is_tried_again() -> None:
     async with Running(disk) as running:
         client = await running.client("c")
         await client.subscribe("a")
-        persistence = running.broker.persistence
-        assert persistence is not None
         disk.tables.failing = True
         await client.leave()
-        await eventually(lambda: persistence.failures)
+        await eventually(lambda: running.inside.write_failures)
         disk.tables.failing = False
         await running.saved()
         (stored,) = disk.tables.load().sessions

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from everlog.base import UsageError
 from everlog.broker import Accept, Applicant, Continue, Refuse, ScramSha256
-from everlog.broker.passwords import PasswordFile
-from everlog.broker.scram import KIND, METHOD, make_verifier, parse_verifier, prepared
+from everlog.broker.auth.passwords import PasswordFile
+from everlog.broker.auth.scram import KIND, METHOD, make_verifier, parse_verifier, prepared
 
 SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
 SOMEBODY = Applicant("c", "local")

@@ -1,17 +1,16 @@
 """Replay: what a SUBSCRIBE asks of history, what the session gets, and that nothing else changes."""
 
 import pytest
-from tests.conformance.conftest import Stage
-from tests.memorylog import SteppingLog
+from tests.memory_log import SteppingLog
+from tests.parts import numbers
+from tests.replays import KEEP, KEEP_ALL, filled, replay
+from tests.stages import Stage
 
 from everlog.base import PeerError
-from everlog.broker.replay import filter_of, rewind, split_filter, wishes_of
-from everlog.broker.security import Security
-from everlog.mqtt import Properties, Publish, Reason, Suback, Subscribe, Subscription
+from everlog.broker import Security
+from everlog.broker.registry.replay_request import filter_of, rewind, split_filter, wishes_of
+from everlog.mqtt import Properties, Publish, Reason, Subscription
 from everlog.sessions import Session, Subscribed
-
-KEEP_ALL = [("#", 0)]
-MINUTE_US = 60_000_000
 
 
 @pytest.fixture
@@ -27,32 +26,8 @@ def made():
         stage.close()
 
 
-def filled(stage, count=10, topic="t", qos=1, first=0):
-    """Messages of one minute each, acknowledged."""
-    client = stage.connected("publisher")
-    for number in range(first, first + count):
-        client.publish(topic, str(number), qos)
-        stage.now_us += MINUTE_US
-    client.disconnect()
-
-
-def replay(client, begin, *filters, qos=1, position=False, live=False, identifier=0):
-    """A SUBSCRIBE with the property; the SUBACK."""
-    pairs = [("everlog-from", begin)] if begin is not None else []
-    pairs += [("everlog-position", "yes")] * position + [("everlog-live", "yes")] * live
-    subscriptions = tuple(one if isinstance(one, Subscription) else Subscription(one, qos) for one in filters)
-    identifiers = (identifier,) if identifier else ()
-    properties = Properties(user_properties=tuple(pairs), subscription_identifiers=identifiers)
-    client.send(Subscribe(client.packet_id(), subscriptions, properties))
-    return client.answer(Suback)
-
-
-def numbers(*bounds):
-    return [str(number) for number in range(*bounds)]
-
-
 def session_of(stage, client_id):
-    return stage.broker.clients.sessions[client_id]
+    return stage.inside.sessions[client_id]
 
 
 # The pure parts
@@ -422,9 +397,6 @@ def test_no_local_leaves_out_what_the_session_published_after_it_subscribed(made
 # Durable sessions
 
 
-KEEP = {"clean_start": False, "expiry": 1000}
-
-
 def test_a_durable_replay_goes_on_after_a_reconnect(made):
     stage = made()
     filled(stage, 10)
@@ -449,7 +421,7 @@ def test_a_durable_session_that_replays_is_still_behind_when_it_is_away(made):
     client.message()
     client.close()
     stage.offline("c")
-    session = stage.call(lambda: stage.broker.clients.find("c"))
+    session = stage.call(lambda: stage.inside.wake("c"))
     assert session.lag[0] in (1, 2)
     assert session.subscriptions["t"].since == (0,)
 
@@ -469,7 +441,7 @@ def test_a_position_that_retention_has_passed_begins_at_the_earliest_and_says_so
     assert said.properties.user_properties == (("everlog-begin", "0:4"), ("everlog-end", "0:10"))
     assert client.payloads(6) == numbers(4, 10)
     assert session_of(stage, "c").counters.lost == 3
-    assert stage.broker.router.pulling.lost == 3
+    assert stage.inside.lost == 3
 
 
 @pytest.mark.parametrize("begin", ["earliest", "-7d"])

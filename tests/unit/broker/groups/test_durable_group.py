@@ -4,19 +4,17 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.unit.broker.restarts import Client, Disk, Running, eventually
+from tests.memory_tables import MemoryTables
+from tests.restarts import Client, Disk, Running, eventually
 
 from everlog.base import Records, StorageError
-from everlog.broker import durablegroup
-from everlog.broker.durablegroup import GroupState
-from everlog.broker.sharedgroups import GroupOptions
-from everlog.broker.sysinfo import ROOT, Sample, SysInfo
+from everlog.broker import GroupOptions, GroupState, durablegroup
+from everlog.broker.reports.sys_topics import ROOT, Sample, SysInfo
 from everlog.commitlog import LogSettings
 from everlog.mqtt import Puback, Publish
-from everlog.sessions import Changes, GroupRow, MemoryTables, Subscribed
+from everlog.sessions import Changes, GroupRow
 from everlog.sessions.packing import unpack_owed
 from everlog.store import LogStore
-from everlog.topics import parse_filter
 
 FILTER = "$share/g/t/#"
 
@@ -58,9 +56,9 @@ def test_after_a_crash_what_was_not_acknowledged_comes_again_and_nothing_else(sh
             await running.saved()
             left = disk.after_crash()
         async with Running(left) as running:
-            (state,) = running.broker.groups.states()
+            (state,) = running.inside.group_states()
             assert (state.members, state.subscribers, state.lag, state.owed) == (0, 2, 3, 3)
-            assert running.broker.keep.filters() == [("t/#", 0)], "what comes before a member does is kept"
+            assert running.inside.kept_filters() == [("t/#", 0)], "what comes before a member does is kept"
             await published(running, 10)
             two = await member(running, "two")
             found = await two.publishes(4)
@@ -69,7 +67,7 @@ def test_after_a_crash_what_was_not_acknowledged_comes_again_and_nothing_else(sh
             await two.nothing_more()
             one = await member(running, "one")
             await one.nothing_more()
-            assert running.broker.groups.states()[0].lag == 0
+            assert running.inside.group_states()[0].lag == 0
 
     asyncio.run(run())
 
@@ -125,8 +123,8 @@ def test_a_group_of_clean_members_alone_does_not_outlive_the_broker() -> None:
             left = disk.after_crash()
             assert len(list(left.tables.load().groups)) == 1
         async with Running(left) as running:
-            assert running.broker.groups.states() == []
-            assert running.broker.keep.filters() == []
+            assert running.inside.group_states() == []
+            assert running.inside.kept_filters() == []
         assert list(left.tables.load().groups) == []
 
     asyncio.run(run())
@@ -176,15 +174,15 @@ def test_messages_that_the_log_has_no_more_are_counted_and_hold_up_nothing() -> 
             ack(one, (await one.publishes(4))[3])
             await one.nothing_more()
             await one.drop()
-            await eventually(lambda: not running.broker.clients.connections)
+            await eventually(lambda: not running.inside.connections)
             disk.log.shards[0].batches = disk.log.shards[0].batches[2:]
             one = await member(running, "one")
             found = await one.publishes(1)
             assert numbers(found) == [2]
             ack(one, *found)
             await one.nothing_more()
-            (state,) = running.broker.groups.states()
-            assert (state.lag, running.broker.groups.lost) == (0, 2)
+            (state,) = running.inside.group_states()
+            assert (state.lag, running.inside.group_lost) == (0, 2)
 
     asyncio.run(run())
 
@@ -197,18 +195,18 @@ def test_a_group_whose_messages_can_not_be_read_tries_again(what: str, monkeypat
             one = await member(running, "one", subscribe=True)
             if what == "behind":
                 await one.drop()
-                await eventually(lambda: "one" in running.broker.clients.asleep)
+                await eventually(lambda: "one" in running.inside.asleep)
             await published(running, 1, 2)
             if what == "owed":
                 await one.publishes(2)
                 await one.drop()
-                await eventually(lambda: "one" in running.broker.clients.asleep)
+                await eventually(lambda: "one" in running.inside.asleep)
             with monkeypatch.context() as patch:
                 patch.setattr(disk.log.shards[0], "read", failing)
                 one = await member(running, "one")
-                running.broker.groups.sweep(running.broker.time())
+                running.inside.sweep_groups()
                 await one.nothing_more()
-            running.broker.groups.sweep(running.broker.time())
+            running.inside.sweep_groups()
             assert numbers(await one.publishes(2)) == [1, 2]
 
     def failing(offset: int, max_bytes: int) -> list[Records]:
@@ -223,12 +221,7 @@ def test_a_group_begins_where_it_is_told_to() -> None:
             await published(running, *range(6))
             one = await running.client("one")
             await one.subscribe("other")
-            broker = running.broker
-            session = broker.clients.sessions["one"]
-            flt = parse_filter(FILTER)
-            session.subscriptions[FILTER] = Subscribed(FILTER, 1)
-            broker.audiences.subscribe(session, flt, session.subscriptions[FILTER])
-            broker.groups.subscribed(session, flt, since=(2,))
+            running.inside.begin_group(running.inside.sessions["one"], FILTER, since=(2,))
             await published(running, 6)
             assert numbers(await one.publishes(5)) == [2, 3, 4, 5, 6]
 
@@ -245,13 +238,13 @@ def test_retention_is_told_what_each_group_still_needs() -> None:
             await one.nothing_more()
             await published(running, 4, topic="t/bb")
             last = await one.publishes(1)
-            assert running.broker.groups.positions() == {("g", "t/#"): (0, 1)}
+            assert running.inside.group_positions() == {("g", "t/#"): (0, 1)}
             ack(one, sent[1], sent[2])
             await one.nothing_more()
-            assert running.broker.groups.positions() == {("g", "t/#"): (0, 4)}
+            assert running.inside.group_positions() == {("g", "t/#"): (0, 4)}
             ack(one, *last)
             await one.nothing_more()
-            assert running.broker.groups.positions() == {("g", "t/#"): (1, 4)}
+            assert running.inside.group_positions() == {("g", "t/#"): (1, 4)}
 
     asyncio.run(run())
 
@@ -284,7 +277,7 @@ def test_many_messages_go_through_a_small_group_from_the_log() -> None:
                     ack(client, message)
 
             workers = [asyncio.create_task(work(one)) for one in crew]
-            await eventually(lambda: len(got) >= 300 and not running.broker.groups.states()[0].lag)
+            await eventually(lambda: len(got) >= 300 and not running.inside.group_states()[0].lag)
             for worker in workers:
                 worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
@@ -314,10 +307,8 @@ def test_a_batch_that_could_not_be_written_is_written_later() -> None:
             disk.tables.failing = True
             await published(running, 0)
             await one.publishes(1)
-            persistence = running.broker.persistence
-            assert persistence is not None
-            before = persistence.failures
-            await eventually(lambda: persistence.failures > before + 1)  # one of them had all of it
+            before = running.inside.write_failures
+            await eventually(lambda: running.inside.write_failures > before + 1)  # one of them had all of it
             disk.tables.failing = False
             await running.saved()
             (row,) = disk.tables.durable().load().groups
@@ -413,8 +404,7 @@ def test_a_long_backlog_is_dealt_a_bit_in_each_turn_of_the_loop(
         disk = Disk()
         disk.log = LogStore.open(tmp_path, LogSettings(durability="flush"), shards=1)  # type: ignore[assignment]
         async with Running(disk) as running:
-            assert running.broker._sweeper is not None
-            running.broker._sweeper.cancel()  # it would deal the rest, later
+            running.inside.stop_sweeping()  # it would deal the rest, later
             one = await member(running, "one", subscribe=True)
             await one.leave()
             await published(running, *range(200))

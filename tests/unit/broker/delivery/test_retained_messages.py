@@ -3,7 +3,7 @@
 import pytest
 
 from everlog.base import MessageColumns, TopicTable
-from everlog.broker.retained import RetainedMessages
+from everlog.broker.delivery.retained_messages import RetainedMessages
 from everlog.mqtt import Decoder, Publish, encode
 from everlog.topics import parse_filter
 

@@ -4,8 +4,8 @@ import pytest
 
 from everlog.base import UsageError
 from everlog.broker import Security
-from everlog.broker.acl import Acl, covers, overlap
-from everlog.broker.aclrules import parse_rules
+from everlog.broker.auth.acl import Acl, covers, overlap
+from everlog.broker.auth.acl_rules import parse_rules
 from everlog.topics import matches, parse_filter
 
 

@@ -1,10 +1,10 @@
 """Sessions by client id, as far as the wire does not show it; `tests/conformance/` has the rest."""
 
 import pytest
-from tests.conformance.conftest import Stage
+from tests.stages import Stage
 
-from everlog.broker.limits import Limits
-from everlog.broker.rates import TokenBucket
+from everlog.broker import Limits
+from everlog.broker.token_bucket import TokenBucket
 from everlog.mqtt import Reason
 
 
@@ -25,23 +25,23 @@ def test_more_stored_sessions_than_allowed_are_refused(stage):
     assert stage.broker.metrics.sessions_refused == 2
     stage.connected("a", clean_start=False, expiry=100)
     stage.connected("b", clean_start=True).disconnect()
-    stage.until(lambda: stage.broker.clients.stored == 1)
+    stage.until(lambda: stage.inside.stored_count == 1)
     stage.connected("c", expiry=100)
 
 
 def test_sessions_that_end_with_their_connection_are_neither_counted_nor_refused(stage):
     passing = [stage.connected(f"p{k}", version) for k in range(3) for version in (4, 5)]
-    assert stage.call(lambda: stage.broker.clients.stored) == 0
+    assert stage.call(lambda: stage.inside.stored_count) == 0
     for name in "ab":
         stage.connected(name, clean_start=False, expiry=100)
     stage.connected("p9", clean_start=False)
     for one in passing:
         one.close()
-    stage.until(lambda: len(stage.broker.clients) == 3)
-    assert stage.call(lambda: stage.broker.clients.stored) == 2
+    stage.until(lambda: stage.inside.session_count == 3)
+    assert stage.call(lambda: stage.inside.stored_count) == 2
     stage.connected("a", clean_start=True)  # its stored session ends
     stage.connected("c", clean_start=False, expiry=100)
-    assert stage.call(lambda: stage.broker.clients.stored) == 2
+    assert stage.call(lambda: stage.inside.stored_count) == 2
     assert stage.broker.metrics.sessions_refused == 0
 
 
@@ -51,21 +51,11 @@ def test_a_lost_connection_leaves_nothing_behind(stage):
         client.subscribe("t", qos=1)
         client.reset()
         stage.offline("a")
-    broker = stage.broker
-    assert (
-        len(broker.clients.connections),
-        len(broker.router.delivering.sinks),
-        len(broker.audiences),
-        broker.pending,
-    ) == (
-        0,
-        0,
-        0,
-        0,
-    )
+    inside = stage.inside
+    assert (len(inside.connections), inside.sink_count, inside.live_subscriptions, inside.pending) == (0, 0, 0, 0)
     stage.later(200)
-    assert len(broker.clients) == 0
-    assert stage.call(broker.keep.filters) == []
+    assert inside.session_count == 0
+    assert stage.call(inside.kept_filters) == []
 
 
 def test_a_token_bucket_allows_so_many_a_second():

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conformance.conftest import ServedBroker
-from tests.conformance.rawclient import RawClient
+from tests.brokers import ServedBroker
 from tests.listening import eventually
+from tests.raw_client import RawClient
 
 from everlog.commitlog import LogSettings
 from everlog.mqtt import Pingreq, Pingresp, Properties, Publish, Suback, Subscribe, Subscription
@@ -97,4 +97,4 @@ def test_what_retention_removed_is_said_and_the_rest_comes(stage: Stage) -> None
     words: Any = said.properties.reason_string
     for shard, start in enumerate(starts):
         assert (f"{shard}:0 to {shard}:{start - 1}" in words) == (start > 0)
-    assert stage.running.broker.router.pulling.lost == sum(starts)
+    assert stage.running.inside.lost == sum(starts)

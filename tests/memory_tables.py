@@ -1,10 +1,10 @@
-"""Session tables in memory: for tests, and for a broker that is to forget everything."""
+"""Session tables in memory."""
 
-from everlog.sessions.tables import Changes, Cursor, GroupRow, SessionRow, Snapshot, StoredSession, SubscriptionRow
+from everlog.sessions import Changes, Cursor, GroupRow, SessionRow, Snapshot, StoredSession, SubscriptionRow
 
 
 class MemoryTables:
-    """Dicts with the same contract as a file; what survives is what lives as long as this object."""
+    """Dicts with the same contract as a file; they last as long as this object."""
 
     def __init__(self) -> None:
         self._rows: dict[str, SessionRow] = {}
@@ -16,7 +16,7 @@ class MemoryTables:
         self._alive_us = 0
 
     def load(self) -> Snapshot:
-        """Everything."""
+        """Return everything that is stored."""
         sessions = [
             StoredSession(
                 row,
@@ -30,7 +30,7 @@ class MemoryTables:
         return Snapshot(self._routed, self._alive_us, sessions, retained, groups)
 
     def apply(self, changes: Changes, durable: bool = False) -> None:
-        """Write all of it."""
+        """Write all changes."""
         for client_id in changes.ended:
             self._rows.pop(client_id, None)
             self._subscriptions.pop(client_id, None)
@@ -58,4 +58,4 @@ class MemoryTables:
         self._alive_us = self._alive_us if changes.alive_us is None else changes.alive_us
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there is no file."""

@@ -3,10 +3,10 @@
 from itertools import pairwise
 
 import pytest
-from tests.unit.broker.test_router import Stage, numbers
+from tests.parts import RouterStage, make_courses, numbers
 
 from everlog.base import StorageError
-from everlog.broker.course import NO_BOUND, Courses
+from everlog.broker.delivery.read_plan import NO_BOUND
 from everlog.sessions import Session, Subscribed
 from everlog.store import ReadResult
 from everlog.topics import parse_filter
@@ -17,7 +17,7 @@ LARGE = 60_000  # bytes of a message
 @pytest.fixture
 def stage():
     """A log whose reader gives one batch a step, as the store's gives no more than it is asked for."""
-    made = Stage()
+    made = RouterStage()
     made.keep.add("#")
     whole = made.log.reader
 
@@ -47,12 +47,12 @@ def behind(stage, count, **options):
 
 
 def test_a_turn_of_the_event_loop_is_not_all_for_those_who_are_behind(stage):
-    stage.router.pulling._clock = lambda: 0.0
+    stage.time_reads(lambda: 0.0)
     for number in range(64):
         stage.publish(f"{number}" + "x" * LARGE)
     clients = behind(stage, 4)
     for client in clients:
-        stage.router.pulling.pump(client.session)
+        stage.pump(client)
     seen = [[len(client.payloads) for client in clients]]
     while stage.soon:
         stage.soon.pop(0)()
@@ -66,12 +66,12 @@ def test_a_turn_of_the_event_loop_is_not_all_for_those_who_are_behind(stage):
 
 
 def test_a_slow_disk_leaves_room_for_others_too(stage):
-    stage.router.pulling._clock = iter(range(10**9)).__next__  # every look at the clock is a second later
+    stage.time_reads(iter(range(10**9)).__next__)  # every look at the clock is a second later
     for number in range(20):
         stage.publish(f"{number}" + "x" * LARGE)
     clients = behind(stage, 3)
     for client in clients:
-        stage.router.pulling.pump(client.session)
+        stage.pump(client)
     while stage.soon:
         before = stage.steps
         stage.soon.pop(0)()
@@ -84,7 +84,7 @@ def test_nothing_is_missed_or_repeated_by_who_stands_in_line_while_messages_come
         stage.publish(f"{number} " + "x" * LARGE)
     clients = behind(stage, 5)
     for client in clients:
-        stage.router.pulling.pump(client.session)
+        stage.pump(client)
     for number in range(30, 60):
         stage.publish(f"{number} " + "x" * LARGE, turn=False)
         stage.soon.pop(0)()
@@ -98,9 +98,8 @@ def test_who_leaves_stands_in_line_no_more(stage):
         stage.publish(f"{number}" + "x" * LARGE)
     gone, stays = behind(stage, 2)
     for client in (gone, stays):
-        stage.router.pulling.pump(client.session)
-    del stage.router.delivering.sinks[gone.session]
-    stage.router.pulling.forget(gone.session)
+        stage.pump(client)
+    stage.disconnect(gone)
     seen = len(gone.payloads)
     stage.turn()
     assert (len(gone.payloads), len(stays.payloads)) == (seen, 30)
@@ -110,15 +109,15 @@ def test_a_read_that_fails_in_line_is_tried_again_and_stops_nobody(stage):
     for number in range(30):
         stage.publish(f"{number}" + "x" * LARGE)
     (client,) = behind(stage, 1)
-    stage.router.pulling.pump(client.session)
+    stage.pump(client)
     stage.failing = True
     stage.turn()
     assert len(client.payloads) < 30
-    stage.router.pulling.retry()
+    stage.retry()
     stage.turn()
     assert len(client.payloads) < 30
     stage.failing = False
-    stage.router.pulling.retry()  # nothing is under way, so no ack would come by
+    stage.retry()  # nothing is under way, so no ack would come by
     stage.turn()
     assert len(client.payloads) == 30
 
@@ -127,18 +126,18 @@ def test_who_could_not_be_read_for_and_left_is_not_tried_again(stage):
     for number in range(30):
         stage.publish(f"{number}" + "x" * LARGE)
     (client,) = behind(stage, 1)
-    stage.router.pulling.pump(client.session)
+    stage.pump(client)
     stage.failing = True
     stage.turn()
-    stage.router.pulling.forget(client.session)
-    stage.router.pulling.retry()
+    stage.forget(client)
+    stage.retry()
     assert stage.soon == []
 
 
 def test_an_idle_turn_asks_for_no_other(stage):
     stage.publish("0")
     (client,) = behind(stage, 1)
-    stage.router.pulling.pump(client.session)
+    stage.pump(client)
     stage.turn()
     assert client.payloads == ["0"]
     assert stage.soon == []
@@ -166,7 +165,7 @@ def subscribed(**begins):
 
 def test_a_filter_that_begins_later_is_not_read_before():
     log = Readers()
-    courses = Courses(log)
+    courses = make_courses(log)
     session = subscribed(a=(0, 5), b=(100, 0), c=())
     session.subscriptions["$share/g/x"] = Subscribed("$share/g/x", 1, since=(0, 0))
     first = courses.course(session, 0, 0)
@@ -181,18 +180,18 @@ def test_a_filter_that_begins_later_is_not_read_before():
 
 def test_where_nothing_has_begun_nothing_is_read():
     log = Readers()
-    course = Courses(log).course(subscribed(a=(50,), b=(40,)), 0, 0)
+    course = make_courses(log).course(subscribed(a=(50,), b=(40,)), 0, 0)
     assert (course.reader, course.bound, log.asked) == (None, 40, [])
 
 
 def test_very_many_beginnings_are_read_as_one():
     log = Readers()
-    course = Courses(log).course(subscribed(**{f"f{number}": (number,) for number in range(100)}), 0, 0)
+    course = make_courses(log).course(subscribed(**{f"f{number}": (number,) for number in range(100)}), 0, 0)
     assert (len(log.asked[0]), course.bound) == (100, NO_BOUND)
 
 
 def test_the_shard_that_is_furthest_back_in_time_comes_first():
-    courses = Courses(Readers())
+    courses = make_courses(Readers())
     session = subscribed(a=(0, 0))
     session.lag = {0: 0, 1: 0}
     for shard in (0, 1):
@@ -203,13 +202,13 @@ def test_the_shard_that_is_furthest_back_in_time_comes_first():
 
 
 def test_what_is_committed_and_not_routed_yet_is_left_to_the_router():
-    stage = Stage()
+    stage = RouterStage()
     stage.keep.add("#")
     stage.publish(*numbers(4))
     (client,) = behind(stage, 1)
     stage.publish(*numbers(4, 8), turn=False)
     stage.log.shards[0].commit_now()
-    stage.router.pulling.pump(client.session)
+    stage.pump(client)
     assert (client.payloads, client.session.lag) == (numbers(4), {})
     stage.turn()
     assert client.payloads == numbers(8)
@@ -219,7 +218,7 @@ def test_what_goes_to_the_session_in_one_way_needs_no_look_at_its_topics():
     def way(**subscriptions):
         session = Session("c")
         session.subscriptions = {text: Subscribed(text, **options) for text, options in subscriptions.items()}
-        found = Courses(Readers()).course(session, 0, 10).delivery
+        found = make_courses(Readers()).course(session, 0, 10).delivery
         return None if found is None else (found.qos, found.identifiers, found.position, found.until)
 
     assert way(a={"qos": 1, "since": (10,), "identifier": 7}) == (1, b"\x0b\x07", False, ())

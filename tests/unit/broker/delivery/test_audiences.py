@@ -1,9 +1,11 @@
 """Who gets a topic's messages."""
 
+from tests.parts import make_audiences
+
 from everlog.base import TopicTable
 from everlog.broker import audience
-from everlog.broker.audience import Audiences, combine
-from everlog.broker.groups import Group
+from everlog.broker.delivery.audiences import combine
+from everlog.broker.groups.shared_group import Group
 from everlog.sessions import Session, Subscribed
 from everlog.topics import parse_filter
 
@@ -11,7 +13,7 @@ from everlog.topics import parse_filter
 class Stage:
     def __init__(self, max_topics=100):
         self.table = TopicTable(0)
-        self.audiences = Audiences(self.table, max_topics)
+        self.audiences = make_audiences(self.table, max_topics)
 
     def subscribe(self, session, text, **options):
         options.setdefault("qos", 1)

@@ -2,7 +2,7 @@
 
 from tests.twins import batch_of
 
-from everlog.broker.partition import Partitioner, merge_rows
+from everlog.broker.delivery.partition import Partitioner, merge_rows
 from everlog.mqtt import Publish
 
 

@@ -4,10 +4,11 @@ import asyncio
 import threading
 
 import pytest
-from tests.conformance.conftest import Stage
-from tests.memorylog import MemoryLog
-from tests.unit.broker.restarts import Disk, Running
-from tests.unit.broker.test_replay import KEEP, KEEP_ALL, filled, numbers, replay
+from tests.memory_log import MemoryLog
+from tests.parts import numbers
+from tests.replays import KEEP, KEEP_ALL, filled, replay
+from tests.restarts import Disk, Running
+from tests.stages import Stage
 
 from everlog.base import StorageError
 from everlog.mqtt import Properties, Publish, Reason, Suback, Subscribe, Subscription
@@ -118,7 +119,7 @@ def test_history_begins_in_the_table_and_goes_on_in_the_log_and_live(made, begin
     filled(stage, 3, first=10)
     assert client.payloads(13 - first) == numbers(first, 13)
     client.expect_nothing()
-    assert stage.broker.router.pulling.lost == 0
+    assert stage.inside.lost == 0
 
 
 def test_a_small_window_reads_the_table_once(made):
@@ -127,7 +128,7 @@ def test_a_small_window_reads_the_table_once(made):
     replay(client, "earliest", "t")
     assert client.payloads(10) == numbers(10)
     assert table.reads == 1
-    stage.until(lambda: not stage.broker.router.pulling.cold._questions)  # nothing of it is kept behind
+    stage.until(lambda: stage.inside.is_cold_idle)  # nothing of it is kept behind
 
 
 def test_only_what_matches_is_read(made):
@@ -149,7 +150,7 @@ def test_what_neither_has_is_counted_and_the_rest_comes(made):
     replay(client, "earliest", "t")
     assert client.payloads(7) == [*numbers(3), *numbers(6, 10)]
     client.expect_nothing()
-    assert stage.broker.router.pulling.lost == 3
+    assert stage.inside.lost == 3
 
 
 def test_the_table_is_looked_at_anew_before_anything_is_given_up(made):
@@ -162,7 +163,7 @@ def test_the_table_is_looked_at_anew_before_anything_is_given_up(made):
     stage.call(lambda: log.shards[0].drop(3))
     client.acknowledge(first)
     assert client.payloads(9) == numbers(1, 10)
-    assert stage.broker.router.pulling.lost == 0
+    assert stage.inside.lost == 0
 
 
 def test_a_position_that_the_table_has_no_more_is_said_to_be_lost(made):
@@ -173,7 +174,7 @@ def test_a_position_that_the_table_has_no_more_is_said_to_be_lost(made):
     assert said.properties.reason_string == "no longer kept: 0:1 to 0:1"
     assert said.properties.user_properties[0] == ("everlog-begin", "0:2")
     assert client.payloads(8) == numbers(2, 10)
-    assert stage.broker.router.pulling.lost == 1
+    assert stage.inside.lost == 1
 
 
 def test_others_are_served_while_the_table_is_read(made):
@@ -202,7 +203,7 @@ def test_a_client_that_has_left_meanwhile_is_not_subscribed(made):
     again = stage.connected("c")
     table.gate.set()
     again.expect_nothing()
-    assert stage.broker.clients.sessions["c"].subscriptions == {}
+    assert stage.inside.sessions["c"].subscriptions == {}
 
 
 def test_a_table_that_can_not_be_read_refuses_the_replay_and_nothing_else(made):
@@ -226,7 +227,7 @@ def test_very_many_questions_of_one_client_are_not_all_asked(made):
     assert {one.reasons for one in refused} == {(Reason.UNSPECIFIED_ERROR,)}
     table.gate.set()
     assert {client.expect(Suback).reasons for _ in range(16)} == {(Reason.GRANTED_QOS_1,)}
-    assert len(stage.broker.clients.sessions["c"].subscriptions) == 16
+    assert len(stage.inside.sessions["c"].subscriptions) == 16
 
 
 def test_a_read_that_fails_is_tried_again(made):
@@ -235,7 +236,7 @@ def test_a_read_that_fails_is_tried_again(made):
     stage.call(lambda: setattr(table, "failing", True))
     stage.call(lambda: setattr(table, "start", lambda shard: 0))
     replay(client, "0:0", "t")
-    stage.until(lambda: stage.broker.router.pulling.cold.failures)
+    stage.until(lambda: stage.inside.cold_failures)
     table.failing = False
     assert client.payloads(10) == numbers(10)  # asked again by the broker's own beat
 
@@ -264,7 +265,7 @@ def test_nothing_under_way_is_given_up_because_the_table_can_not_be_read_now(mad
     stage.offline("c")
     table.failing = True
     client = stage.connected("c", **KEEP)
-    stage.until(lambda: stage.broker.router.pulling.cold.failures)
+    stage.until(lambda: stage.inside.cold_failures)
     client.expect_nothing()
     table.failing = False
     found = [client.message() for _ in range(10)]

@@ -1,88 +1,13 @@
 """The router without a network: what is read from the log, and what happens when that is not as usual."""
 
 import pytest
-from tests.memorylog import MemoryLog
+from tests.parts import RouterStage, numbers
 
-from everlog.base import MessageColumns, TopicTable, Unavailable
-from everlog.broker.audience import Audiences
-from everlog.broker.keep import Keep
-from everlog.broker.router import Router
-from everlog.mqtt import Decoder, Publish, encode
-from everlog.sessions import Session, Subscribed
-from everlog.topics import parse_filter
-
-
-class Client:
-    """A sink that knows the payloads it was sent."""
-
-    def __init__(self, session):
-        self.held = 0
-        self.answered = []
-        self.payloads = []
-        self.ids = []
-        self.session = session
-        self._decoder = Decoder(MessageColumns(16), TopicTable(0), version=4, from_client=False)
-
-    def write(self, data):
-        for event in self._decoder.feed(data):
-            columns = event.columns
-            for row in range(event.start, event.stop):
-                place = slice(4 * row, 4 * row + 4)
-                start, end = (
-                    int.from_bytes(column[place], "little") for column in (columns.payload_starts, columns.payload_ends)
-                )
-                self.payloads.append(bytes(columns.source[start:end]).decode())
-                self.ids.append(int.from_bytes(columns.packet_ids[2 * row : 2 * row + 2], "little"))
-
-    def answer(self, data, count):
-        self.answered.append((data, count))
-
-
-class Stage:
-    def __init__(self, shards=1, manual=False, max_topics=1000):
-        self.log = MemoryLog(shards, manual)
-        self.table = TopicTable(0, max_topics)
-        self.audiences = Audiences(self.table)
-        self.keep = Keep(self.table, self.log.shard_of)
-        self.soon = []
-        self.now_us = 1
-        self.router = Router(self.log, self.table, self.audiences, self.keep, self.soon.append, lambda: self.now_us)
-        self.decoder = Decoder(MessageColumns(16), self.table, version=4)
-
-    def client(self, *filters, qos=1, inflight=100):
-        session = Session("c", expiry_s=100)
-        session.connected(4, inflight, 1 << 28, 0)
-        client = Client(session)
-        self.router.delivering.sinks[session] = client
-        for text in filters:
-            session.subscriptions[text] = Subscribed(text, qos)
-            self.audiences.subscribe(session, parse_filter(text), session.subscriptions[text])
-        return client
-
-    def publish(self, *payloads, topic="t", qos=1, sink=None, turn=True):
-        packets = [Publish(topic, one.encode(), qos, packet_id=7 if qos else 0) for one in payloads]
-        for run in self.decoder.feed(b"".join(encode(one, 4) for one in packets)):
-            self.router.publish(run, sink, b"ack" if sink else b"", len(packets))
-        if turn:
-            self.turn()
-
-    def turn(self):
-        while self.soon:
-            self.soon.pop(0)()
-
-    def ack(self, client, count=1 << 16):
-        session = client.session
-        for packet_id, _, _ in session.pending()[:count]:
-            session.window.forget(packet_id)
-        self.router.pulling.pump(session)
-
-
-def numbers(*bounds):
-    return [str(number) for number in range(*bounds)]
+from everlog.base import Unavailable
 
 
 def test_answers_wait_for_the_commit_and_keep_their_order():
-    stage = Stage(manual=True)
+    stage = RouterStage(manual=True)
     stage.keep.add("kept")
     client = stage.client("#")
     stage.publish("1", topic="kept", sink=client)
@@ -95,7 +20,7 @@ def test_answers_wait_for_the_commit_and_keep_their_order():
 
 
 def test_a_full_window_leaves_kept_messages_in_the_log():
-    stage = Stage()
+    stage = RouterStage()
     stage.keep.add("#")
     client = stage.client("t", inflight=3)
     stage.publish(*numbers(5))
@@ -113,7 +38,7 @@ def test_a_full_window_leaves_kept_messages_in_the_log():
 
 
 def test_a_batch_that_goes_on_behind_what_is_routed_is_not_handed_over_twice():
-    stage = Stage()
+    stage = RouterStage()
     stage.keep.add("#")
     client = stage.client("t", inflight=2)
     stage.publish(*numbers(4))
@@ -132,7 +57,7 @@ def test_a_batch_that_goes_on_behind_what_is_routed_is_not_handed_over_twice():
 
 
 def test_what_can_not_be_read_stops_nobody():
-    stage = Stage()
+    stage = RouterStage()
     stage.keep.add("#")
     client = stage.client("t", inflight=2)
     stage.publish(*numbers(4))
@@ -153,7 +78,7 @@ def test_what_can_not_be_read_stops_nobody():
 
 
 def test_a_full_table_of_topics_does_not_stop_what_is_in_the_log():
-    stage = Stage(max_topics=4)
+    stage = RouterStage(max_topics=4)
     stage.keep.add("#")
     client = stage.client("t/+", "u", inflight=100)
     for number in range(4):
@@ -162,23 +87,20 @@ def test_a_full_table_of_topics_does_not_stop_what_is_in_the_log():
     for number in range(4):
         stage.publish(f"u{number}", topic=f"other/{number}")
     client.session.lag[0] = 0
-    stage.router.pulling.pump(client.session)
+    stage.pump(client)
     assert client.payloads == numbers(4) * 2
     assert client.session.lag == {}
 
 
 def test_messages_under_way_go_out_again_before_what_was_missed():
-    stage = Stage(shards=3)
+    stage = RouterStage(shards=3)
     stage.keep.add("#")
     client = stage.client("#", inflight=5)
     for number in range(9):
         stage.publish(str(number), topic="t" * (1 + number % 3))
     before = list(client.ids)
-    session = client.session
-    again = Client(session)
-    stage.router.delivering.sinks[session] = again
-    session.connected(4, 2, 1 << 28, 0)
-    stage.router.pulling.resume(session)
+    again = stage.connect(client.session, 2)
+    stage.resume(again)
     assert (again.payloads, again.ids) == (client.payloads[:2], before[:2])
     while len(again.payloads) < 9:
         stage.ack(again, 1)
@@ -188,12 +110,12 @@ def test_messages_under_way_go_out_again_before_what_was_missed():
 
 
 def test_a_message_gone_from_the_log_is_given_up():
-    stage = Stage()
+    stage = RouterStage()
     stage.keep.add("#")
     client = stage.client("t")
     stage.publish("0", "1")
     stage.log.shards[0].batches.clear()
-    stage.router.pulling.resume(client.session)
+    stage.resume(client)
     assert client.session.inflight == 0
     stage.publish("2")
     assert client.payloads[-1] == "2"
@@ -211,7 +133,7 @@ class SlowTables:
 
 
 def test_a_message_whose_id_is_not_stored_yet_is_not_committed_with_an_earlier_one():
-    stage, tables = Stage(), SlowTables()
+    stage, tables = RouterStage(), SlowTables()
     stage.keep.add("#")
     stage.router.attach(tables)
     stage.publish("1", turn=False)
@@ -228,7 +150,7 @@ def test_a_message_whose_id_is_not_stored_yet_is_not_committed_with_an_earlier_o
 
 
 def test_a_message_that_the_log_refused_leaves_no_old_time_behind():
-    stage = Stage()
+    stage = RouterStage()
     stage.keep.add("t")
     shard = stage.log.shards[0]
     append, shard.append = shard.append, refusing

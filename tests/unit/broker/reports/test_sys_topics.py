@@ -10,8 +10,9 @@ from tests.brokers import RunningBroker
 from tests.listening import eventually, on_loop
 
 from everlog import __version__
-from everlog.broker.survey import SLICE, Survey, Surveyor
-from everlog.broker.sysinfo import ROOT, Sample, SysInfo, SysTopics, all_topics, take_sample
+from everlog.broker import Survey, Surveyor, SysTopics
+from everlog.broker.reports.survey import SLICE
+from everlog.broker.reports.sys_topics import ROOT, Sample, SysInfo, all_topics, take_sample
 from everlog.sessions import Session, Subscribed, stored
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference" / "sys-topics.md"
@@ -141,18 +142,18 @@ def test_a_sample_counts_messages_both_ways(running: RunningBroker) -> None:
     assert min(sample.bytes_in, sample.bytes_out) > 0
     client.disconnect()
     client.loop_stop()
-    eventually(lambda: not running.broker.clients.sessions, "the session has ended")
+    eventually(lambda: not running.inside.sessions, "the session has ended")
     assert sampled(running).sent == 1  # what went to it still counts
 
 
 def test_a_survey_names_those_most_behind_and_lets_others_run(running: RunningBroker) -> None:
     def fill() -> None:
         running.broker.log.shards[0].committed = 10_000  # type: ignore[misc]
-        running.broker.router.routed[0] = 10_000
+        running.inside.routed[0] = 10_000
         for number in range(10 * SLICE + 1):
             session = Session(f"s{number}", expiry_s=60, subscriptions={"$share/g/t": Subscribed("$share/g/t", 1)})
             session.lag[0] = 10_000 - number
-            running.broker.clients.sessions[session.client_id] = session
+            running.inside.add_session(session)
 
     running.call(fill)
     found = surveyed(running)
@@ -161,22 +162,22 @@ def test_a_survey_names_those_most_behind_and_lets_others_run(running: RunningBr
     assert found.max_lag == 2000
     assert found.most_behind[:2] == ((2000, "s2000"), (1999, "s1999"))
     assert len(found.most_behind) == 10
-    running.call(running.broker.clients.sessions.clear)
+    running.call(running.inside.forget_sessions)
 
 
 def test_sessions_asleep_are_counted_too(running: RunningBroker) -> None:
     def put() -> None:
         running.broker.log.shards[0].committed = 50  # type: ignore[misc]
-        running.broker.router.routed[0] = 50
+        running.inside.routed[0] = 50
         session = Session("sleeper", expiry_s=60, subscriptions={"t": Subscribed("t", 1)})
         session.lag[0] = 20
-        running.broker.clients.put_asleep(stored(session, [50]))
+        running.inside.add_asleep(stored(session, [50]))
 
     running.call(put)
     found = surveyed(running)
     assert (found.sessions, found.durable, found.connected, found.subscriptions) == (1, 1, 0, 1)
     assert found.most_behind == ((30, "sleeper"),)
-    running.call(running.broker.clients.asleep.clear)
+    running.call(running.inside.forget_sessions)
 
 
 def test_a_survey_that_took_long_stands_for_longer(running: RunningBroker) -> None:

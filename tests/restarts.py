@@ -6,10 +6,8 @@ import copy
 from types import TracebackType
 from typing import Any, TypeVar
 
-from tests.memorylog import MemoryLog
-
-from everlog.broker.broker import Broker
-from everlog.broker.connection import Connection
+from everlog.base import StorageError
+from everlog.broker import Broker
 from everlog.mqtt import (
     Connack,
     Connect,
@@ -29,7 +27,11 @@ from everlog.mqtt import (
     encode,
     read_fixed_header,
 )
-from everlog.sessions import Changes, MemoryTables
+from everlog.sessions import Changes
+from tests.brokers import serve_on
+from tests.inside import Inside
+from tests.memory_log import MemoryLog
+from tests.memory_tables import MemoryTables
 
 P = TypeVar("P")
 
@@ -66,8 +68,6 @@ class SlowTables(MemoryTables):
 
     def apply(self, changes: Changes, durable: bool = False) -> None:
         if self.failing:
-            from everlog.base import StorageError
-
             raise StorageError("no room")
         super().apply(changes, durable)
         self.applied.append((changes, durable))
@@ -89,15 +89,15 @@ class Running:
         self._clients: list[Client] = []
         self._stopped = False
         self.broker: Broker
+        self.inside: Inside
         self.port = 0
 
     async def __aenter__(self) -> "Running":
         disk = self.disk
-        self.broker = Broker(disk.log, tables=disk.tables, now_us=lambda: disk.now_us, **self._settings)  # type: ignore[arg-type]
+        self.broker = Broker(disk.log, tables=disk.tables, now_us=lambda: disk.now_us, **self._settings)
+        self.inside = Inside(self.broker)
         self.broker.start()
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Connection(self.broker), "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
+        self._server, self.port = await serve_on(self.broker)
         return self
 
     async def __aexit__(
@@ -114,12 +114,11 @@ class Running:
     def advance(self, seconds: float) -> None:
         """Let wall-clock time pass, and what is due happen."""
         self.disk.now_us += int(seconds * 1_000_000)
-        self.broker.clients.sweep(self.broker.time())
+        self.inside.sweep_clients()
 
     async def saved(self) -> None:
         """Everything that has changed is durable."""
-        assert self.broker.persistence is not None
-        assert await self.broker.persistence.flush(20)
+        await self.inside.save()
 
     async def client(self, client_id: str, **connect: Any) -> "Client":
         client = await Client.open(self.port, client_id, **connect)

@@ -1,14 +1,14 @@
 """What is kept, as one byte for each topic and QoS."""
 
 import pytest
+from tests.parts import make_keep
 
 from everlog.base import NOT_KEPT, TopicTable
-from everlog.broker.keep import Keep
 
 
 def made(max_topics=100, shards=4):
     table = TopicTable(0)
-    return table, Keep(table, lambda name: len(name) % shards, max_topics)
+    return table, make_keep(table, lambda name: len(name) % shards, max_topics)
 
 
 def routes(keep, table, topic):
@@ -105,7 +105,7 @@ def test_a_table_that_begins_anew_is_followed():
 def test_filters_that_come_together_cost_one_look_at_each_topic():
     looked = []
     table = TopicTable(0)
-    keep = Keep(table, lambda name: looked.append(name) or 0, 2000)
+    keep = make_keep(table, lambda name: looked.append(name) or 0, 2000)
     for number in range(500):
         table.intern(b"a/b/%d" % number)
     for text in ("a/#", "a/+/#", "+/b/#", "+/+/#", "a/b/+", "+/b/+", "+/+/+", "#"):

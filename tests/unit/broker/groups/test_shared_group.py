@@ -2,7 +2,7 @@
 
 import pytest
 
-from everlog.broker.groups import Group
+from everlog.broker.groups.shared_group import Group
 from everlog.sessions import Session, Subscribed
 
 

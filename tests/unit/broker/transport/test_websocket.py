@@ -14,9 +14,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.frames import Frame, Opcode
 from websockets.sync.client import ClientConnection, connect
 
-from everlog.broker import Limits, websocket
-from everlog.broker.listeners import Listener
-from everlog.broker.wsframes import (
+from everlog.broker import Limits, Listener, websocket
+from everlog.broker.transport.websocket_frames import (
     Close,
     FrameReader,
     Ping,
@@ -26,7 +25,7 @@ from everlog.broker.wsframes import (
     unmask,
     unmask_slowly,
 )
-from everlog.broker.wshandshake import MAX_REQUEST_BYTES, answer
+from everlog.broker.transport.websocket_handshake import MAX_REQUEST_BYTES, answer
 from everlog.mqtt import (
     Connack,
     Connect,
@@ -278,19 +277,18 @@ def test_the_client_closes_in_order(running: RunningBroker) -> None:
     peer.close(1000)
     assert peer.protocol.close_rcvd is not None
     assert peer.protocol.close_rcvd.code == 1000
-    eventually(lambda: not running.broker.clients.connections, "the session has no connection")
+    eventually(lambda: not running.inside.connections, "the session has no connection")
 
 
 def test_the_broker_closes_in_order(running: RunningBroker) -> None:
     with client(running) as peer:
         open_session(peer)
-        (connection,) = running.call(lambda: list(running.broker.clients.connections.values()))
-        running.call(lambda: connection.close(Reason.ADMINISTRATIVE_ACTION, "sent home"))
+        running.call(lambda: running.inside.close("c", Reason.ADMINISTRATIVE_ACTION, "sent home"))
         with pytest.raises(ConnectionClosed):
             peer.recv(timeout=20)
         assert peer.protocol.close_rcvd is not None
         assert (peer.protocol.close_rcvd.code, peer.protocol.close_rcvd.reason) == (1000, "sent home")
-    eventually(lambda: not running.broker.clients.connections, "the connection is gone")
+    eventually(lambda: not running.inside.connections, "the connection is gone")
 
 
 def test_a_text_frame_ends_the_connection(running: RunningBroker) -> None:
@@ -310,10 +308,9 @@ def test_a_peer_that_does_not_answer_the_close_is_cut_off(
     monkeypatch.setattr(websocket, "CLOSE_WAIT_S", 0.01)
     with socket.create_connection(("127.0.0.1", running.port), 20) as peer:
         peer.sendall(request() + frame(encode_packet(Connect(4, "c"), 4)))
-        eventually(lambda: running.broker.clients.connections, "the client is connected")
-        (connection,) = running.call(lambda: list(running.broker.clients.connections.values()))
-        running.call(lambda: connection.close(Reason.ADMINISTRATIVE_ACTION, "sent home"))
-        eventually(lambda: not running.broker.clients.connections, "the connection is gone")
+        eventually(lambda: running.inside.connections, "the client is connected")
+        running.call(lambda: running.inside.close("c", Reason.ADMINISTRATIVE_ACTION, "sent home"))
+        eventually(lambda: not running.inside.connections, "the connection is gone")
 
 
 def test_bytes_behind_the_handshake_are_taken(running: RunningBroker) -> None:
