@@ -16,7 +16,7 @@ from everlog.broker.events import event as report
 from everlog.broker.groups import GroupOptions, GroupRegistry
 from everlog.broker.limits import Limits
 from everlog.broker.metrics import Metrics
-from everlog.broker.registry import Registry, ReplayRequests, Subscriptions, WriteBehind, restore
+from everlog.broker.registry import Registry, ReplayRequests, Subscriptions, WriteBehind, restore_sessions
 from everlog.broker.reports import Reports, SysTopics
 from everlog.mqtt import Reason
 from everlog.sessions import SessionTables
@@ -94,7 +94,7 @@ class Broker:
         if self.history.cold is not None:
             self.router.catchup.read_cold(ColdReader(self.history.cold, self.history, self._wake))
         if self.write_behind is not None:
-            restore(self.write_behind.tables, self.registry, self.groups, self.router)
+            restore_sessions(self.write_behind.tables, self.registry, self.groups, self.router)
             self.write_behind.start(loop, self.registry.changes, self.registry.sleep)
             self.registry.sweep(self.time())  # what became due while the broker was down
         self._sweeper = loop.create_task(self._sweep())

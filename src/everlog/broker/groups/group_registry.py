@@ -2,7 +2,7 @@
 
 A group is durable from when a durable session joins until the last that is subscribed is gone: it has a cursor of its
 own in the log and its filter is kept, whether or not a member is connected. A group of clean members alone is
-transient, unless one asks for order or for older messages, which only the log can give. Owned by the event loop's thread.
+transient, unless one asks for order or for older messages, which only the log can give.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -3,7 +3,7 @@
 from everlog.broker.registry.connect_terms import ConnectTerms, agree
 from everlog.broker.registry.registry import Client, Registry
 from everlog.broker.registry.replay_request import Answer, ReplayRequests
-from everlog.broker.registry.restore import restore
+from everlog.broker.registry.restore import restore_sessions
 from everlog.broker.registry.subscriptions import Subscriptions
 from everlog.broker.registry.write_behind import WriteBehind
 
@@ -16,5 +16,5 @@ __all__ = [
     "Subscriptions",
     "WriteBehind",
     "agree",
-    "restore",
+    "restore_sessions",
 ]

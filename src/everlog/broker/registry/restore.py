@@ -9,7 +9,7 @@ from everlog.broker.registry.registry import Registry
 from everlog.sessions import SHARED_PREFIX, Changes, SessionTables, settle, unpack_will
 
 
-def restore(tables: SessionTables, registry: Registry, groups: GroupRegistry, router: Router) -> None:
+def restore_sessions(tables: SessionTables, registry: Registry, groups: GroupRegistry, router: Router) -> None:
     """Take in all that was stored. Wills and sessions whose time is over wait for the sweep."""
     collecting = gc.isenabled()
     gc.disable()  # nothing made here is garbage, and looking for it takes half of the time
