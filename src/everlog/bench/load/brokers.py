@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from everlog.base import Unavailable
-from everlog.bench.load.client import Client
 from everlog.bench.load.engine import Trouble
+from everlog.bench.load.load_client import Client
 from everlog.bench.load.options import Options
 from everlog.bench.load.run import Run
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from everlog.bench.load.checker import Checker
-from everlog.bench.load.client import Client, Shared
 from everlog.bench.load.engine import Engine
 from everlog.bench.load.figures import Histogram, Tally
+from everlog.bench.load.load_client import Client, Shared
 from everlog.bench.load.options import Naming, Options, filler_of, head_of
 from everlog.bench.load.pacing import Held, Pacing, Scheduled
 from everlog.bench.load.posix import now_ns

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from everlog.base import EverlogError, UsageError
-from everlog.bench.load.crowds import churn, idle
+from everlog.bench.load.connection_scenarios import churn, idle
 from everlog.bench.load.engine import Trouble
-from everlog.bench.load.flows import echo, flow
+from everlog.bench.load.flow_scenarios import echo, flow
 from everlog.bench.load.options import Options
 from everlog.bench.load.run import Run
-from everlog.bench.load.sessions import recall, resume, retained
+from everlog.bench.load.session_scenarios import recall, resume, retained
 
 OUTSTANDING = 2000  # messages on their way in a fan-out at QoS 0, unless the options say otherwise
 _SPARE_FILES = 200  # file descriptors beside the connections

@@ -21,8 +21,9 @@ from everlog import _kernels
 from everlog.base import StorageError
 from everlog.bench.load.brokers import Running, started
 from everlog.bench.load.usage import sample
-from everlog.bench.spark import PAYLOAD_BYTES, TOPICS, fill
-from everlog.bench.table import Row
+from everlog.bench.measurement import Row
+from everlog.bench.spark_suite import TOPICS, fill
+from everlog.bench.store_suite import PAYLOAD_BYTES
 from everlog.mqtt import Connect, Publish, encode
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """Messages flowing through a broker: the scenarios ingest, fanout and many."""
 
 from everlog.bench.load.checker import Checker
-from everlog.bench.load.client import Client
 from everlog.bench.load.figures import Tally
+from everlog.bench.load.load_client import Client
 from everlog.bench.load.run import Run, latency
 from everlog.bench.load.usage import Sample
 
