@@ -46,7 +46,7 @@ class Pacing:
         self.stopped = True
         for sender in self.senders:
             sender.limit = sender.next
-        self.goal = sum(sender.next for sender in self.senders)
+        self.goal = self.tally.sent
 
     @property
     def done(self) -> bool:
