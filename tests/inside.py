@@ -8,7 +8,9 @@ from everlog.mqtt import Connect, Publish
 from everlog.sessions import Session, StoredSession, Subscribed
 from everlog.topics import parse_filter
 
-FLUSH_S = "everlog.broker.connection.output._FLUSH_S"  # for monkeypatch: how long a client's last bytes may take to leave
+FLUSH_S = (
+    "everlog.broker.connection.output._FLUSH_S"  # for monkeypatch: how long a client's last bytes may take to leave
+)
 
 
 class Inside:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from everlog.sessions.packing import pack_offsets, pack_will
 from tests.memory_tables import MemoryTables
 
 from everlog.mqtt import Properties, Will
@@ -20,7 +21,6 @@ from everlog.sessions import (
     StoredSession,
     SubscriptionRow,
 )
-from everlog.sessions.packing import pack_offsets, pack_will
 
 ANNE = SessionRow(
     "anne", "user", 5, 3600, 17, pack_will(Will("gone", b"anne", 1, properties=Properties(will_delay_interval=9)))

@@ -3,10 +3,7 @@ QoS 2 comes twice, order is kept."""
 
 import asyncio
 import contextlib
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,53 +11,13 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.crash.persistent_clients import PersistentClient, Publisher, Subscriber, connected
+from tests.broker_process import BrokerProcess
+from tests.crash.persistent_clients import WINDOW, PersistentClient, Publisher, Subscriber, connected
 
-from everlog.bench.load.brokers import free_port
 from everlog.commitlog import LogSettings
 from everlog.store import LogStore
 
-STUCK_S = 60  # nothing has come for so long: nothing will
-
-
-class Served:
-    """`everlog serve` in a process of its own, killed and started again on the same data and port."""
-
-    def __init__(self, data: Path, shards: int) -> None:
-        self.port = free_port()
-        self._command = [
-            *(sys.executable, "-m", "everlog", "serve", "--port", str(self.port), "--data", str(data)),
-            *("--http-port", "none", "--set", f"log.shards={shards}", "--set", "limits.connects_per_second=100000"),
-        ]
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> "Served":
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._process is not None and self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
-
-    def start(self) -> None:
-        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL)
-
-    def send(self, number: int) -> None:
-        assert self._process is not None
-        assert self._process.poll() is None, "the broker ended by itself"
-        os.kill(self._process.pid, number)
-
-    def kill(self) -> None:
-        """At once, also where it is ending already."""
-        assert self._process is not None
-        self._process.kill()
-        assert self._process.wait() in (0, -signal.SIGTERM, -signal.SIGKILL)
-
-    def stop(self) -> None:
-        self.send(signal.SIGTERM)
-        assert self._process is not None
-        assert self._process.wait() == 0
+STUCK_S = 120  # nothing has come for so long: nothing will
 
 
 async def until(
@@ -84,7 +41,12 @@ async def until(
 
 
 async def torture(
-    served: Served, publishers: list[Publisher], subscribers: list[Subscriber], rounds: int, random: Random
+    served: BrokerProcess,
+    publishers: list[Publisher],
+    subscribers: list[Subscriber],
+    rounds: int,
+    sync_s: float,
+    random: Random,
 ) -> None:
     """Load, with a kill and a restart each round; then all that is owed is waited for."""
     clients: list[PersistentClient] = [*publishers, *subscribers]
@@ -94,7 +56,7 @@ async def torture(
         for _ in range(rounds):
             if random.random() < 0.85:  # else while it starts
                 await until(lambda: all(client.connected for client in clients), clients, "everybody connected")
-            await asyncio.sleep(random.uniform(0.02, 0.5))
+            await asyncio.sleep(random.uniform(0.02, 0.5 + 5 * sync_s))
             if random.random() < 0.2:  # while it stops
                 served.send(signal.SIGTERM)
                 await asyncio.sleep(random.uniform(0, 0.05))
@@ -177,26 +139,33 @@ def check_delivered(publishers: list[Publisher], subscribers: list[Subscriber]) 
                 assert max(Counter(message.number for message in seen).values()) == 1
 
 
-def kill_again_and_again(data: Path, shards: int, rounds: int, seed: int) -> None:
+def kill_again_and_again(directory: Path, shards: int, rounds: int, sync_ms: int, seed: int) -> None:
     topics = [f"t/{k}" for k in range(3)]
     publishers = [Publisher(f"p{qos}{k}", qos, [f"{one}/{qos}{k}" for one in topics]) for qos in (1, 2) for k in (1, 2)]
     subscribers = [Subscriber(f"s{qos}", "t/#", qos, Random(seed + qos)) for qos in (1, 2)]
-    with Served(data, shards) as served:
-        asyncio.run(torture(served, publishers, subscribers, rounds, Random(seed)))
+    flags = ("--shards", str(shards), "--set", "limits.connects_per_second=100000")
+    with BrokerProcess(directory, *flags, sync_ms=sync_ms) as served:
+        asyncio.run(torture(served, publishers, subscribers, rounds, sync_ms / 1000, Random(seed)))
     assert not any(client.forgotten for client in [*publishers, *subscribers])
     check_delivered(publishers, subscribers)
-    check_log(data, publishers, shards)
-    assert all(len(publisher.acknowledged) == publisher.count > 20 * rounds for publisher in publishers)
+    check_log(served.data, publishers, shards)
+    counts = [publisher.count for publisher in publishers]
+    assert counts == [len(publisher.acknowledged) for publisher in publishers]
+    if sync_ms:
+        assert max(counts) > WINDOW, "nothing was acknowledged between kills"
+    else:
+        assert min(counts) > 20 * rounds
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("shards", "rounds"), [(1, 6), (4, 4)])
-def test_a_broker_killed_a_few_times_loses_nothing(tmp_path: Path, shards: int, rounds: int) -> None:
-    kill_again_and_again(tmp_path, shards, rounds, shards)
+@pytest.mark.parametrize(("shards", "rounds", "sync_ms"), [(1, 6, 0), (4, 4, 0), (4, 3, 20), (1, 3, 40), (1, 2, 400)])
+def test_a_broker_killed_a_few_times_loses_nothing(tmp_path: Path, shards: int, rounds: int, sync_ms: int) -> None:
+    kill_again_and_again(tmp_path, shards, rounds, sync_ms, seed=shards + sync_ms)
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize(("shards", "rounds"), [(1, 50), (4, 50)])
-def test_a_broker_killed_again_and_again_loses_nothing(tmp_path: Path, shards: int, rounds: int) -> None:
-    kill_again_and_again(tmp_path, shards, rounds, shards)
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("sync_ms", [0, 20, 40, 400])
+@pytest.mark.parametrize("shards", [1, 4])
+def test_a_broker_killed_again_and_again_loses_nothing(tmp_path: Path, shards: int, sync_ms: int) -> None:
+    kill_again_and_again(tmp_path, shards, 50, sync_ms, seed=shards + sync_ms)

@@ -9,22 +9,25 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.crash.writing_process import SETTINGS, Witness, payload
+from tests.crash.writing_process import RUN, SETTINGS, Witness, payload
 
 from everlog.base import StorageError
+from everlog.bench.load.slow_sync import slow_syncs
 from everlog.commitlog import RealDisk, ShardLog
 
 ROOT = Path(__file__).parents[2]
+ROUNDS = 10_000  # enough for rolls, merges and retention
 
 
 class Writer:
     """The writing process, and the last committed offset that it reported."""
 
-    def __init__(self, directory: Path, seconds: float) -> None:
+    def __init__(self, directory: Path, rounds: int = 1_000_000, sync_ms: int = 0) -> None:
         self.reported = 0
         self.lines = threading.Semaphore(0)
-        command = [sys.executable, "-m", "tests.crash.writing_process", str(directory), str(seconds)]
-        environment = {**os.environ, "PYTHONPATH": f"{ROOT}/src:{ROOT}"}
+        command = [sys.executable, "-m", "tests.crash.writing_process", str(directory), str(rounds)]
+        slow = slow_syncs(directory, directory, sync_ms) if sync_ms else {}
+        environment = {**os.environ, **slow, "PYTHONPATH": f"{ROOT}/src:{ROOT}"}
         self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
         self._thread = threading.Thread(target=self._listen)
         self._thread.start()
@@ -57,7 +60,7 @@ def check(found: list, expected: int) -> int:
 
 @pytest.mark.slow
 def test_a_reader_follows_a_writer_across_rolls_merges_and_retention(tmp_path: Path) -> None:
-    writer = Writer(tmp_path, 4.0)
+    writer = Writer(tmp_path, rounds=ROUNDS)
     writer.lines.acquire()
     witness = Witness(str(tmp_path))
     reader = ShardLog.open(RealDisk(), f"{tmp_path}/shard", SETTINGS, writable=False)
@@ -76,7 +79,7 @@ def test_a_reader_follows_a_writer_across_rolls_merges_and_retention(tmp_path: P
     reader.refresh()
     while found := reader.read(offset, 1 << 20):
         offset = check(found, offset)
-    assert offset == reader.committed == writer.reported > 1000
+    assert offset == reader.committed == writer.reported == ROUNDS * RUN
     assert looks > 10
     assert reader.start > 0, "retention was at work"
     assert reader.damage == []
@@ -84,11 +87,12 @@ def test_a_reader_follows_a_writer_across_rolls_merges_and_retention(tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_killed_writer_loses_nothing_that_it_reported(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("sync_ms", "kills", "lines"), [(0, 4, 60), (20, 2, 20), (40, 2, 10), (400, 2, 4)])
+def test_a_killed_writer_loses_nothing_that_it_reported(tmp_path: Path, sync_ms: int, kills: int, lines: int) -> None:
     random = Random(5)
-    for _ in range(4):
-        writer = Writer(tmp_path, 60.0)
-        for _ in range(random.randrange(2, 60)):
+    for _ in range(kills):
+        writer = Writer(tmp_path, sync_ms=sync_ms)
+        for _ in range(random.randrange(2, lines)):
             writer.lines.acquire()
         writer.process.send_signal(signal.SIGKILL)
         writer.finish()
@@ -104,7 +108,7 @@ def test_a_killed_writer_loses_nothing_that_it_reported(tmp_path: Path) -> None:
 
 
 def test_a_second_writer_is_refused_and_told_who_holds_the_lock(tmp_path: Path) -> None:
-    writer = Writer(tmp_path, 60.0)
+    writer = Writer(tmp_path)
     writer.lines.acquire()
     with pytest.raises(StorageError, match=rf"held by process {writer.process.pid}\b") as refused:
         ShardLog.open(RealDisk(), f"{tmp_path}/shard")

@@ -1,6 +1,6 @@
 """A writer in a process of its own: appends numbered messages as fast as it can, and says what was committed.
 
-`python -m tests.crash.writing_process DIRECTORY SECONDS`. Whatever is synced is noted in the file `synced` beside the
+`python -m tests.crash.writing_process DIRECTORY ROUNDS`. Whatever is synced is noted in the file `synced` beside the
 log before it is marked, so that a reader can be held to it.
 """
 
@@ -70,28 +70,25 @@ class WitnessedDisk(RealDisk):
         return WitnessedFile(path, os.O_RDWR if write else os.O_RDONLY)
 
 
-def main(directory: str, seconds: float) -> None:
-    """Write until the time is over or the process is killed."""
+def main(directory: str, rounds: int) -> None:
+    """Write for so many rounds or until the process is killed."""
     WitnessedFile.witness = Witness(directory)
     log = ShardLog.open(WitnessedDisk(), f"{directory}/shard", SETTINGS)
     table = TopicTable()
     print(log.end, flush=True)
-    until = time.monotonic() + seconds
-    rounds = 0
-    while time.monotonic() < until:
+    for number in range(1, rounds + 1):
         first = log.end
         messages = [(b"t/%d" % (n % 97), payload(n)) for n in range(first, first + RUN)]
         log.append(to_columns(messages, table), 0, RUN, time.time_ns() // 1000, table)
         log.commit()
-        rounds += 1
-        if rounds % 4 == 0:
+        if number % 4 == 0:
             log.wait_committed(log.end)
             print(log.committed, flush=True)
-        if rounds % 200 == 0:
+        if number % 200 == 0:
             log.run_retention(0)
     log.close()
     print(log.committed, flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], float(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]))

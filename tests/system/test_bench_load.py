@@ -5,21 +5,24 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.listening import eventually
 
 from everlog.bench.load import SCENARIOS, started
-from everlog.bench.load.brokers import Running
+from everlog.bench.load.brokers import EVERLOG, Running
 from everlog.cli import main
 
+ROOT = Path(__file__).parents[2]
 SHORT = {
     "ingest": ["--seconds", "0.2", "--window", "50", "--publishers", "3"],
     "fanout": ["--seconds", "0.2", "--subscribers", "3", "--publishers", "2", "--topics", "3"],
     "many": ["--seconds", "0.2", "--connections", "20"],
     "echo": ["--seconds", "0.2", "--connections", "20"],
+    "bystander": ["--seconds", "0.2", "--rate", "500"],
     "idle": ["--connections", "50", "--hold", "0.1"],
     "churn": ["--seconds", "0.2", "--connections", "30"],
     "resume": ["--subscribers", "3", "--messages", "500"],
@@ -30,7 +33,7 @@ SHORT = {
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Running]:
-    with started("everlog") as running:
+    with started(EVERLOG) as running:
         yield running
 
 
@@ -93,16 +96,59 @@ def test_comparison_prints_a_table_and_writes_json(tmp_path: Path, capsys: pytes
     assert all(run["status"] == "ok" for run in content["runs"])
 
 
-def test_a_comparison_that_is_ended_leaves_no_broker_behind() -> None:
+def test_two_checkouts_are_compared_with_everything_and_with_nothing_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "against.json"
+    words = ["--against", str(ROOT), "--scenarios", "in-q1,slow-shard", "--rounds", "1"]
+    assert main(["bench", "peers", "--only", "everlog", "--seconds", "0.2", "--json", str(file), *words]) == 0
+    assert "this/against" in capsys.readouterr().out
+    content = json.loads(file.read_text())
+    played = [(run["case"], run["peer"], run["keeps"], run["status"]) for run in content["runs"]]
+    assert played == [
+        ("in-q1", "this", True, "ok"),
+        ("in-q1", "against", True, "ok"),
+        ("in-q1", "this", False, "ok"),
+        ("in-q1", "against", False, "ok"),
+        ("slow-shard", "this", True, "ok"),
+        ("slow-shard", "against", True, "ok"),
+    ]
+    assert all(line["ratio"] is not None for line in content["figures"])
+
+
+def test_a_directory_that_is_no_checkout_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "peers", "--against", str(tmp_path)]) == 2
+    assert "has no .venv" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGKILL, -9)])
+def test_a_comparison_that_is_ended_leaves_no_broker_behind(tmp_path: Path, number: int, status: int) -> None:
     command = [sys.executable, "-m", "everlog", "bench", "peers", "--only", "everlog", "--scenarios", "held-10k"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
-        deadline = time.monotonic() + 60
-        while not (children := children_of(running.pid)):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        running.terminate()
-        assert running.wait(60) == 128 + signal.SIGTERM
-    assert not any(os.path.exists(f"/proc/{child}") for child in children)
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, **quiet, env={**os.environ, "TMPDIR": str(tmp_path)}) as running:
+        children = eventually(lambda: children_of(running.pid), "a broker was started", 60)
+        running.send_signal(number)
+        assert running.wait(60) == status
+    eventually(lambda: not any(os.path.exists(f"/proc/{child}") for child in children), "it has ended", 60)
+
+
+def test_a_signal_in_the_moment_of_a_start_stops_the_broker_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[subprocess.Popen[bytes]] = []
+
+    class Interrupted(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *arguments: Any, **more: Any) -> None:
+            super().__init__(*arguments, **more)
+            made.append(self)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))
+    try:
+        with pytest.raises(SystemExit), started(EVERLOG):
+            raise AssertionError("the signal was lost")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert made[0].returncode is not None
 
 
 def children_of(pid: int) -> list[int]:

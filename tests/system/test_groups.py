@@ -3,93 +3,78 @@ again."""
 
 import asyncio
 import contextlib
-import os
-import signal
-import subprocess
-import sys
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from random import Random
 
 import pytest
+from tests.broker_process import PATIENCE_S, BrokerProcess
 from tests.restarts import Client
 
-from everlog.bench.load.brokers import free_port
-from everlog.mqtt import Connack, Puback, Publish, Subscribe, Subscription
+from everlog.mqtt import Connack, Pingreq, Pingresp, Puback, Publish, Suback, Subscribe, Subscription
 
 FILTER = "$share/workers/jobs/#"
 
 
-class Served:
-    """`everlog serve` in a process of its own, killed and started again on the same data and port."""
+class Served(BrokerProcess):
+    """A broker, and those who connect to it as soon as it answers."""
 
-    def __init__(self, data: Path, shards: int) -> None:
-        self.port = free_port()
-        self.clients: list[Client] = []
-        self._command = [
-            *(sys.executable, "-m", "everlog", "serve", "--port", str(self.port), "--data", str(data)),
-            *("--http-port", "none", "--shards", str(shards), "--set", "groups.member_messages=20"),
-            *("--set", "groups.ack_timeout=1s"),
-        ]
-        self._process: subprocess.Popen[bytes] | None = None
+    def __init__(self, directory: Path, shards: int, sync_ms: int = 0) -> None:
+        flags = ("--shards", str(shards), "--set", "groups.member_messages=20", "--set", "groups.ack_timeout=1s")
+        super().__init__(directory, *flags, sync_ms=sync_ms)
 
-    def __enter__(self) -> "Served":
-        self.start()
-        return self
+    @contextlib.asynccontextmanager
+    async def client(self, name: str, *, durable: bool) -> AsyncIterator[Client]:
+        """A client that is connected when the block begins, and gone when it ends."""
+        client = await self._connected(name, durable)
+        try:
+            yield client
+        finally:
+            await client.drop()
 
-    def __exit__(self, *_: object) -> None:
-        self.end(signal.SIGTERM)
-
-    def start(self) -> None:
-        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL)
-
-    def end(self, number: int) -> None:
-        assert self._process is not None
-        assert self._process.poll() is None, "the broker ended by itself"
-        os.kill(self._process.pid, number)
-        self._process.wait()
-
-    async def client(self, name: str, *, durable: bool) -> Client:
-        """As soon as the broker answers."""
+    async def _connected(self, name: str, durable: bool) -> Client:
         expiry = 100_000 if durable else 0
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError, asyncio.IncompleteReadError):
                     client = await Client.open(self.port, name, clean=not durable, expiry=expiry, answer=False)
                     try:
                         client.connack = await client.expect(Connack)
-                        self.clients.append(client)
                         return client
-                    except (OSError, asyncio.IncompleteReadError):
+                    except BaseException:
                         await client.drop()
+                        raise
                 await asyncio.sleep(0.02)
-
-    async def drop_all(self) -> None:
-        for client in self.clients:
-            await client.drop()
 
 
 class Worker:
     """A member that works until it is stopped, through lost connections; it acknowledges a little late."""
 
     def __init__(self, served: Served, name: str, durable: bool, random: Random) -> None:
+        self.durable = durable
+        self.is_subscribed = False  # a SUBACK has come
         self.done: Counter[int] = Counter()
-        self._served, self._name, self._durable, self._random = served, name, durable, random
+        self._served, self._name, self._random = served, name, random
         self._client: Client | None = None
         self._waiting: list[Publish] = []
 
     async def run(self) -> None:
         while True:
-            self._client = client = await self._served.client(self._name, durable=self._durable)
-            if not client.connack.session_present:
-                client.send(subscribe())
-            try:
-                async with asyncio.TaskGroup() as both:
-                    both.create_task(self._receive(client))
-                    both.create_task(self._acknowledge(client))
-            except* (OSError, asyncio.IncompleteReadError):
-                await client.drop()
+            async with self._served.client(self._name, durable=self.durable) as client:
+                self._client = client
+                if not (client.connack.session_present and self.is_subscribed):
+                    client.send(Subscribe(1, (Subscription(FILTER, 1),)))
+                await self._work(client)
+
+    async def _work(self, client: Client) -> None:
+        try:
+            async with asyncio.TaskGroup() as both:
+                both.create_task(self._receive(client))
+                both.create_task(self._acknowledge(client))
+        except* (OSError, asyncio.IncompleteReadError):
+            pass
 
     async def _receive(self, client: Client) -> None:
         self._waiting.clear()
@@ -97,6 +82,7 @@ class Worker:
             packet = await client.receive()
             if isinstance(packet, Publish):
                 self._waiting.append(packet)
+            self.is_subscribed |= isinstance(packet, Suback)
 
     async def _acknowledge(self, client: Client) -> None:
         while True:
@@ -111,10 +97,6 @@ class Worker:
             await self._client.drop()
 
 
-def subscribe() -> Subscribe:
-    return Subscribe(1, (Subscription(FILTER, 1),))
-
-
 class Publisher:
     """Publishes numbers; what is not acknowledged it publishes again."""
 
@@ -127,12 +109,11 @@ class Publisher:
 
     async def run(self) -> None:
         while not (self.stopped and not self._open):
-            client = await self._served.client("publisher", durable=False)
-            with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-                for packet_id, number in self._open.items():
-                    self._send(client, packet_id, number)
-                await self._publish(client)
-            await client.drop()
+            async with self._served.client("publisher", durable=False) as client:
+                with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+                    for packet_id, number in self._open.items():
+                        self._send(client, packet_id, number)
+                    await self._publish(client)
 
     async def _publish(self, client: Client) -> None:
         while not (self.stopped and not self._open):
@@ -148,77 +129,100 @@ class Publisher:
         client.send(Publish(f"jobs/{number % 7}", str(number).encode(), qos=1, packet_id=packet_id))
 
 
-async def until(condition: Callable[[], bool], what: str) -> None:
-    """Let the others work until something is so."""
-    try:
-        async with asyncio.timeout(90):
-            while not condition():  # noqa: ASYNC110 - there is no event for it
-                await asyncio.sleep(0.01)
-    except TimeoutError:
-        raise AssertionError(f"never: {what}") from None
+class Crew:
+    """The workers and a publisher at work, until the block ends."""
+
+    def __init__(self, served: Served, random: Random) -> None:
+        self.workers = [Worker(served, f"w{k}", k < 3, random) for k in range(5)]
+        self.publisher = Publisher(served)
+
+    async def __aenter__(self) -> "Crew":
+        self._tasks = [asyncio.create_task(one.run()) for one in self.workers]
+        try:  # until a durable member has its SUBACK, the group is one of clean members, which keeps nothing
+            await self.until(lambda: all(one.is_subscribed for one in self.workers if one.durable), "all subscribed")
+        except BaseException:
+            await self.__aexit__()
+            raise
+        self._tasks.append(asyncio.create_task(self.publisher.run()))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def count(self) -> int:
+        """How often a job was done."""
+        return sum(one.done.total() for one in self.workers)
+
+    async def until(self, condition: Callable[[], bool], what: str) -> None:
+        """Let them work until something is so; it is never so when all stand still, or one of them fails."""
+        before, since = -1, time.monotonic()
+        while not condition():
+            await asyncio.sleep(0.01)
+            for task in self._tasks:
+                if task.done():
+                    task.result()
+            if before != (before := self.count()):
+                since = time.monotonic()
+            assert time.monotonic() - since < PATIENCE_S, f"never: {what}"
+
+    async def finish(self) -> None:
+        """Publish no more, and do every acknowledged job."""
+        self.publisher.stopped = True
+        publishing = self._tasks[-1]
+        await self.until(publishing.done, "everything acknowledged")
+        await self.until(self._is_done, "every acknowledged job done")
+
+    def _is_done(self) -> bool:
+        return self.publisher.acknowledged <= {number for one in self.workers for number in one.done}
 
 
-@pytest.mark.parametrize("shards", [1, 4])
-def test_nothing_is_lost_when_members_and_the_broker_are_killed(tmp_path: Path, shards: int) -> None:
+@pytest.mark.parametrize(("shards", "sync_ms"), [(1, 0), (4, 0), (4, 20), (1, 40)])
+def test_nothing_is_lost_when_members_and_the_broker_are_killed(tmp_path: Path, shards: int, sync_ms: int) -> None:
     random = Random(shards)
 
     async def run() -> None:
-        with Served(tmp_path, shards) as served:
-            workers = [Worker(served, f"w{k}", k < 3, random) for k in range(5)]
-            publisher = Publisher(served)
-            tasks = [asyncio.create_task(one.run()) for one in workers]
-            publishing = asyncio.create_task(publisher.run())
-
-            def count() -> int:
-                return sum(one.done.total() for one in workers)
-
-            for kill in (False, True, False, True, True):
-                goal = count() + 300
-                await until(lambda goal=goal: count() >= goal, "300 more jobs done")  # type: ignore[misc]
-                if kill:
-                    served.end(signal.SIGKILL)
-                    served.start()
-                else:
-                    await random.choice(workers).lose()
-            publisher.stopped = True
-            await publishing
-            await until(lambda: publisher.acknowledged <= done(workers), "every acknowledged job done")
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await served.drop_all()
+        with Served(tmp_path, shards, sync_ms) as served:
+            async with Crew(served, random) as crew:
+                for kill in (False, True, False, True, True):
+                    goal = crew.count() + 300
+                    await crew.until(lambda goal=goal: crew.count() >= goal, "300 more jobs done")  # type: ignore[misc]
+                    if kill:
+                        served.kill()
+                        served.start()
+                    else:
+                        await random.choice(crew.workers).lose()
+                await crew.finish()
 
     asyncio.run(run())
-
-
-def done(workers: list[Worker]) -> set[int]:
-    return {number for one in workers for number in one.done}
 
 
 def test_a_group_that_nobody_serves_outlives_the_broker_and_what_is_done_does_not_come_again(tmp_path: Path) -> None:
     async def run() -> None:
         with Served(tmp_path, 1) as served:
-            one = await served.client("one", durable=True)
-            await one.subscribe(FILTER)
-            await one.leave()
-            publisher = await served.client("publisher", durable=False)
-            for number in range(100):
-                await publisher.publish("jobs/a", str(number).encode())
-            served.end(signal.SIGKILL)
+            async with served.client("one", durable=True) as one:
+                await one.subscribe(FILTER)
+                await one.leave()
+            async with served.client("publisher", durable=False) as publisher:
+                for number in range(100):
+                    await publisher.publish("jobs/a", str(number).encode())
+            served.kill()
             served.start()
-            one = await served.client("one", durable=True)
-            assert one.connack.session_present
-            first = [await one.expect(Publish) for _ in range(20)]
-            one.send(*(Puback(message.packet_id) for message in first[:15]))
-            served.end(signal.SIGTERM)  # in order: what was acknowledged is stored
+            async with served.client("one", durable=True) as one:
+                assert one.connack.session_present
+                first = await one.publishes(20)
+                one.send(*(Puback(message.packet_id) for message in first[:15]), Pingreq())
+                while not isinstance(await one.receive(), Pingresp):  # until the broker has read the acknowledgements
+                    pass
+                served.stop()  # in order: what was acknowledged is stored
             served.start()
-            one = await served.client("one", durable=True)
-            rest = []
-            while len(rest) < 85:
-                rest.append(await one.expect(Publish))
-                one.send(Puback(rest[-1].packet_id))
-            await one.nothing_more()
+            async with served.client("one", durable=True) as one:
+                rest = []
+                while len(rest) < 85:
+                    rest.append(await one.expect(Publish))
+                    one.send(Puback(rest[-1].packet_id))
+                await one.nothing_more()
             assert [int(message.payload) for message in rest] == list(range(15, 100))
-            await served.drop_all()
 
     asyncio.run(run())

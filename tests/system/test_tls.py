@@ -233,7 +233,9 @@ def test_a_port_in_use_is_named_and_nothing_stays_open(running: RunningBroker) -
         first = free.getsockname()[1]
         free.close()
         with pytest.raises(Unavailable, match=f"port {port} on 127.0.0.1 is in use") as caught:
-            on_loop(running, listen(running.broker.connections, [Listener("127.0.0.1", first), Listener("127.0.0.1", port)]))
+            on_loop(
+                running, listen(running.broker.connections, [Listener("127.0.0.1", first), Listener("127.0.0.1", port)])
+            )
         assert f"sport = :{port}" in caught.value.hint
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", first), 20)

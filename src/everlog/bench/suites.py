@@ -1,13 +1,12 @@
-"""The suites of benchmarks that are not a load on a running broker, each a module of this room with `run`."""
+"""The suites: benchmarks of one part each, in a module `<name>_suite` of this room with a function `run`."""
 
 import importlib
-import importlib.util
 from collections.abc import Iterable
 
 from everlog import __version__, _kernels
-from everlog.bench.table import show
+from everlog.bench.measurement import show
 
-_TITLES = {
+SUITES = {
     "protocol": "MQTT protocol",
     "topics": "topics and subscriptions",
     "commitlog": "commit log",
@@ -15,16 +14,12 @@ _TITLES = {
     "sessions": "sessions",
     "spark": "Spark",
     "lake": "lake table",
-    "sparkstream": "Spark streams",
-}
-
-SUITES = {
-    name: title for name, title in _TITLES.items() if importlib.util.find_spec(f"{__package__}.{name}") is not None
+    "spark-stream": "Spark streams",
 }
 
 
 def run_suites(names: Iterable[str]) -> None:
     """Run suites and print their tables."""
     for name in names:
-        title = f"{SUITES[name]}: everlog {__version__}, kernels {_kernels.describe()}"
-        show(title, importlib.import_module(f"{__package__}.{name}").run())
+        module = importlib.import_module(f"{__package__}.{name.replace('-', '_')}_suite")
+        show(f"{SUITES[name]}: everlog {__version__}, kernels {_kernels.describe()}", module.run())

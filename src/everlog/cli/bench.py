@@ -3,14 +3,17 @@
 import json
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from everlog.base import UsageError
 from everlog.bench import SUITES, run_suites
+
+if TYPE_CHECKING:
+    from everlog.bench.load import Broker, Case
 
 app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 
@@ -40,6 +43,7 @@ def load(
     subscribers: Annotated[int | None, typer.Option(metavar="N", help="How many subscribe.")] = None,
     connections: Annotated[int | None, typer.Option("--connections", "-n", metavar="N", help="Of a crowd.")] = None,
     messages: Annotated[int | None, typer.Option(metavar="N", help="In all, instead of --seconds.")] = None,
+    shards: Annotated[int | None, typer.Option(metavar="N", help="Of the broker's log (bystander).")] = None,
     stored: Annotated[int | None, typer.Option(metavar="N", help="Messages that concern nobody (recall).")] = None,
     seconds: Annotated[float | None, typer.Option(metavar="S", help="How long to send.")] = None,
     qos: Annotated[int | None, typer.Option("--qos", "-q", metavar="QOS", help="Of the messages.")] = None,
@@ -89,32 +93,60 @@ def scenarios() -> None:
 @app.command()
 def peers(
     only: Annotated[str | None, typer.Option(metavar="NAMES", help="Of everlog,mosquitto,nats.")] = None,
+    against: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Another checkout of Everlog to compare with, in turns.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(metavar="N", help="Of --against: how often each is measured.")] = 3,
     cases: Annotated[str | None, typer.Option("--scenarios", metavar="NAMES", help="Cases, comma-separated.")] = None,
     seconds: Annotated[float, typer.Option(metavar="S", help="Sending time of a timed case.")] = 3.0,
     repeat: Annotated[int, typer.Option(metavar="N", help="Try up to N times for a calm machine.")] = 1,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all reports there.")] = None,
 ) -> int:
-    """Start everlog, Mosquitto and NATS (those installed) one after the other and compare them, case by case."""
-    from everlog.bench.load import CASES, Report, compare, installed, judge, save
+    """Compare brokers case by case, or two checkouts of everlog with --against DIR.
 
-    there = installed()
-    brokers = _chosen(only, there, "broker installed here")
+    Starts everlog, Mosquitto and NATS (those that are installed) one after the other. With --against, this checkout and
+    the one in DIR (a project directory with its own .venv and compiled kernels) take turns with each other and with the
+    peers, with everything and with nothing kept, and the ratio of the two checkouts in each round is shown too.
+    """
+    from everlog.bench.load import CASES, compare, installed, judge, save
+
+    there = {broker.name: broker for broker in installed()}
+    brokers = [there[name] for name in _chosen(only, list(there), "broker installed here")]
     wanted = _chosen(cases, [case.name for case in CASES], "case")
     chosen = [case for case in CASES if case.name in wanted]
     from everlog.cli.comparison import Ticker, print_comparison
 
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the brokers are stopped too
-    with Ticker(len(chosen) * len(brokers)) as ticker:
-
-        def tell(case: str, broker: str, report: Report | None) -> None:
-            ticker.tell(case, broker, report)
-
-        reports = compare(brokers, chosen, seconds, repeat, tell)
+    if against is not None:
+        return _against(against, [one for one in brokers if not one.is_everlog], chosen, seconds, rounds, json_file)
+    with Ticker(sum(case.is_for(broker) for case in chosen for broker in brokers)) as ticker:
+        reports = compare(brokers, chosen, seconds, repeat, ticker.tell)
     verdicts = judge(reports)
     print_comparison(reports, verdicts)
     if json_file is not None:
         save(json_file, reports, verdicts)
     return int(any(report["status"] != "ok" for (_, broker), report in reports.items() if broker == "everlog"))
+
+
+def _against(
+    directory: Path,
+    peers: Sequence["Broker"],
+    cases: Sequence["Case"],
+    seconds: float,
+    rounds: int,
+    json_file: Path | None,
+) -> int:
+    from everlog.bench.load import between_cases, contestants, lines, play_rounds, save_rounds
+    from everlog.cli.comparison import Ticker, print_against
+
+    brokers = contestants(directory, peers)
+    with Ticker(rounds * sum(case.is_for(broker) for case in cases for broker in brokers)) as ticker:
+        reports = play_rounds(brokers, cases, seconds, rounds, ticker.tell)
+    found = lines(reports, brokers, cases)
+    print_against(found, between_cases(found, cases), reports)
+    if json_file is not None:
+        save_rounds(json_file, reports, found)
+    return int(any(one["status"] != "ok" for (_, broker), some in reports.items() if broker.is_everlog for one in some))
 
 
 def _chosen(text: str | None, there: list[str], what: str) -> list[str]:

@@ -8,10 +8,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from everlog.bench.load import Report, Verdict
+from everlog.bench.load import CPU, P50, P99, RATE, Line, Report, Rounds, Spread, Verdict
 
 _TROUBLES = ("lost", "duplicates", "out_of_order", "foreign", "corrupt", "wrong_qos_or_retain", "unexpected_acks")
 _WIDTH = 168
+_FIGURES = {RATE: "msgs/s", CPU: "CPU µs/msg", P50: "p50 µs", P99: "p99 µs"}
 
 
 class Ticker:
@@ -58,6 +59,45 @@ def print_comparison(reports: Mapping[tuple[str, str], Report], verdicts: Sequen
         table.add_row(case if case != before else "", broker, *_cells(report), _notes(report, mine))
         before = case
     Console(width=max(_WIDTH, Console().width)).print(table)
+
+
+def print_against(
+    lines: Sequence[Line], between: Sequence[tuple[str, str, Mapping[str, float]]], rounds: Rounds
+) -> None:
+    """A row for each figure of each case; red where this checkout was worse in every round, green where better."""
+    table = Table(title="medians (and extremes) of the rounds; this as a multiple of against, in the same round")
+    for name in ("case", "kept", "figure"):
+        table.add_column(name)
+    names = list(dict.fromkeys(name for line in lines for name in line.brokers))
+    for name in (*names[:2], "this/against", *names[2:]):
+        table.add_column(name, justify="right")
+    before: tuple[str, ...] = ("", "")
+    for line in lines:
+        if before[0] and line.case != before[0]:
+            table.add_section()
+        here = (line.case, "all" if line.keeps else "nothing")
+        titles = ("" if line.case == before[0] else here[0], "" if here == before else here[1])
+        this, other, *peers = [_spread(line.brokers[name]) for name in names]
+        colour = {None: "default", True: "red", False: "green"}[line.is_worse]
+        ratio = f"[{colour}]{_spread(line.ratio)}[/]"
+        table.add_row(*titles, _FIGURES[line.figure], this, other, ratio, *peers)
+        before = here
+    console = Console(width=max(_WIDTH, Console().width))
+    console.print(table)
+    for case, words, multiples in between:
+        told = ", ".join(f"{name} {_number(value)}x" for name, value in multiples.items())
+        console.print(f"{case}, {words}: {told}")
+    others = sorted(one.get("other_cpu_pct", 0.0) for reports in rounds.values() for one in reports)
+    console.print(f"other programs took {others[len(others) // 2]} % of a CPU (median), {others[-1]} % at most")
+    for (case, broker), reports in rounds.items():
+        for note in filter(None, (_notes(report, ()) for report in reports)):
+            console.print(f"{case}, {broker.name}: {note}")
+
+
+def _spread(spread: Spread | None) -> str:
+    if spread is None:
+        return "-"
+    return f"{_number(spread.median)} ({_number(spread.low)}–{_number(spread.high)})"
 
 
 def _cells(report: Report) -> list[str]:

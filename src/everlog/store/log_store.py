@@ -28,9 +28,7 @@ from everlog.topics import Filter, SectionCache
 SECTION_CACHE_BYTES = 32 << 20  # parts of topic indexes in memory, of all shards; the least recently used go first
 RECENT_BYTES = 64 << 20  # verified batches that a step ended in, of all shards; the least recently used go first
 
-UNSEALED_BYTES = (
-    64 << 20
-)  # row postings of unsealed segments, of all shards; beyond it they are read batch by batch
+UNSEALED_BYTES = 64 << 20  # row postings of unsealed segments, of all shards; beyond it they are read batch by batch
 
 _NO_PLACE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS)
 _MAGIC = b"EVST"

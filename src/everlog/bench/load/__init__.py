@@ -1,22 +1,36 @@
 """load: a load generator whose own cost is small beside a broker's, and the comparison of brokers with it."""
 
-from everlog.bench.load.brokers import installed, started
-from everlog.bench.load.cases import CASES, Case
+from everlog.bench.load.against import Line, Rounds, Spread, between_cases, contestants, lines, play_rounds, save_rounds
+from everlog.bench.load.brokers import Broker, installed, started
+from everlog.bench.load.cases import CASES, CPU, P50, P99, RATE, Case
 from everlog.bench.load.options import Options
 from everlog.bench.load.peers import Report, Verdict, compare, judge, save
 from everlog.bench.load.scenarios import SCENARIOS, play
 
 __all__ = [
     "CASES",
+    "CPU",
+    "P50",
+    "P99",
+    "RATE",
     "SCENARIOS",
+    "Broker",
     "Case",
+    "Line",
     "Options",
     "Report",
+    "Rounds",
+    "Spread",
     "Verdict",
+    "between_cases",
     "compare",
+    "contestants",
     "installed",
     "judge",
+    "lines",
     "play",
+    "play_rounds",
     "save",
+    "save_rounds",
     "started",
 ]

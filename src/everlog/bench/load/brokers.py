@@ -1,9 +1,11 @@
 """Brokers to compare: how each is started on a free port with a fresh data directory, and stopped."""
 
 import contextlib
+import ctypes
 import getpass
 import os
 import resource
+import secrets
 import shutil
 import signal
 import socket
@@ -11,21 +13,42 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from everlog.base import Unavailable
-from everlog.bench.load.client import Client
+from everlog.base import Unavailable, UsageError
 from everlog.bench.load.engine import Trouble
+from everlog.bench.load.load_client import Client
 from everlog.bench.load.options import Options
 from everlog.bench.load.run import Run
+from everlog.bench.load.slow_sync import slow_syncs
 
-START_S = 15.0
+START_S = 60.0
 STOP_S = 10.0
+_PORTS = range(20_000, 32_000)  # below those that Linux gives to clients
 _PATH = os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin"
+_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
 
-Command = Callable[[int, Path], list[str]]  # of port and data directory
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A broker that can be started. `python` and `keeps` (every message or none) are for Everlog only."""
+
+    name: str
+    program: str = "everlog"
+    python: str = sys.executable
+    keeps: bool = True
+
+    @property
+    def is_everlog(self) -> bool:
+        """Whether it is Everlog, of whatever checkout."""
+        return self.program == "everlog"
+
+
+EVERLOG = Broker("everlog")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +61,14 @@ class Running:
     data: Path
 
 
-def _everlog(port: int, data: Path) -> list[str]:
-    flags = ["--durability", "fsync", "--keep", "#", "--http-port", "none"]
+def _everlog(broker: Broker, port: int, data: Path) -> list[str]:
+    keep = ["--keep", "#"] if broker.keeps else ["--set", "keep.filters="]
+    flags = ["--durability", "fsync", *keep, "--http-port", "none"]
     limits = ["--set", "limits.connects_per_second=1000000"]  # a load of connects is what is measured
-    return [sys.executable, "-m", "everlog", "serve", "--port", str(port), "--data", str(data), *flags, *limits]
+    return [broker.python, "-P", "-m", "everlog", "serve", "--port", str(port), "--data", str(data), *flags, *limits]
 
 
-def _mosquitto(port: int, data: Path) -> list[str]:
+def _mosquitto(broker: Broker, port: int, data: Path) -> list[str]:
     config = data / "mosquitto.conf"
     config.write_text(
         f"listener {port} 127.0.0.1\nallow_anonymous true\nuser {getpass.getuser()}\nmax_queued_messages 0\n"
@@ -54,7 +78,7 @@ def _mosquitto(port: int, data: Path) -> list[str]:
     return [_find("mosquitto") or "mosquitto", "-c", str(config)]
 
 
-def _nats(port: int, data: Path) -> list[str]:
+def _nats(broker: Broker, port: int, data: Path) -> list[str]:
     config = data / "nats.conf"
     config.write_text(
         f'host: "127.0.0.1"\nport: -1\nserver_name: "peer"\njetstream {{ store_dir: "{data}" }}\n'
@@ -67,46 +91,91 @@ def _find(program: str) -> str | None:
     return shutil.which(program, path=_PATH)
 
 
-BROKERS: dict[str, Command] = {"everlog": _everlog, "mosquitto": _mosquitto, "nats": _nats}
-_PROGRAMS = {"mosquitto": "mosquitto", "nats": "nats-server"}
+_COMMANDS: dict[str, Callable[[Broker, int, Path], list[str]]] = {
+    "everlog": _everlog,
+    "mosquitto": _mosquitto,
+    "nats": _nats,
+}
+_PEERS = {"mosquitto": "mosquitto", "nats": "nats-server"}
 
 
-def installed() -> list[str]:
-    """The brokers that can be started here, ours first."""
-    return [name for name in BROKERS if name not in _PROGRAMS or _find(_PROGRAMS[name])]
+def installed() -> list[Broker]:
+    """Return the brokers that can be started here, ours first."""
+    return [EVERLOG, *(Broker(name, name) for name, program in _PEERS.items() if _find(program))]
+
+
+def checkout(directory: Path, name: str) -> Broker:
+    """Return the broker of another checkout, which has an environment of its own and its kernels compiled."""
+    python = directory / ".venv/bin/python"
+    code = "import everlog; from everlog import _kernels; print(everlog.__file__); print(*_kernels.interpreted())"
+    if not python.exists():
+        raise UsageError(f"{directory} has no .venv", hint=f"run: make -C {directory} install")
+    found = subprocess.run([python, "-P", "-c", code], capture_output=True, text=True, env=_environment(str(python)))
+    where, _, interpreted = found.stdout.strip().partition("\n")
+    if found.returncode or directory.resolve() not in Path(where).parents:
+        raise UsageError(f"{python} does not run the Everlog of {directory}", hint=found.stderr.strip() or where)
+    if interpreted:
+        raise UsageError(f"the kernels of {directory} are not compiled", hint=f"run: make -C {directory} kernels")
+    return Broker(name, python=str(python))
+
+
+def _environment(python: str) -> dict[str, str]:
+    """Return this process's environment, without a path for modules that are not of that Python."""
+    return {name: text for name, text in os.environ.items() if name != "PYTHONPATH" or python == sys.executable}
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port that nobody listens on now."""
+    while True:
+        port = secrets.choice(_PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 @contextlib.contextmanager
-def started(name: str, cpus: set[int] | None = None) -> Iterator[Running]:
-    """A broker for the length of a block, on these CPUs only; its data is deleted afterwards."""
-    with tempfile.TemporaryDirectory(prefix=f"everlog-bench-{name}-") as folder:
+def started(
+    broker: Broker, cpus: set[int] | None = None, arguments: Sequence[str] = (), slow_shard_ms: int = 0
+) -> Iterator[Running]:
+    """Run a broker for the length of a block, on these CPUs only; its data is deleted afterwards.
+
+    `arguments` are more of its command line. With `slow_shard_ms` each sync of Everlog's first shard takes so long.
+    """
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=f"everlog-bench-{broker.program}-")))
+        environment = _environment(broker.python)
+        if slow_shard_ms:
+            environment |= slow_syncs(folder, folder / "shard-0", slow_shard_ms)
         port = free_port()
-        with (Path(folder) / "log").open("wb") as log:
+        log = stack.enter_context((folder / "log").open("wb"))
+        command = [*_COMMANDS[broker.program](broker, port, folder), *arguments]
+        parent = os.getpid()
+        signals = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # until `_stop` knows the process
+        try:
             process = subprocess.Popen(
-                BROKERS[name](port, Path(folder)),
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                env=environment,
                 start_new_session=True,
-                preexec_fn=lambda: _prepare(cpus),  # safe, as this process has one thread
+                preexec_fn=lambda: _prepare(parent, cpus, signals),  # safe, as this process has one thread
             )
-        try:
-            if not answers(port, process):
-                words = (Path(folder) / "log").read_text(errors="replace").strip().splitlines()
-                raise Unavailable(f"{name} did not start: {' | '.join(words[-3:])}")
-            yield Running(name, port, process.pid, Path(folder))
+            stack.callback(_stop, process)
         finally:
-            _stop(process)
+            signal.pthread_sigmask(signal.SIG_SETMASK, signals)
+        if not answers(port, process):
+            words = (folder / "log").read_text(errors="replace").strip().splitlines()
+            raise Unavailable(f"{broker.name} did not start: {' | '.join(words[-3:])}")
+        yield Running(broker.name, port, process.pid, folder)
 
 
-def _prepare(cpus: set[int] | None) -> None:
+def _prepare(parent: int, cpus: set[int] | None, signals: set[int]) -> None:
+    """Set up the process that becomes the broker: it ends with the one that started it, however that ends."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        os._exit(1)
+    signal.pthread_sigmask(signal.SIG_SETMASK, signals)
     if cpus:
         os.sched_setaffinity(0, cpus)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -124,10 +193,10 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def answers(port: int, process: subprocess.Popen[bytes] | None = None) -> bool:
-    """Wait until a broker accepts a CONNECT."""
+def answers(port: int, process: subprocess.Popen[bytes]) -> bool:
+    """Wait until a broker accepts a CONNECT; return whether it does."""
     until = time.monotonic() + START_S
-    while time.monotonic() < until and (process is None or process.poll() is None):
+    while time.monotonic() < until and process.poll() is None:
         run = Run(Options("probe", port, timeout=2.0))
         try:
             run.engine.connect([Client(run.shared, run.name("x", 0))], 1)

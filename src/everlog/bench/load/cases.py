@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from everlog.bench.load.brokers import Broker
+
 PEER = "mosquitto"
 
 
@@ -23,12 +25,13 @@ class Demand:
         return f"{LABELS.get(self.figure, self.figure)} at {'least' if self.at_least else 'most'} {self.value:g}{unit}"
 
 
-RATE, CPU, P50 = "msgs_per_s", "broker.cpu_us_per_msg", "latency_us.p50"
+RATE, CPU, P50, P99 = "msgs_per_s", "broker.cpu_us_per_msg", "latency_us.p50", "latency_us.p99"
 PUBLISH_CPU, PUBLISH_PEAK = "publish.broker.cpu_us_per_msg", "publish.broker.peak_rss_mb"
 LABELS = {
     RATE: "rate",
     CPU: "CPU",
     P50: "p50",
+    P99: "p99",
     PUBLISH_CPU: "CPU",
     PUBLISH_PEAK: "memory",
     "kb_per_connection_peak": "KiB/connection",
@@ -48,6 +51,17 @@ class Case:
     demands: tuple[Demand, ...] = ()
     others: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     timed: bool = True  # the list's seconds apply
+    shards: int = 0  # of Everlog's log, where it matters; only Everlog plays such a case, and keeps everything
+    slow_shard_ms: int = 0  # what a sync of the first of them takes longer
+
+    @property
+    def has_latency(self) -> bool:
+        """Whether messages are sent on a schedule, so that latencies are the broker's."""
+        return self.scenario == "bystander" or "rate" in self.options
+
+    def is_for(self, broker: Broker) -> bool:
+        """Return whether a broker plays this case."""
+        return not self.shards or (broker.is_everlog and broker.keeps)
 
 
 def _fast(rate: float, cpu: float | None) -> tuple[Demand, ...]:
@@ -110,6 +124,15 @@ CASES = (
         "fanout",
         {"qos": 1, "subscribers": 100, "window": 100, "slow": 1},
         (Demand(RATE, 0.95, True, "fan-1:100-q1"),),
+    ),
+    Case("shards-4", "bystander", {}, shards=4),
+    Case(
+        "slow-shard",
+        "bystander",
+        {},
+        (Demand(P50, 2, False, "shards-4"), Demand(P99, 3, False, "shards-4")),
+        shards=4,
+        slow_shard_ms=100,
     ),
     Case("retained-10k", "retained", {"messages": 10_000, "window": 500}, timed=False),
 )

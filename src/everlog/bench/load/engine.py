@@ -9,8 +9,8 @@ import select
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from everlog.bench.load.client import Client, Shared, State
 from everlog.bench.load.link import CONTROL, GONE, WAITING, Link
+from everlog.bench.load.load_client import Client, Shared, State
 from everlog.bench.load.pacing import Pacing
 from everlog.bench.load.posix import now_ns
 

@@ -6,6 +6,7 @@ from typing import Any
 from everlog.base import UsageError
 from everlog.bench.load.sender import STAMP_BYTES
 from everlog.mqtt import Publish, encode
+from everlog.store import MAX_SHARDS
 
 MAX_CONNECTIONS, MAX_MESSAGES, MAX_SECONDS = 60_000, 100_000_000, 600.0
 
@@ -33,6 +34,7 @@ class Options:
     own: bool = False  # each subscriber has the topics of one publisher only, not all
     slow: int = 0  # more subscribers that acknowledge ten messages a second
     hold: float = 2.0  # seconds that connections are held
+    shards: int = 4  # of the broker's log (bystander)
     stored: int = 0  # messages that concern nobody (recall)
     burst: int = 64  # connects under way at once
     timeout: float = 60.0  # of the whole run
@@ -51,6 +53,7 @@ class Options:
             (0 <= self.subscribers <= MAX_CONNECTIONS, f"at most {MAX_CONNECTIONS} subscribers"),
             (1 <= self.connections <= MAX_CONNECTIONS, f"1 to {MAX_CONNECTIONS} connections"),
             (0 <= self.messages <= MAX_MESSAGES and self.stored <= MAX_MESSAGES, f"at most {MAX_MESSAGES} messages"),
+            (2 <= self.shards <= MAX_SHARDS, f"2 to {MAX_SHARDS} shards"),
             (1 <= self.topics <= 1_000_000, "1 to 1000000 topics"),
             (0 < self.seconds <= MAX_SECONDS and 0 < self.timeout <= MAX_SECONDS, f"at most {MAX_SECONDS:.0f} seconds"),
         )

@@ -5,8 +5,8 @@ A pacing raises the senders' limits and nothing else. At full speed the limits a
 
 from collections.abc import Sequence
 
-from everlog.bench.load.client import Client
 from everlog.bench.load.figures import Tally
+from everlog.bench.load.load_client import Client
 from everlog.bench.load.sender import Sender
 
 TICK_NS = 250_000  # messages of a schedule that fall into one tick go out together
@@ -46,7 +46,7 @@ class Pacing:
         self.stopped = True
         for sender in self.senders:
             sender.limit = sender.next
-        self.goal = sum(sender.next for sender in self.senders)
+        self.goal = self.tally.sent
 
     @property
     def done(self) -> bool:

@@ -1,14 +1,15 @@
 """Runs the list against each broker in turn and judges ours by what is demanded."""
 
+import contextlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from everlog.base import EverlogError
-from everlog.bench.load.brokers import started
+from everlog.bench.load.brokers import Broker, started
 from everlog.bench.load.cases import CASES, PEER, Case, Demand, figure_of
 from everlog.bench.load.options import Options
 from everlog.bench.load.scenarios import play
@@ -36,39 +37,42 @@ class Verdict:
         return self.found >= self.demand.value if self.demand.at_least else self.found <= self.demand.value
 
 
-def pin() -> set[int] | None:
-    """Put this process on the last CPU; the brokers' CPU. None where there is only one."""
-    cpus = sorted(os.sched_getaffinity(0))
-    if len(cpus) < 2:
-        return None
+@contextlib.contextmanager
+def pinned() -> Iterator[set[int] | None]:
+    """Keep this process on the last CPU and yield the brokers' CPU, or None where there is only one."""
+    before = os.sched_getaffinity(0)
+    cpus = sorted(before)
     os.sched_setaffinity(0, {cpus[-1]})
-    return {cpus[0]}
+    try:
+        yield {cpus[0]} if len(cpus) > 1 else None
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def compare(
-    brokers: Sequence[str],
+    brokers: Sequence[Broker],
     cases: Sequence[Case],
     seconds: float,
     repeat: int,
     tell: Callable[[str, str, Report | None], None],
 ) -> Reports:
     """Every case on every broker, each freshly started; `tell` hears of each before (None) and after it."""
-    cpus = pin()
     reports: Reports = {}
-    for case in cases:
-        for broker in brokers:
-            tell(case.name, broker, None)
-            report = _calmest(case, broker, seconds, repeat, cpus)
-            reports[case.name, broker] = report
-            tell(case.name, broker, report)
+    with pinned() as cpus:
+        for case in cases:
+            for broker in filter(case.is_for, brokers):
+                tell(case.name, broker.name, None)
+                report = _calmest(case, broker, seconds, repeat, cpus)
+                reports[case.name, broker.name] = report
+                tell(case.name, broker.name, report)
     return reports
 
 
-def _calmest(case: Case, broker: str, seconds: float, repeat: int, cpus: set[int] | None) -> Report:
+def _calmest(case: Case, broker: Broker, seconds: float, repeat: int, cpus: set[int] | None) -> Report:
     """The run of up to `repeat` that other programs disturbed least."""
     best: Report = {}
     for _ in range(repeat):
-        report = _once(case, broker, seconds, cpus)
+        report = play_case(case, broker, seconds, cpus)
         if not best or _noise(report) < _noise(best):
             best = report
         if _noise(best) <= _CALM_PCT:
@@ -80,13 +84,17 @@ def _noise(report: Report) -> float:
     return 1e9 if report["status"] != "ok" else report.get("other_cpu_pct", 0) + report.get("steal_pct", 0)
 
 
-def _once(case: Case, broker: str, seconds: float, cpus: set[int] | None) -> Report:
-    changes = dict(case.options) | dict(case.others.get(broker, {}))
+def play_case(case: Case, broker: Broker, seconds: float, cpus: set[int] | None) -> Report:
+    """Play a case once on a broker that is started for it."""
+    changes = dict(case.options) | dict(case.others.get(broker.program, {}))
+    arguments = ("--shards", str(case.shards)) if case.shards else ()
+    if case.shards:
+        changes["shards"] = case.shards
     if case.timed:
         changes["seconds"] = seconds
     try:
-        with started(broker, cpus) as running:
-            label = f"{broker}/{case.name}"
+        with started(broker, cpus, arguments, case.slow_shard_ms) as running:
+            label = f"{broker.name}/{case.name}"
             return play(Options(case.scenario, running.port, pids=(running.pid,), label=label, **changes))
     except EverlogError as error:
         return {"scenario": case.scenario, "status": "failed", "error": str(error)}

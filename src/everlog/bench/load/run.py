@@ -2,12 +2,13 @@
 
 import secrets
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 from everlog.bench.load.checker import Checker
-from everlog.bench.load.client import Client, Shared
 from everlog.bench.load.engine import Engine
 from everlog.bench.load.figures import Histogram, Tally
+from everlog.bench.load.load_client import Client, Shared
 from everlog.bench.load.options import Naming, Options, filler_of, head_of
 from everlog.bench.load.pacing import Held, Pacing, Scheduled
 from everlog.bench.load.posix import now_ns
@@ -45,17 +46,18 @@ class Run:
 
     def publishers(self, count: int, topics: int = 1, retain: bool = False, size: int | None = None) -> list[Client]:
         """Publishers of the run, each with topics of its own."""
-        options = self.options
         filler = self.filler if size is None else filler_of(size)
-        clients = []
-        for number in range(count):
-            names = [self.naming.topic(number, topic) for topic in range(topics)]
-            for name in names:  # in the order of streams, as the checkers expect
-                self.shared.table.intern(name.encode())
-            heads = [head_of(name, len(filler), options.qos, retain) for name in names]
-            sender = Sender(self.tally, self.number, number, heads, options.qos, filler, options.window)
-            clients.append(Client(self.shared, self.name("p", number), sender=sender))
-        return clients
+        names = [[self.naming.topic(number, topic) for topic in range(topics)] for number in range(count)]
+        for name in chain.from_iterable(names):  # in the order of streams, as the checkers expect
+            self.shared.table.intern(name.encode())
+        return [self.publisher(number, mine, self.tally, filler, retain) for number, mine in enumerate(names)]
+
+    def publisher(self, number: int, topics: list[str], tally: Tally, filler: bytes, retain: bool = False) -> Client:
+        """Return a publisher of these topics, which goes round them."""
+        qos, window = self.options.qos, self.options.window
+        heads = [head_of(name, len(filler), qos, retain) for name in topics]
+        sender = Sender(tally, self.number, number, heads, qos, filler, window)
+        return Client(self.shared, self.name("p", number), sender=sender)
 
     def checker(self, publishers: int, topics: int = 1, retain: bool = False, tally: Tally | None = None) -> Checker:
         """Checks one subscriber of those publishers."""

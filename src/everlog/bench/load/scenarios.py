@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from everlog.base import EverlogError, UsageError
-from everlog.bench.load.crowds import churn, idle
+from everlog.bench.load.connection_scenarios import churn, idle
 from everlog.bench.load.engine import Trouble
-from everlog.bench.load.flows import echo, flow
+from everlog.bench.load.flow_scenarios import bystander, echo, flow
 from everlog.bench.load.options import Options
 from everlog.bench.load.run import Run
-from everlog.bench.load.sessions import recall, resume, retained
+from everlog.bench.load.session_scenarios import recall, resume, retained
 
 OUTSTANDING = 2000  # messages on their way in a fan-out at QoS 0, unless the options say otherwise
+BYSTANDER_RATE = 1000.0  # messages a second of both publishers
 _SPARE_FILES = 200  # file descriptors beside the connections
 
 
@@ -50,6 +51,11 @@ SCENARIOS = {
     "fanout": Scenario("publishers, and subscribers of everything (--own: of one publisher each)", flow, _held),
     "many": Scenario("connections with one QoS 1 message under way each, one subscriber of all", flow, _as_many),
     "echo": Scenario("the same, but each connection subscribes to its own topic instead", echo, _as_many),
+    "bystander": Scenario(
+        "a publisher that does without one shard of the log, beside one that uses no other",
+        bystander,
+        lambda options: options.but(qos=1, rate=options.rate or BYSTANDER_RATE),
+    ),
     "idle": Scenario("open connections at full speed and hold them", idle, lambda o: o),
     "churn": Scenario("connect and vanish, over and over, beside a pair that exchanges messages", churn, lambda o: o),
     "resume": Scenario("durable sessions return after messages came; --hold 0: they stay away", resume, _stored),

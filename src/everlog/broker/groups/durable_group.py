@@ -17,7 +17,7 @@ from everlog.broker.delivery import Router, batch_of
 from everlog.broker.events import event
 from everlog.broker.groups.options import GroupCounters, GroupOptions, GroupState
 from everlog.broker.groups.shared_group import Member, SharedGroup, spend
-from everlog.broker.groups.topic_order import TopicNames, plan_owed, plan_rows
+from everlog.broker.groups.topic_order import OrderedPlan, TopicNames, plan_owed, plan_rows
 from everlog.sessions import LIVE, GroupCursor, GroupRow, MergedSubscription, OutgoingRows, group_row, row_at
 from everlog.topics import parse_filter
 
@@ -88,7 +88,7 @@ class DurableGroup:
         self._ports.changed(self.key)
 
     def pump(self) -> None:
-        """There may be credit: deal what waits, first what was dealt before."""
+        """Deal what waits as far as there is credit, first what was dealt before."""
         if self.group is None or not self.is_waiting:
             return
         now_us = self._router.now_us()
@@ -102,18 +102,21 @@ class DurableGroup:
         self._ports.changed(self.key)
 
     def _read_failed(self, error: EverlogError) -> None:
-        """What was not read is dealt by the next sweep, if it can be read then."""
+        """Report a failed read; the next sweep tries again."""
         event(_log, "read_failed", WARNING, group=f"$share/{self.name}/{self.pattern}", reason=error)
 
     def _deal(self, out: OutgoingRows, shard: int, now_us: int) -> bool:
-        """Deal rows as far as members have credit; whether that was all. `out.start` is where it ended."""
+        """Deal rows as far as members have credit, up to `out.start`; return whether that was all."""
         group = self.group
         if group is None:
             return out.start == out.stop
         members = list(group.members.values())
         credits = [member.credit(self._options.member_messages) for member in members]
         if self.cursor.ordered:
-            return self._deal_in_order(group, out, shard, now_us, members, credits)
+            plan = plan_rows(self.cursor, out, shard, members, credits, group.turn)
+            group.turn = plan.turn
+            self._carry_out(plan, out, shard, now_us)
+            return out.start == out.stop
         count = min(out.stop - out.start, self.cursor.room)
         for member, size in group.deal_out(count, members, credits):
             stretch = OutgoingRows(out.records, out.rows, out.start, out.start + size, member.merged)
@@ -121,29 +124,19 @@ class DurableGroup:
             out.start += size
         return out.start == out.stop
 
-    def _deal_in_order(
-        self,
-        group: SharedGroup,
-        out: OutgoingRows,
-        shard: int,
-        now_us: int,
-        members: list[Member],
-        credits: list[int],
-    ) -> bool:
-        plan = plan_rows(self.cursor, out, shard, members, credits, group.turn)
-        group.turn = plan.turn
+    def _carry_out(self, plan: OrderedPlan, out: OutgoingRows, shard: int, now_us: int) -> None:
+        """Deal rows as a plan that keeps the order of topics says."""
         for position, topic in plan.skipped:
             self.cursor.skip(position, topic)
         out.start += plan.looked_at
-        for which, rows in plan.rows.items():
-            dealt = OutgoingRows(out.records, row_column(rows), 0, len(rows), members[which].merged)
-            self._push(members[which], dealt, shard, now_us, plan.topics)
-        return out.start == out.stop
+        for member, rows in plan.rows.items():
+            dealt = OutgoingRows(out.records, row_column(rows), 0, len(rows), member.merged)
+            self._push(member, dealt, shard, now_us, plan.topics)
 
     def _push(
         self, member: Member, out: OutgoingRows, shard: int, now_us: int, topics: dict[int, bytes] | None = None
     ) -> None:
-        """Rows to a member that has credit for them. What goes out without a packet id is done with that."""
+        """Send rows to a member that has credit for them. What goes out without a packet id is done with that."""
         session = member.session
         data, sent = session.deal(out, shard, now_us, member.tag, bool(self.doubt) and self._in_doubt(out, shard))
         for first_id, positions in sent:
@@ -152,7 +145,7 @@ class DurableGroup:
         self._router.fanout.write(session, data)
 
     def _note(self, member: Member, first_id: int, positions: list[int], topics: dict[int, bytes] | None) -> None:
-        """Positions are under way to a member; those at QoS 2 stay with it."""
+        """Note positions as under way to a member; those at QoS 2 stay with it."""
         client_id, now = member.session.client_id, self._ports.time()
         if member.merged.qos < 2:
             names = None if topics is None else [topics[position] for position in positions]
@@ -218,7 +211,7 @@ class DurableGroup:
         return plan
 
     def _choose(self, position: int, credits: dict[Member, int]) -> Member | None:
-        """Who gets an owed message: who had it last, else the next in turn, but not who has it still."""
+        """Return who gets an owed message: who had it last, else the next in turn, but not who has it still."""
         owed = self.cursor.owed[position]
         able = [member for member in credits if position not in member.taken]
         for member in able:
@@ -230,7 +223,7 @@ class DurableGroup:
         return able[self.group.turn % len(able)]
 
     def _give_owed(self, member: Member, positions: list[int], now_us: int) -> None:
-        """Owed messages, in order, to a member that has credit for them."""
+        """Give owed messages, in order, to a member that has credit for them."""
         batch: tuple[int, Records] | None = None
         some: list[int] = []
         for position in positions:
@@ -250,7 +243,7 @@ class DurableGroup:
             self._give(member, batch, some, now_us)
 
     def _give(self, member: Member, batch: tuple[int, Records] | None, positions: list[int], now_us: int) -> None:
-        """Messages of one batch with packet ids of their own."""
+        """Give messages of one batch with packet ids of their own."""
         assert batch is not None
         shard, records = batch
         owed = [self.cursor.owed[position] for position in positions]
@@ -280,18 +273,18 @@ class DurableGroup:
         return True
 
     def _drop_unsent(self, positions: list[int]) -> None:
-        """What was given and is owed still has expired, or needs no acknowledgement."""
+        """Forget what was given and is owed still: it has expired, or needs no acknowledgement."""
         for position in positions:
             if position in self.cursor.owed:
                 self.cursor.drop(position)
 
     def _drop(self, position: int) -> None:
-        """The log does not have a message any more."""
+        """Give up a message that the log does not have any more."""
         self._counters.lost += 1
         self.cursor.drop(position)
 
     def _batch_of(self, position: int, last: tuple[int, Records] | None = None) -> tuple[int, Records] | None:
-        """The shard and the batch that has a message, which may be the last one looked at; None if it is gone."""
+        """Return the shard and the batch of a message, which may be the last one looked at; None if it is gone."""
         shard, offset = unpack_position(position)
         records = last[1] if last is not None and last[0] == shard else None
         found = batch_of(self._router.log, shard, offset, records)
@@ -350,7 +343,7 @@ class DurableGroup:
         group.deal = self.deal
 
     def lose(self, member: Member) -> None:
-        """A member's connection is gone: its QoS 1 messages go to others, those at QoS 2 stay with its session."""
+        """Let go of a member without a connection: its QoS 1 messages go to others, those at QoS 2 stay with it."""
         member.session.hand_back(member.tag)
         self.cursor.left(member.session.client_id)
         if self.group is not None and not self.group.members:
@@ -358,7 +351,7 @@ class DurableGroup:
         self._ports.changed(self.key)
 
     def detach(self) -> None:
-        """No member is connected: the group stays where it is in the log."""
+        """Stay where it is in the log, since no member is connected."""
         self.group = None
         self._ahead.clear()
         self._reader.release()
@@ -366,7 +359,7 @@ class DurableGroup:
             self.lag.setdefault(shard, max(at, self.since.pop(shard, 0)))
 
     def take_overdue(self, now: float) -> list[tuple[str, list[int]]]:
-        """What members have had for too long, taken from those that are not alone; by client id."""
+        """Take what members that are not alone have had for too long; return it by client id."""
         timeout = self._options.ack_timeout_s
         if not timeout or self.group is None or not self.cursor.inflight:
             return []
@@ -380,11 +373,11 @@ class DurableGroup:
     # What others see
 
     def reads_on(self) -> list[int]:
-        """For each shard the first offset not looked at."""
+        """Return for each shard the first offset not looked at."""
         return [self.lag.get(shard, max(at, self.since.get(shard, 0))) for shard, at in enumerate(self._router.routed)]
 
     def row(self) -> GroupRow:
-        """As it is stored."""
+        """Return the group as it is stored."""
         positions = [
             self.lag.get(shard, self.since[shard] if self.since.get(shard, 0) > at else LIVE)
             for shard, at in enumerate(self._router.routed)
@@ -393,7 +386,7 @@ class DurableGroup:
         return group_row(self.name, self.pattern, self.cursor, positions, doubt, self.group is not None)
 
     def state(self) -> GroupState:
-        """In numbers, as of now."""
+        """Return the group in numbers, as of now."""
         at = self.reads_on()
         committed = [shard.committed for shard in self._router.log.shards]
         unread = sum(max(0, end - start) for end, start in zip(committed, at, strict=True))

@@ -16,9 +16,9 @@ _MORE_TOPICS = 100  # looked at beyond the credit that there is, where some can'
 
 @dataclass(slots=True)
 class OrderedPlan:
-    """What to do with rows: for each member (by its place) the rows to deal, with their topics by position."""
+    """What to do with rows: for each member the rows to deal, with their topics by position."""
 
-    rows: dict[int, list[int]] = field(default_factory=dict)
+    rows: dict[Member, list[int]] = field(default_factory=dict)
     topics: dict[int, bytes] = field(default_factory=dict)
     skipped: list[tuple[int, bytes]] = field(default_factory=list)  # owed from now on: position and topic
     looked_at: int = 0  # rows of the piece that the plan covers
@@ -50,7 +50,7 @@ def plan_rows(
             credits[which] -= 1
             credit -= 1
             plan.topics[position] = topic
-            plan.rows.setdefault(which, []).append(row)
+            plan.rows.setdefault(members[which], []).append(row)
         room -= 1
         plan.looked_at += 1
     return plan

@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from everlog.sessions.packing import unpack_owed
 from tests.memory_tables import MemoryTables
 from tests.restarts import Client, Disk, Running, eventually
 
@@ -13,7 +14,6 @@ from everlog.broker.reports.sys_topics import ROOT, Sample, SysInfo
 from everlog.commitlog import LogSettings
 from everlog.mqtt import Puback, Publish
 from everlog.sessions import Changes, GroupRow
-from everlog.sessions.packing import unpack_owed
 from everlog.store import LogStore
 
 FILTER = "$share/g/t/#"

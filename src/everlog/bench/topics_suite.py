@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from time import perf_counter
 
-from everlog.bench.table import Row
+from everlog.bench.measurement import Row
 from everlog.topics import (
     MatchCache,
     SectionCache,

@@ -2,8 +2,8 @@
 
 from collections import deque
 
-from everlog.bench.load.client import Client, State
 from everlog.bench.load.figures import Histogram
+from everlog.bench.load.load_client import Client, State
 from everlog.bench.load.pacing import Scheduled
 from everlog.bench.load.posix import now_ns
 from everlog.bench.load.run import Run, latency

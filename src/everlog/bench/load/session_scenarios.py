@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from everlog.bench.load.client import Client
+from everlog.bench.load.load_client import Client
 from everlog.bench.load.pacing import Pacing
 from everlog.bench.load.posix import now_ns
 from everlog.bench.load.run import Run, latency

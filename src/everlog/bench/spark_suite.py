@@ -11,7 +11,7 @@ import random
 import shutil
 import tempfile
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,10 +19,10 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
 from everlog import _kernels
-from everlog.base import MessageColumns, TopicTable
+from everlog.base import TopicTable
 from everlog.bench.load.usage import Sample, sample
-from everlog.bench.store import topic_names
-from everlog.bench.table import Row
+from everlog.bench.measurement import Row
+from everlog.bench.store_suite import PAYLOAD_BYTES, columns_of, topic_names
 from everlog.commitlog import LogSettings
 from everlog.store import LogStore
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 RECORDS = 10_000_000
 TOPICS = 10_000
-PAYLOAD_BYTES = 100
 RUN = 5_000
 ROUNDS = 4
 WARM_UP_S = 5.0
@@ -58,22 +57,22 @@ def run() -> list[Row]:
         shutil.rmtree(where, ignore_errors=True)
 
 
-def fill(where: str, records: int, topics: int) -> None:
-    """A store of sealed segments, but for the last, with records on topics in random order."""
+def fill(where: str, records: int, topics: int, payloads: Sequence[bytes] = ()) -> None:
+    """Fill a store with records on topics in random order; all segments but the last are sealed.
+
+    `payloads` are those of one run each and are used in turn; otherwise all runs have the same random bytes.
+    """
     store = LogStore.open(where, LogSettings(durability="flush", tail_bytes=0), background=False)
     table = TopicTable()
     ids = [table.intern(name) for name in topic_names(topics)]
     chance = random.Random(2)
-    columns = MessageColumns(RUN)
-    columns.source = os.urandom(RUN * PAYLOAD_BYTES)
-    starts = array("I", range(0, RUN * PAYLOAD_BYTES, PAYLOAD_BYTES))
-    columns.property_starts[:] = columns.payload_starts[:] = starts.tobytes()
-    columns.payload_ends[:] = array("I", [start + PAYLOAD_BYTES for start in starts]).tobytes()
-    columns.flags[:] = b"\x02" * RUN
+    columns = columns_of(RUN)
     choices = [array("I", chance.choices(ids, k=RUN)).tobytes() for _ in range(40)]
     (log,) = store.shards
     for number in range(records // RUN):
         columns.topics[:] = chance.choice(choices)
+        if payloads:
+            columns.source = payloads[number % len(payloads)]
         store.append(columns, 0, RUN, 1_700_000_000_000_000 + 100_000 * number, table)
         log.commit_step()
         log.seal_step()

@@ -7,25 +7,19 @@ figure is the best of several runs, every one into a new table. The driver has 1
 import random
 import shutil
 import tempfile
-from array import array
 from importlib.util import find_spec
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 from everlog import _kernels
-from everlog.base import MessageColumns, TopicTable
-from everlog.bench.store import topic_names
-from everlog.bench.table import Row
-from everlog.commitlog import LogSettings
-from everlog.store import LogStore
+from everlog.bench.measurement import Row
+from everlog.bench.spark_suite import RUN, TOPICS, fill
+from everlog.bench.store_suite import PAYLOAD_BYTES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 RECORDS = 10_000_000
-TOPICS = 10_000
-PAYLOAD_BYTES = 100
-RUN = 5_000
 RUNS = 100  # different ones; they come again and again
 ROUNDS = 3
 STEP_RECORDS = 10_000
@@ -43,36 +37,13 @@ def run() -> list[Row]:
     where = tempfile.mkdtemp(prefix="everlog-bench-")
     spark = spark_session("everlog bench", master="local[2]", settings={"spark.local.dir": f"{where}/scratch"})
     try:
-        fill(f"{where}/data", records, TOPICS)
+        chance = random.Random(2)
+        payloads = [b"".join(_reading(chance) for _ in range(RUN)) for _ in range(min(RUNS, records // RUN))]
+        fill(f"{where}/data", records, TOPICS, payloads)
         return [*compact_rows(spark, where, records), *cold_rows(f"{where}/snappy-1")]
     finally:
         spark.stop()
         shutil.rmtree(where, ignore_errors=True)
-
-
-def fill(where: str, records: int, topics: int) -> None:
-    """A store with records of readings on topics in random order, all but the last segment sealed."""
-    store = LogStore.open(where, LogSettings(durability="flush", tail_bytes=0), background=False)
-    table = TopicTable()
-    ids = [table.intern(name) for name in topic_names(topics)]
-    chance = random.Random(2)
-    columns = MessageColumns(RUN)
-    starts = array("I", range(0, RUN * PAYLOAD_BYTES, PAYLOAD_BYTES))
-    columns.property_starts[:] = columns.payload_starts[:] = starts.tobytes()
-    columns.payload_ends[:] = array("I", [start + PAYLOAD_BYTES for start in starts]).tobytes()
-    columns.flags[:] = b"\x02" * RUN
-    payloads = [b"".join(_reading(chance) for _ in range(RUN)) for _ in range(min(RUNS, records // RUN))]
-    choices = [array("I", chance.choices(ids, k=RUN)).tobytes() for _ in range(40)]
-    (log,) = store.shards
-    for number in range(records // RUN):
-        columns.topics[:] = chance.choice(choices)
-        columns.source = payloads[number % len(payloads)]
-        store.append(columns, 0, RUN, 1_700_000_000_000_000 + 100_000 * number, table)
-        log.commit_step()
-        log.seal_step()
-    while log.seal_step():
-        pass
-    store.close()
 
 
 def _reading(chance: random.Random) -> bytes:

@@ -12,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 
 from everlog.base import MessageColumns, TopicTable
-from everlog.bench.table import Row
+from everlog.bench.measurement import Row
 from everlog.commitlog import Durability, LogSettings, RealDisk, ShardLog, wall_clock_us
 
 PAYLOAD_BYTES = 100

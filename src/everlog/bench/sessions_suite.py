@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from time import perf_counter, process_time
 
-from everlog.bench.table import Row
+from everlog.bench.measurement import Row
 from everlog.broker import Broker
 from everlog.commitlog import LogSettings
 from everlog.sessions import (

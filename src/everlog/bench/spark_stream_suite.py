@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING
 
 from everlog import _kernels
 from everlog.base import StorageError
-from everlog.bench.load.brokers import Running, started
+from everlog.bench.load.brokers import EVERLOG, Running, started
 from everlog.bench.load.usage import sample
-from everlog.bench.spark import PAYLOAD_BYTES, TOPICS, fill
-from everlog.bench.table import Row
+from everlog.bench.measurement import Row
+from everlog.bench.spark_suite import TOPICS, fill
+from everlog.bench.store_suite import PAYLOAD_BYTES
 from everlog.mqtt import Connect, Publish, encode
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def run() -> list[Row]:
     records = RECORDS if not _kernels.interpreted() else RECORDS // 100
     where = tempfile.mkdtemp(prefix="everlog-bench-")
     try:
-        with started("everlog") as broker:  # before Spark: it forks, which is for a process with one thread
+        with started(EVERLOG) as broker:  # before Spark: it forks, which is for a process with one thread
             spark = spark_session("everlog bench", master="local[2]", settings={"spark.local.dir": f"{where}/scratch"})
             try:
                 rows = lateness_rows(spark, broker, where)

@@ -1,11 +1,13 @@
-"""Messages flowing through a broker: the scenarios ingest, fanout and many."""
+"""Messages flowing through a broker: the scenarios ingest, fanout, many, echo and bystander."""
 
 from everlog.bench.load.checker import Checker
-from everlog.bench.load.client import Client
 from everlog.bench.load.figures import Tally
+from everlog.bench.load.load_client import Client
 from everlog.bench.load.run import Run, latency
 from everlog.bench.load.usage import Sample
+from everlog.store import shard_of
 
+TOPICS = 400  # of a bystander and the busy publisher beside it
 MANY = 100  # with fewer connections, memory has other reasons
 
 
@@ -34,6 +36,20 @@ def echo(run: Run) -> None:
     empty = run.look()
     engine.connect(publishers, options.burst)
     _measure(run, empty, publishers, [(publishers[0], range(options.publishers))], [])
+
+
+def bystander(run: Run) -> None:
+    """Two publishers, of which one uses the log's first shard only and the other all but that.
+
+    Just the other one counts: its acks show whether it waits for a shard that it does not use.
+    """
+    names = [run.naming.topic(0, number) for number in range(TOPICS)]
+    shards = {name: shard_of(name.encode(), run.options.shards) for name in names}
+    bystander = run.publisher(0, [name for name in names if shards[name]], run.tally, run.filler)
+    busy = run.publisher(1, [name for name in names if not shards[name]], Tally(), run.filler)
+    empty = run.look()
+    run.engine.connect([bystander, busy], run.options.burst)
+    _measure(run, empty, [bystander, busy], [], [])
 
 
 def _subscribers(run: Run) -> tuple[list[Client], list[Client]]:

@@ -3,7 +3,7 @@
 import resource
 
 from everlog.base import MessageColumns, RecordBuilder, Records, TopicTable
-from everlog.bench.table import Row, measure
+from everlog.bench.measurement import Row, measure
 from everlog.mqtt import Decoder, Publish, PublishWriter, encode, write_acks
 
 CHUNK_BYTES = 64 << 10

@@ -14,7 +14,7 @@ from time import process_time
 
 from everlog import _kernels
 from everlog.base import MessageColumns, RecordBuilder, Records, TopicTable, gather, select
-from everlog.bench.table import Row, measure
+from everlog.bench.measurement import Row, measure
 from everlog.commitlog import LogSettings
 from everlog.store import LogStore, Positions
 from everlog.topics import parse_filter
@@ -55,7 +55,8 @@ def topic_names(count: int) -> list[bytes]:
     return [name.encode() for name in names]
 
 
-def _columns(count: int) -> MessageColumns:
+def columns_of(count: int) -> MessageColumns:
+    """Return QoS 1 messages with random payloads, without topics."""
     columns = MessageColumns(count)
     columns.source = os.urandom(count * PAYLOAD_BYTES)
     starts = array("I", range(0, count * PAYLOAD_BYTES, PAYLOAD_BYTES))
@@ -72,7 +73,7 @@ def _fill(where: str, records: int, topics: int, shards: int, segment_bytes: int
     table = TopicTable()
     ids = [table.intern(name) for name in topic_names(topics)]
     chance = random.Random(2)
-    columns = _columns(RUN)
+    columns = columns_of(RUN)
     now_us = HOUR_US
     for number in range(records // RUN):
         columns.topics[:] = array("I", chance.choices(ids, k=RUN)).tobytes()
@@ -140,7 +141,7 @@ def _open_segment_rows(records: int) -> list[Row]:
         table = TopicTable()
         crowd = [table.intern(b"crowd/%d" % n) for n in range(sessions)]
         chance = random.Random(4)
-        columns = _columns(RUN)
+        columns = columns_of(RUN)
         for number in range(sessions):
             ids = chance.choices(crowd, k=RUN)
             ids[chance.randrange(RUN)] = table.intern(b"mine/%d" % number)
@@ -160,7 +161,7 @@ def _open_segment_rows(records: int) -> list[Row]:
 def _kernel_rows() -> list[Row]:
     builder, table = RecordBuilder(), TopicTable()
     count = 4_096
-    columns = _columns(count)
+    columns = columns_of(count)
     ids = [table.intern(b"t/%d" % n) for n in range(1_000)]
     columns.topics[:] = array("I", random.Random(3).choices(ids, k=count)).tobytes()
     small: list[tuple[Records, bytearray | None]] = []
