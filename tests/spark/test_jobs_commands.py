@@ -18,7 +18,7 @@ from everlog.cli import main
 from everlog.cli.sparkprogress import SparkProgress
 from everlog.spark.jobs import Drawing, Grid, read_structure, render
 from everlog.spark.jobs.charts import bars, hour_map, timeline
-from everlog.spark.jobs.totals import moment
+from everlog.spark.jobs.history_summary import moment
 
 HOUR_US = 3_600_000_000
 

@@ -15,7 +15,7 @@ from everlog.base import UsageError
 from everlog.cli import main
 from everlog.cli.sparkreplay import check_prefix, speed_of
 from everlog.spark.jobs import in_order, kept_in
-from everlog.spark.jobs import replay as module
+from everlog.spark.jobs import replay_rows as module
 from everlog.store import parse_begin
 
 CONTENT_TYPE = b"\x03\x00\x04json"

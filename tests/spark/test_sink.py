@@ -9,12 +9,12 @@ from deltalake import DeltaTable
 from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
 from pyspark.sql import functions as F
 from tests.brokers import RunningBroker
-from tests.spark.lakedata import fill, messages
+from tests.spark.lake_data import fill, messages
 
 from everlog.base import UsageError
 from everlog.mqtt import Publish, PublishWriter, decode, read_fixed_header
 from everlog.spark import append_batch
-from everlog.spark.sink.options import read_sink_options
+from everlog.spark.sink.sink_options import read_sink_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,18 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 from pyspark.sql.types import StructType
-from tests.spark.lakedata import fill, messages
+from tests.spark.lake_data import fill, messages
 from tests.spark.test_hot_and_cold import compact, drop_log
 
 from everlog.base import StorageError, Unavailable, UsageError
 from everlog.spark import Slice
 from everlog.spark.admission import Extent, admit
-from everlog.spark.cold import TableSlice
-from everlog.spark.opened import close_stores
-from everlog.spark.progress import Progress, read_progress
+from everlog.spark.lake_slices import LakeSlice
 from everlog.spark.source import LogPartition
+from everlog.spark.store_cache import close_stores
 from everlog.spark.stream import EverlogStreamReader
-from everlog.spark.streamoptions import read_stream_options
+from everlog.spark.stream_options import read_stream_options
+from everlog.spark.stream_progress import Progress, read_progress
 
 SENT = messages(2000)
 SCHEMA = StructType().add("shard", "integer", False).add("offset", "long", False).add("payload", "binary", False)
@@ -150,7 +150,7 @@ def test_what_the_log_dropped_is_read_from_the_table(tmp_path: Path) -> None:
         if isinstance(one, LogPartition)
         for piece in one.slices
     }
-    assert kinds == {Slice, TableSlice}
+    assert kinds == {Slice, LakeSlice}
     by_bytes = reader(tmp_path, maxBytesPerTrigger="10k")
     assert sorted(row for batch in follow(by_bytes, start) for row in batch) == everything(ends(stream))
 

@@ -8,17 +8,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from everlog.spark.arrow import OnDamage
-from everlog.spark.lake.datafile import total_rows
-from everlog.spark.lake.keeping import plan_retention
+from everlog.spark.lake.compaction_plan import GROUP_BYTES, ROUND_BYTES, Round, plan_round
+from everlog.spark.lake.data_file import total_rows
+from everlog.spark.lake.file_merge import MergeTask, merge_files, plan_merges
+from everlog.spark.lake.file_retention import plan_retention
+from everlog.spark.lake.identity import check_same_history, open_for
+from everlog.spark.lake.lake_table import Lake, Overtaken
 from everlog.spark.lake.location import Location
-from everlog.spark.lake.merging import MergeTask, merge_files, plan_merges
-from everlog.spark.lake.parquet import Codec
-from everlog.spark.lake.planning import GROUP_BYTES, ROUND_BYTES, Round, plan_round
-from everlog.spark.lake.recorded import check_same_history, open_for
-from everlog.spark.lake.running import Runner
-from everlog.spark.lake.table import Lake, Overtaken
-from everlog.spark.lake.writing import WriteTask, Written, write_slice
+from everlog.spark.lake.parquet_writer import Codec
+from everlog.spark.lake.runner import Runner
+from everlog.spark.lake.slice_writer import WriteTask, Written, write_slice
+from everlog.spark.log_slices import OnDamage
 from everlog.spark.snapshot import take_snapshot
 from everlog.store import LakeRecord, Lost, write_lake_record
 
