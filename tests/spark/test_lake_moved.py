@@ -10,7 +10,7 @@ from tests.spark.lake_data import DAY_US, NOON_US, Row, cold_rows, fill, log_row
 
 from everlog.app.cold_tier import ColdTier
 from everlog.base import StorageError
-from everlog.cli.sparkcompact import table_of
+from everlog.cli.spark.compact import table_of
 from everlog.commitlog import LogSettings
 from everlog.spark import Compaction, CompactionOptions, InProcess, LakeStore, find_lake, locate, take_snapshot
 from everlog.spark.frame_plan import plan_frame

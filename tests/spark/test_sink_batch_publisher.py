@@ -9,16 +9,17 @@ import pytest
 from tests.brokers import RunningBroker
 
 from everlog.base import StorageError, Unavailable, UsageError
-from everlog.mqtt import Packet, Reason
+from everlog.mqtt import Client, Reason
 from everlog.spark.sink import batch_publisher
 from everlog.spark.sink.batch_journal import BatchJournal
 from everlog.spark.sink.batch_publisher import publish_batch
-from everlog.spark.sink.blocking_client import Link, LinkLost
+from everlog.spark.sink.blocking_client import BlockingClient, ConnectionLost
 from everlog.spark.sink.sink_options import Address
 from everlog.spark.sink.staged_rows import check_schema, stage
 
 SCHEMA = pa.schema([("topic", pa.string()), ("payload", pa.binary()), ("qos", pa.int32())])
 ROWS = 13
+ACK_BYTES = 4
 
 
 @pytest.fixture
@@ -48,20 +49,25 @@ class Stopped(Exception):
     """The process of a publisher ends here."""
 
 
-class Stopping(Link):
+class Stopping(BlockingClient):
     """A connection whose owner ends at its n-th word to the broker or from it; before, or just after it was said."""
 
     words = 0
     stop_at = 0
     after = False
+    unread = b""
 
     def send(self, data: bytes) -> None:
-        self._step(lambda: Link.send(self, data))
+        self._step(lambda: BlockingClient.send(self, data))
 
-    def receive(self) -> Packet:
-        found: list[Packet] = []
-        self._step(lambda: found.append(Link.receive(self)))
-        return found[0]
+    def receive(self) -> bytes:
+        self._step(self._read)
+        size = len(self.unread) if self.session.connack is None else ACK_BYTES
+        data, self.unread = self.unread[:size], self.unread[size:]
+        return data
+
+    def _read(self) -> None:
+        self.unread = self.unread or BlockingClient.receive(self)
 
     def _step(self, really: Callable[[], None]) -> None:
         Stopping.words += 1
@@ -72,12 +78,17 @@ class Stopping(Link):
             raise Stopped
 
 
-def dialer(broker: RunningBroker, kind: type[Link] = Link) -> Callable[[bool], Link]:
+def dialer(broker: RunningBroker, kind: type[BlockingClient] = BlockingClient) -> Callable[[bool], BlockingClient]:
     return lambda clean: kind(Address("127.0.0.1", broker.port), "publisher", clean_start=clean)
 
 
 def publish(
-    broker: RunningBroker, staging: Path, batch: int, *files: str, kind: type[Link] = Link, qos: int = 2
+    broker: RunningBroker,
+    staging: Path,
+    batch: int,
+    *files: str,
+    kind: type[BlockingClient] = BlockingClient,
+    qos: int = 2,
 ) -> int:
     journal = BatchJournal(str(staging), "app")
     try:
@@ -127,17 +138,17 @@ def test_a_batch_that_is_published_is_not_published_again(broker: RunningBroker,
 def test_a_lost_connection_is_made_again(broker: RunningBroker, tmp_path: Path) -> None:
     lost = iter([4, 9, 11, 17])
 
-    class Losing(Link):
+    class Losing(BlockingClient):
         left = 1_000_000
 
-        def receive(self) -> Packet:
+        def receive(self) -> bytes:
             Losing.left -= 1
             if Losing.left == 0:
                 self._socket.close()
-                raise LinkLost("cut")
+                raise ConnectionLost("cut")
             return super().receive()
 
-    def dial(clean: bool) -> Link:
+    def dial(clean: bool) -> BlockingClient:
         Losing.left = next(lost, 1_000_000)
         return dialer(broker, Losing)(clean)
 
@@ -186,8 +197,8 @@ def test_a_broker_that_is_away_is_waited_for_and_then_named(tmp_path: Path) -> N
     journal = BatchJournal(str(tmp_path), "app")
     assert journal.take(0, [put(tmp_path, 0, 3)])
 
-    def dial(clean: bool) -> Link:
-        return Link(Address("127.0.0.1", 1), "publisher", clean_start=clean)
+    def dial(clean: bool) -> BlockingClient:
+        return BlockingClient(Address("127.0.0.1", 1), "publisher", clean_start=clean)
 
     with pytest.raises(Unavailable, match=r"no connection to 127\.0\.0\.1:1.*0 rows of batch 0"):
         publish_batch(journal, dial, 2, 0.05)
@@ -195,12 +206,12 @@ def test_a_broker_that_is_away_is_waited_for_and_then_named(tmp_path: Path) -> N
 
 
 def test_a_refused_row_names_its_topic(broker: RunningBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    really = Link.await_answers
+    really = Client._answered
 
-    def refusing(self: Link, kind: Any, expected: set[int], taken: Callable[[int, Reason], None]) -> None:
-        really(self, kind, expected, lambda ident, reason: taken(ident, Reason.NOT_AUTHORIZED))
+    def refusing(self: Client, qos: int, ids: memoryview, reasons: bytes, events: list[Any]) -> None:
+        really(self, qos, ids, bytes([Reason.NOT_AUTHORIZED]) * len(ids), events)
 
-    monkeypatch.setattr(Link, "await_answers", refusing)
+    monkeypatch.setattr(Client, "_answered", refusing)
     with pytest.raises(Unavailable, match="refuses 3 rows, the first on t/0: not authorized"):
         publish(broker, tmp_path, 0, put(tmp_path, 0, 3))
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from everlog.spark.sink.table_sink import append_batch
     from everlog.spark.snapshot import SegmentFile, ShardSnapshot, Slice, Snapshot, pack, plan, take_snapshot
     from everlog.spark.source import EverlogSource
+    from everlog.spark.task_errors import task_error
 
 __all__ = [
     "CODECS",
@@ -56,6 +57,7 @@ __all__ = [
     "spark_ddl",
     "spark_session",
     "take_snapshot",
+    "task_error",
     "vacuum",
 ]
 
@@ -76,6 +78,7 @@ _HOMES = {
     "sink.table_sink": ("append_batch",),
     "snapshot": ("SegmentFile", "ShardSnapshot", "Slice", "Snapshot", "pack", "plan", "take_snapshot"),
     "source": ("EverlogSource",),
+    "task_errors": ("task_error",),
 }
 _MODULES = {name: f"everlog.spark.{module}" for module, names in _HOMES.items() for name in names}
 

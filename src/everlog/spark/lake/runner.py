@@ -3,12 +3,11 @@
 A task that fails is tried again by Spark, maybe while its first attempt still runs; the result of one attempt counts.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from everlog.base import StorageError, Unavailable, UsageError
+from everlog.spark.task_errors import task_error
 from everlog.spark.worker_process import settle
 
 if TYPE_CHECKING:
@@ -16,9 +15,6 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-_OURS = re.compile(r"everlog\.base\.errors\.(\w+): (.*)")
-_KINDS = {"UsageError": UsageError, "Unavailable": Unavailable}
 
 
 class Runner(Protocol):
@@ -51,20 +47,10 @@ class OnSpark:
         try:
             return list(self._context.parallelize(items, len(items)).map(partial(_task, function)).collect())
         except Py4JJavaError as error:
-            raise _our_error(str(error)) from error
+            raise task_error("a task failed", str(error), "see the output of Spark") from error
 
 
 def _task(function: Callable[[Item], Result], item: Item) -> Result:
     """What a worker does."""
     settle()
     return function(item)
-
-
-def _our_error(text: str) -> Exception:
-    """What a task failed with, in the words of ours that caused it if one did."""
-    found = _OURS.findall(text)
-    if found:
-        kind, message = found[-1]
-        return _KINDS.get(kind, StorageError)(message.strip())
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return StorageError(f"a task failed: {lines[0] if lines else 'no reason given'}", hint="see the output of Spark")

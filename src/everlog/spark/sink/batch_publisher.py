@@ -1,21 +1,21 @@
-"""Publishing a batch so that each row appears once, whoever dies on the way.
+"""Publishes a batch so that each row appears once, wherever the publisher is stopped.
 
 A row's packet id follows from its number. Rows go out in windows at QoS 2; when the broker has taken a window over (a
-PUBREC each), that is noted on the disk, and only then released (PUBREL). Who comes back finds the note: what lies below
-it is not sent again, what lies above is sent under the same packet ids, which the broker's session knows if it has the
-message. Rows at QoS 1 and 0 go along; of them a window that was interrupted may appear twice.
+PUBREC for each row), that is noted on the disk, and only then are the rows released (PUBREL). A publisher that comes
+back finds the note: rows below it are not sent again, rows above it are sent under the same packet ids, by which the
+broker's session knows those that it has. Rows at QoS 1 and 0 go along; a window of those that was interrupted may
+appear twice.
 """
 
 import logging
 import time
 from collections.abc import Callable, Iterator
-from itertools import islice
 
-from everlog.base import PeerError, Unavailable, UsageError
-from everlog.mqtt import Puback, Pubcomp, Publish, Pubrec, Pubrel, Reason, encode
+from everlog.base import PeerError, Unavailable
+from everlog.mqtt import Publish
 from everlog.spark.sink.batch_journal import BatchJournal
-from everlog.spark.sink.blocking_client import VERSION, Link, LinkLost
-from everlog.spark.sink.staged_rows import APP, BATCH, ROW, message, unstage
+from everlog.spark.sink.blocking_client import BlockingClient, ConnectionLost
+from everlog.spark.sink.staged_rows import APP, BATCH, ROW, make_publish, unstage
 
 log = logging.getLogger(__name__)
 
@@ -24,16 +24,19 @@ WINDOW_BYTES = 4 << 20
 PACKET_IDS = 60_000  # more than two windows: ids of rows that may be in flight at the same time differ
 PAUSE_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 
-Dial = Callable[[bool], Link]  # with whether to start anew
+Dial = Callable[[bool], BlockingClient]  # connects; the argument says whether with a clean start
 
 
 def packet_id(row: int) -> int:
-    """The packet id of a row."""
+    """Return the packet id of a row."""
     return row % PACKET_IDS + 1
 
 
 def publish_batch(journal: BatchJournal, dial: Dial, qos: int, timeout_s: float) -> int:
-    """Publish what is left of the journal's batch; how many rows. A lost connection is made again for so long."""
+    """Publish what is left of the journal's batch and return how many rows that was.
+
+    A connection that is lost is made again; after `timeout_s` without progress that is given up.
+    """
     assert journal.state is not None
     first, pauses = journal.state.received, iter(PAUSE_S)
     give_up = time.monotonic() + timeout_s
@@ -43,7 +46,7 @@ def publish_batch(journal: BatchJournal, dial: Dial, qos: int, timeout_s: float)
             rows = _attempt(journal, dial, qos)
             journal.complete()
             return rows - first
-        except (LinkLost, PeerError) as error:
+        except (ConnectionLost, PeerError) as error:
             if journal.state.received > known:
                 give_up, pauses = time.monotonic() + timeout_s, iter(PAUSE_S)
             if time.monotonic() > give_up:
@@ -56,15 +59,17 @@ def publish_batch(journal: BatchJournal, dial: Dial, qos: int, timeout_s: float)
 
 
 def _attempt(journal: BatchJournal, dial: Dial, qos: int) -> int:
-    """Publish on one connection from where the journal stands; how many rows the batch has."""
+    """Publish on one connection from where the journal stands; returns how many rows the batch has."""
     state = journal.state
     assert state is not None
-    link = dial(not state.begun)
+    client = dial(not state.begun)
     try:
         in_doubt = 0
         if state.begun:
-            if link.session_present:
-                _release(link, range(max(0, state.received - WINDOW), state.received))
+            if client.session_present:
+                noted = range(max(0, state.received - WINDOW), state.received)
+                client.session.release(map(packet_id, noted))  # those that the broker no longer knows too
+                client.wait_until(lambda: not client.session.in_flight)
                 in_doubt = state.received + WINDOW
             else:
                 log.warning(
@@ -76,21 +81,23 @@ def _attempt(journal: BatchJournal, dial: Dial, qos: int) -> int:
         journal.begin()
         done = state.received
         marks = ((APP, journal.app), (BATCH, str(state.batch)))
-        rows = unstage(journal.paths(), done)
-        messages = ((number, message(row, qos, (*marks, (ROW, str(number))))) for number, row in rows)
-        for window in _windows(messages, min(WINDOW, link.receive_maximum)):
-            done = _send(link, window, in_doubt, journal)
-        link.finish()
+        packets = (
+            (number, make_publish(row, qos, packet_id(number), number < in_doubt, (*marks, (ROW, str(number)))))
+            for number, row in unstage(journal.paths(), done)
+        )
+        for window in _windows(packets, min(WINDOW, client.session.window)):
+            done = _send(client, window, journal)
+        client.finish()
         return done
     finally:
-        link.close()
+        client.close()
 
 
-def _windows(messages: Iterator[tuple[int, Publish]], most: int) -> Iterator[list[tuple[int, Publish]]]:
-    """Messages that are in flight together."""
+def _windows(packets: Iterator[tuple[int, Publish]], most: int) -> Iterator[list[tuple[int, Publish]]]:
+    """Yield the packets that are in flight together."""
     held: list[tuple[int, Publish]] = []
     size = 0
-    for number, packet in messages:
+    for number, packet in packets:
         if held and (len(held) == most or size + len(packet.payload) > WINDOW_BYTES):
             yield held
             held, size = [], 0
@@ -100,52 +107,17 @@ def _windows(messages: Iterator[tuple[int, Publish]], most: int) -> Iterator[lis
         yield held
 
 
-def _send(link: Link, window: list[tuple[int, Publish]], in_doubt: int, journal: BatchJournal) -> int:
-    """Publish a window; the number behind its last row, which is noted before anything is released."""
-    out = []
-    waiting: set[int] = set()
-    topics: dict[int, str] = {}
-    for number, packet in window:
-        ident = packet_id(number) if packet.qos else 0
-        if packet.qos > link.max_qos:
-            raise UsageError(
-                f"the broker takes no QoS {packet.qos}", hint=f'set the option "qos" to {link.max_qos}, or the column'
-            )
-        data = encode(_with_id(packet, ident, number < in_doubt), VERSION)
-        if link.max_packet_bytes is not None and len(data) > link.max_packet_bytes:
-            raise UsageError(f"row {number} makes a packet of {len(data)} bytes, and the broker takes fewer")
-        out.append(data)
-        if packet.qos:
-            waiting.add(ident)
-            topics[ident] = packet.topic
-    link.send(b"".join(out))
-    refused: list[tuple[str, Reason]] = []
-
-    def taken(ident: int, reason: Reason) -> None:
-        if reason.is_error:
-            refused.append((topics.get(ident, "?"), reason))
-
-    link.await_answers((Puback, Pubrec), waiting, taken)
-    if refused:
-        topic, reason = refused[0]
-        raise Unavailable(
-            f"the broker refuses {len(refused)} rows, the first on {topic}: {reason.name.lower().replace('_', ' ')}"
-        )
+def _send(client: BlockingClient, window: list[tuple[int, Publish]], journal: BatchJournal) -> int:
+    """Publish a window and return the number behind its last row, which is noted before anything is released."""
+    session = client.session
+    for _, packet in window:
+        session.publish(packet)
+    client.wait_until(lambda: not session.unanswered)
+    if client.refused:
+        packet, reason = client.refused[0]
+        raise Unavailable(f"the broker refuses {len(client.refused)} rows, the first on {packet.topic}: {reason.words}")
     stop = window[-1][0] + 1
     journal.receive(stop)
-    _release(link, [number for number, packet in window if packet.qos == 2])
+    session.release()
+    client.wait_until(lambda: not session.in_flight)
     return stop
-
-
-def _with_id(packet: Publish, ident: int, again: bool) -> Publish:
-    return Publish(
-        packet.topic, packet.payload, packet.qos, packet.retain, again and packet.qos > 0, ident, packet.properties
-    )
-
-
-def _release(link: Link, rows: "range | list[int]") -> None:
-    """Tell the broker that rows will not be sent again; those that it does not know any more are released too."""
-    numbers = iter(rows)
-    while some := list(islice(numbers, WINDOW)):
-        link.send(b"".join(encode(Pubrel(packet_id(number)), VERSION) for number in some))
-        link.await_answers((Pubcomp,), {packet_id(number) for number in some}, lambda ident, reason: None)

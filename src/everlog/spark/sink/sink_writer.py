@@ -8,6 +8,7 @@ import shutil
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -19,7 +20,7 @@ from everlog.base import UsageError
 from everlog.spark.lake.location import locate
 from everlog.spark.sink.batch_journal import BatchJournal, app_directory
 from everlog.spark.sink.batch_publisher import publish_batch
-from everlog.spark.sink.blocking_client import Link
+from everlog.spark.sink.blocking_client import BlockingClient
 from everlog.spark.sink.sink_options import SinkOptions
 from everlog.spark.sink.staged_rows import check_schema, stage
 from everlog.spark.sink.table_sink import TableFile, commit_files, write_file
@@ -68,7 +69,7 @@ class Sink:
         journal = BatchJournal(self.options.staging, app)
         try:
             if journal.take(batch, [one.staged for one in written if one.staged is not None]):
-                publish_batch(journal, self._dialer(app), self.options.qos, self.options.timeout_s)
+                publish_batch(journal, partial(self._dial, app), self.options.qos, self.options.timeout_s)
         finally:
             journal.close()
 
@@ -82,18 +83,9 @@ class Sink:
             finally:
                 journal.close()
 
-    def _dialer(self, app: str) -> "_Dialer":
-        return _Dialer(self.options, client_id(app))
-
-
-@dataclass(frozen=True)
-class _Dialer:
-    options: SinkOptions
-    client: str
-
-    def __call__(self, clean_start: bool) -> Link:
+    def _dial(self, app: str, clean_start: bool) -> BlockingClient:
         assert self.options.broker is not None
-        return Link(self.options.broker, self.client, clean_start=clean_start)
+        return BlockingClient(self.options.broker, client_id(app), clean_start=clean_start)
 
 
 def client_id(app: str) -> str:

@@ -94,15 +94,20 @@ def unstage(paths: Sequence[str], first: int) -> Iterator[tuple[int, dict[str, A
                 at += batch.num_rows
 
 
-def message(row: dict[str, Any], qos: int, marks: tuple[tuple[str, str], ...]) -> Publish:
-    """A row as a message, without its packet id."""
+def make_publish(
+    row: dict[str, Any], qos: int, packet_id: int, again: bool, marks: tuple[tuple[str, str], ...]
+) -> Publish:
+    """Return a row as a PUBLISH; `qos` is for rows without one, `again` says that the row may have been sent before."""
     own = row.get("user_properties") or ()
     asked = row.get("qos")
+    level = qos if asked is None else asked
     return Publish(
         topic=row["topic"],
         payload=_as_bytes(row["payload"]) or b"",
-        qos=qos if asked is None else asked,
+        qos=level,
         retain=bool(row.get("retain")),
+        dup=again and level > 0,
+        packet_id=packet_id if level else 0,
         properties=Properties(
             message_expiry_interval=row.get("expiry"),
             content_type=row.get("content_type"),

@@ -9,13 +9,12 @@ from typing import Annotated, BinaryIO
 import typer
 
 from everlog.base import PeerError, UsageError
-from everlog.cli import dial
-from everlog.cli.calling import with_call
-from everlog.cli.client import Client
-from everlog.cli.formats import Formatter, formatter
-from everlog.cli.message import Message
-from everlog.cli.reconnect import keep_connected
-from everlog.mqtt import NO_PROPERTIES, Properties, Reason, Subscription
+from everlog.cli.client.async_client import AsyncClient
+from everlog.cli.client.connect_options import Qos, Target, UserProperties, parse_pairs, parse_target
+from everlog.cli.client.message_format import Formatter, formatter
+from everlog.cli.client.reconnect import keep_connected
+from everlog.cli.option_groups import with_options
+from everlog.mqtt import NO_PROPERTIES, Message, Properties, Subscription
 from everlog.store import parse_begin
 from everlog.topics import Filter, matches, parse_filter
 
@@ -23,7 +22,7 @@ TIMED_OUT = 27  # mosquitto_sub's exit code for -W
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class Request:
     """What to subscribe to and when to stop."""
 
     filters: tuple[str, ...]
@@ -37,9 +36,8 @@ class Wish:
     user_properties: tuple[tuple[str, str], ...]
 
 
-@with_call
+@with_options("target", parse_target)
 def sub(
-    call: dial.Call,
     topics: Annotated[list[str] | None, typer.Option("-t", "--topic", metavar="FILTER", help="Repeatable.")] = None,
     exclude: Annotated[
         list[str] | None, typer.Option("-T", "--filter-out", metavar="FILTER", help="Print none of these; repeatable.")
@@ -72,23 +70,25 @@ def sub(
     begin: Annotated[
         str | None, typer.Option("--from", metavar="WHEN", help="Begin in the past, as -24h; Everlog's own.")
     ] = None,
-    user_property: dial.UserProperties = None,
-    qos: dial.Qos = 0,
+    user_property: UserProperties = None,
+    qos: Qos = 0,
+    *,
+    target: Target,
 ) -> int:
     """Subscribe and print what arrives; the options are those of mosquitto_sub."""
-    filters = (*(topics or ()), *([call.topic] if call.topic else ()))
+    filters = (*(topics or ()), *([target.topic] if target.topic else ()))
     if not filters and not unsubscribe:
         raise UsageError("no topic filter", hint="give one with -t")
     for text in (*filters, *(unsubscribe or ())):
         _check(text)
-    properties = dial.pairs(user_property)
+    properties = parse_pairs(user_property)
     if begin is not None:
         parse_begin(begin, time.time_ns() // 1000)
-        if call.connect.version == 5:
+        if target.connect.version == 5:
             properties = (*properties, ("everlog-from", begin))
         else:
             filters = tuple(f"$replay/{begin}/{text}" for text in filters)
-    wish = Wish(
+    request = Request(
         filters=filters,
         drop=tuple(unsubscribe or ()),
         qos=qos,
@@ -96,18 +96,18 @@ def sub(
         count=count,
         timeout_s=timeout,
         exit_when_subscribed=exit_subscribed,
-        reconnect=not no_reconnect and begin is None,  # what was replayed would all come again
+        reconnect=not no_reconnect and begin is None,  # a replay would begin anew
         user_properties=properties,
     )
     form = formatter(verbose=verbose, template=template, newline=not no_newline)
     printer = Printer(
         sys.stdout.buffer, form, tuple(_check(text) for text in exclude or ()), count, no_retained, retained_only
     )
-    return asyncio.run(subscribe(call, wish, printer))
+    return asyncio.run(subscribe(target, request, printer))
 
 
 class Printer:
-    """Writes messages until there are enough; `finished` says so."""
+    """Prints messages until there are enough; then `finished` is set."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class Printer:
         self.finished = False
 
     def take(self, messages: list[Message]) -> int:
-        """Print and flush; how many were taken, fewer than all when that is enough."""
+        """Print and flush; returns how many were taken: fewer than all when that is enough."""
         lines: list[bytes] = []
         taken = 0
         for message in messages:
@@ -146,45 +146,41 @@ class Printer:
         return bool(self.exclude) and any(matches(flt, message.topic.decode()) for flt in self.exclude)
 
 
-async def subscribe(call: dial.Call, wish: Wish, printer: Printer) -> int:
-    """Print until enough or until the time is up (27), over as many connections as that takes."""
+async def subscribe(target: Target, request: Request, printer: Printer) -> int:
+    """Print until that is enough, or the time is up (27), over as many connections as it takes."""
 
-    async def work(client: Client) -> int:
-        if wish.drop:
-            await client.unsubscribe(wish.drop)
-        if wish.filters and not await _ask(client, wish):
+    async def work(client: AsyncClient) -> int:
+        if request.drop:
+            await client.unsubscribe(request.drop)
+        if request.filters and not await _ask(client, request):
             return 1
-        if not wish.exit_when_subscribed:
+        if not request.exit_when_subscribed:
             await client.wait_until(lambda: printer.finished)
         return 0
 
     try:
-        async with asyncio.timeout(wish.timeout_s):
-            return await keep_connected(call, work, printer.take, again=wish.reconnect)
+        async with asyncio.timeout(request.timeout_s):
+            return await keep_connected(target, work, printer.take, again=request.reconnect)
     except TimeoutError:
         return TIMED_OUT
 
 
-async def _ask(client: Client, wish: Wish) -> bool:
-    """Subscribe; whether anything was granted. What was not is said on standard error."""
-    filters, properties = wish.filters, wish.user_properties
-    asked = tuple(Subscription(text, wish.qos, False, wish.retain_as_published) for text in filters)
+async def _ask(client: AsyncClient, request: Request) -> bool:
+    """Subscribe, and return whether anything was granted; what was not is reported on standard error."""
+    filters, properties = request.filters, request.user_properties
+    asked = tuple(Subscription(text, request.qos, False, request.retain_as_published) for text in filters)
     reasons = await client.subscribe(asked, Properties(user_properties=properties) if properties else NO_PROPERTIES)
     for subscription, reason in zip(asked, reasons, strict=True):
         if reason.is_error:
-            words = client.answered.reason_string or _words(reason)
+            words = client.answered.reason_string or reason.words
             print(f"everlog: {subscription.filter} was refused: {words}", file=sys.stderr)
     if client.answered.reason_string and not any(reason.is_error for reason in reasons):
         print(f"everlog: {client.answered.reason_string}", file=sys.stderr)
     return not all(reason.is_error for reason in reasons)
 
 
-def _words(reason: Reason) -> str:
-    return reason.name.lower().replace("_", " ")
-
-
 def _check(text: str) -> Filter:
     try:
         return parse_filter(text)
     except PeerError as error:
-        raise UsageError(f"{text!r} is no topic filter: {error.message}", hint="write it like sensors/#") from None
+        raise UsageError(f"{text!r} is not a topic filter: {error.message}", hint="write it like sensors/#") from None

@@ -34,9 +34,9 @@ class Command:
 
 COMMANDS: dict[str, Command] = {
     "serve": Command("everlog.cli.serve:serve", "Start the broker."),
-    "pub": Command("everlog.cli.pub:pub", "Publish messages."),
-    "sub": Command("everlog.cli.sub:sub", "Subscribe and print what arrives."),
-    "replay": Command("everlog.cli.replay:replay", "Print or publish again what was published in the past."),
+    "pub": Command("everlog.cli.client.pub:pub", "Publish messages."),
+    "sub": Command("everlog.cli.client.sub:sub", "Subscribe and print what arrives."),
+    "replay": Command("everlog.cli.client.replay:replay", "Print or publish again what was published in the past."),
     "top": Command("everlog.cli.top:top", "Watch a running broker."),
     "sessions": Command("everlog.cli.sessions:app", "List, show and drop durable sessions."),
     "log": Command("everlog.cli.log:app", "Look into the log: segments, topics, the end, any range."),
@@ -44,7 +44,7 @@ COMMANDS: dict[str, Command] = {
     "repair": Command("everlog.cli.verify:repair", "Make damaged or missing side files again."),
     "passwd": Command("everlog.cli.passwd:passwd", "Add, change or delete a user of a password file."),
     "config": Command("everlog.cli.config:app", "Show and check the settings."),
-    "spark": Command("everlog.cli.spark:app", "Jobs over the whole history, with Spark."),
+    "spark": Command("everlog.cli.spark.subcommands:app", "Jobs over the whole history, with Spark."),
     "bench": Command("everlog.cli.bench:app", "Measure the parts, a running broker, or brokers side by side."),
 }
 

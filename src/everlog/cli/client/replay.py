@@ -11,16 +11,19 @@ from typing import Annotated, Protocol
 import typer
 
 from everlog.base import PeerError, UsageError
-from everlog.cli import dial
-from everlog.cli.client import Client
-from everlog.cli.entries import Entry
-from everlog.cli.formats import Formatter, formatter
-from everlog.cli.past import Extent, Pace, exact_time, own_properties, parse_speed
-from everlog.cli.pastsource import BrokerSource, Source, StoreSource, check_filters, opened
+from everlog.cli.client.async_client import AsyncClient
+from everlog.cli.client.connect_options import SESSION_AND_WILL, Target, parse_target
+from everlog.cli.client.log_entry import Entry
+from everlog.cli.client.message_format import Formatter, formatter
+from everlog.cli.client.pace import Pace, parse_speed
+from everlog.cli.client.replay_extent import Extent, exact_time, own_properties
+from everlog.cli.client.replay_source import BrokerSource, Source, StoreSource, check_filters
+from everlog.cli.option_groups import with_options
 from everlog.mqtt import Connect
 from everlog.store import Begin, BeginKind, parse_begin, show_positions
 
 
+@with_options("target", parse_target, leave_out=(*SESSION_AND_WILL, "protocol_version"))
 def replay(
     filters: Annotated[list[str], typer.Argument(metavar="FILTER...", help="Which topics.")],
     begin: Annotated[
@@ -28,7 +31,9 @@ def replay(
     ] = "earliest",
     to: Annotated[str | None, typer.Option("--to", metavar="WHEN", help="Stop before; now if not given.")] = None,
     speed: Annotated[str, typer.Option("--speed", metavar="SPEED", help="max, original, or a factor: 10x.")] = "max",
-    limit: Annotated[int | None, typer.Option("--limit", "-C", metavar="COUNT", min=1, help="At most so many.")] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-C", metavar="COUNT", min=1, help="At most this many.")
+    ] = None,
     data: Annotated[
         Path | None, typer.Option("--data", "-d", metavar="DIR", help="Read a data directory, not a broker.")
     ] = None,
@@ -43,16 +48,8 @@ def replay(
     qos: Annotated[
         int | None, typer.Option("-q", "--qos", min=0, max=2, metavar="QOS", help="At most; as they were, published.")
     ] = None,
-    host: dial.Host = "localhost",
-    port: dial.Port = None,
-    client_id: dial.ClientId = None,
-    username: dial.User = None,
-    pw: dial.Password = None,
-    cafile: dial.CaFile = None,
-    os_certs: dial.CaSystem = False,
-    cert: dial.Cert = None,
-    key: dial.CertKey = None,
-    insecure: dial.Insecure = False,
+    *,
+    target: Target,
 ) -> int:
     """Print the messages that were published in the past, oldest first, or publish them again."""
     now_us = time.time_ns() // 1000
@@ -60,32 +57,14 @@ def replay(
     _check(filters)
     if prefix and to_broker is None:
         raise UsageError("--prefix is for topics that are published", hint="give --to-broker too")
-    call = dial.plan_call(
-        host=host,
-        port=port,
-        url=None,
-        client_id=client_id,
-        user=username,
-        password=pw,
-        version="5",
-        durable=False,
-        expiry=None,
-        keep_alive=60,
-        cafile=cafile,
-        system_cas=os_certs,
-        cert=cert,
-        cert_key=key,
-        insecure=insecure,
-        will=None,
-    )
     level = qos if qos is not None else 2 if to_broker is not None else 0
     source: Source = (
         StoreSource(str(data), filters, starts, ends)
         if data is not None
-        else BrokerSource(call, filters, begin, ends, level)
+        else BrokerSource(target, filters, begin, ends, level)
     )
     form = formatter(verbose=verbose, template=template, newline=not no_newline)
-    sink: Sink = Printing(form) if to_broker is None else Publishing(*_address(to_broker), prefix, level)
+    sink: Sink = PrintSink(form) if to_broker is None else PublishSink(*_address(to_broker), prefix, level)
     return asyncio.run(run(source, sink, Pace(parse_speed(speed)), limit, show_bar=not quiet and sys.stderr.isatty()))
 
 
@@ -97,7 +76,7 @@ class Sink(Protocol):
     async def put(self, entry: Entry) -> None: ...
 
     async def settle(self) -> int:
-        """All is where it should be; how many were refused."""
+        """Wait until every message has arrived; returns how many were refused."""
 
     def flush(self) -> None: ...
 
@@ -105,17 +84,17 @@ class Sink(Protocol):
 
 
 @dataclass(slots=True)
-class Printing:
+class PrintSink:
     """Standard output; the time that a format shows is the message's own."""
 
     form: Formatter
     _lines: list[bytes] = field(default_factory=list)
 
     async def open(self) -> None:
-        """It is."""
+        """Do nothing: standard output is open."""
 
     async def put(self, entry: Entry) -> None:
-        """One message, written at the next flush."""
+        """Format a message; the next flush writes it."""
         self._lines.append(self.form(entry.message, entry.time_us / 1e6))
 
     def flush(self) -> None:
@@ -125,56 +104,51 @@ class Printing:
         self._lines.clear()
 
     async def settle(self) -> int:
-        """Nothing is ever refused."""
+        """Write the rest; nothing is ever refused."""
         self.flush()
         return 0
 
     async def close(self) -> None:
-        """It stays."""
+        """Do nothing: standard output stays open."""
 
 
-@dataclass(slots=True)
-class Publishing:
+class PublishSink:
     """Another broker, or the same under other topics."""
 
-    host: str
-    port: int
-    prefix: str
-    qos: int
-    _client: Client = field(init=False)
+    def __init__(self, host: str, port: int, prefix: str, qos: int) -> None:
+        self._host, self._port, self._prefix, self._qos = host, port, prefix, qos
+        self._client = AsyncClient(Connect(5, "", keep_alive=60))
 
     async def open(self) -> None:
         """Connect."""
-        self._client = Client(Connect(5, "", keep_alive=60))
-        await self._client.open(self.host, self.port)
+        await self._client.open(self._host, self._port)
 
     async def put(self, entry: Entry) -> None:
-        """One message as it was published."""
+        """Publish a message as it was."""
         message = entry.message
-        topic = self.prefix + message.topic.decode()
-        qos = min(message.qos, self.qos)
+        topic = self._prefix + message.topic.decode()
+        qos = min(message.qos, self._qos)
         await self._client.publish(topic, message.payload, qos, message.retain, own_properties(message))
 
     def flush(self) -> None:
-        """The client does so by itself."""
+        """Do nothing: the client flushes by itself."""
 
     async def settle(self) -> int:
-        """Wait for every acknowledgement."""
+        """Wait for every acknowledgement; returns how many messages were refused."""
         await self._client.settle()
         return len(self._client.refused)
 
     async def close(self) -> None:
-        """Leave."""
-        if hasattr(self, "_client"):
-            await self._client.close()
+        """Disconnect."""
+        await self._client.close()
 
 
 async def run(source: Source, sink: Sink, pace: Pace, limit: int | None, *, show_bar: bool) -> int:
-    """From the source to the sink until history is over; 1 when something was refused."""
+    """Pass messages from the source to the sink until history is over; returns 1 if any were refused."""
     async with AsyncExitStack() as parts:
-        await opened(source, parts)
-        parts.push_async_callback(sink.close)
-        await sink.open()
+        for part in (source, sink):
+            parts.push_async_callback(part.close)
+            await part.open()
         with ExitStack() as shown:
             bar = Bar(source.extent, shown) if show_bar else None
             try:
@@ -182,7 +156,7 @@ async def run(source: Source, sink: Sink, pace: Pace, limit: int | None, *, show
                 refused = await sink.settle()
             except (asyncio.CancelledError, KeyboardInterrupt):
                 sink.flush()
-                _say_where(source.extent)
+                print(f"everlog: go on with --from {show_positions(source.extent.begins)}", file=sys.stderr)
                 raise
     if refused:
         print(f"everlog: {refused} messages were refused", file=sys.stderr)
@@ -210,7 +184,7 @@ async def _pass_on(source: Source, sink: Sink, pace: Pace, limit: int | None, ba
 
 
 class Bar:
-    """How far it is, on standard error."""
+    """A progress bar on standard error."""
 
     def __init__(self, extent: Extent, shown: ExitStack) -> None:
         from rich.console import Console
@@ -223,13 +197,9 @@ class Bar:
         self._task = self._progress.add_task("replay", total=self._all or None)
 
     def show(self, time_us: int) -> None:
-        """Messages up to this time are through."""
+        """Show how much is done, and the time that was reached."""
         done = self._all - self._extent.left
         self._progress.update(self._task, completed=done, description=exact_time(time_us)[:19])
-
-
-def _say_where(extent: Extent) -> None:
-    print(f"everlog: go on with --from {show_positions(extent.begins)}", file=sys.stderr)
 
 
 def _parse_to(text: str | None, now_us: int) -> Begin | None:
@@ -245,7 +215,7 @@ def _check(filters: list[str]) -> None:
     try:
         check_filters(filters)
     except PeerError as error:
-        raise UsageError(f"no topic filter: {error.message}", hint="write it like sensors/#") from None
+        raise UsageError(f"not a topic filter: {error.message}", hint="write it like sensors/#") from None
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -253,5 +223,5 @@ def _address(text: str) -> tuple[str, int]:
     if not host:
         host, port = text, "1883"
     if not port.isdecimal() or not 0 < int(port) < 65_536:
-        raise UsageError(f"--to-broker {text!r} is no address", hint="write it like localhost:1883")
+        raise UsageError(f"--to-broker {text!r} is not an address", hint="write it like localhost:1883")
     return host.strip("[]"), int(port)

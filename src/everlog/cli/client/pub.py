@@ -12,22 +12,21 @@ from typing import Annotated
 import typer
 
 from everlog.base import PeerError, UsageError
-from everlog.cli import dial
-from everlog.cli.calling import with_call
-from everlog.cli.client import Client
-from everlog.cli.reconnect import keep_connected
-from everlog.mqtt import NO_PROPERTIES, Properties, Reason
+from everlog.cli.client.async_client import AsyncClient
+from everlog.cli.client.connect_options import Qos, Target, UserProperties, parse_pairs, parse_target
+from everlog.cli.client.reconnect import keep_connected
+from everlog.cli.option_groups import with_options
+from everlog.mqtt import NO_PROPERTIES, Properties, RefusedPublish
 from everlog.topics import check_topic_name
 
 READ_BYTES = 64 << 10
 
 
-@with_call
+@with_options("target", parse_target)
 def pub(
-    call: dial.Call,
-    topic: Annotated[str | None, typer.Option("-t", "--topic", metavar="TOPIC", help="Where to.")] = None,
+    topic: Annotated[str | None, typer.Option("-t", "--topic", metavar="TOPIC", help="Where to publish.")] = None,
     message: Annotated[str | None, typer.Option("-m", "--message", metavar="TEXT", help="The payload.")] = None,
-    file: Annotated[Path | None, typer.Option("-f", "--file", metavar="FILE", help="The payload is a file's.")] = None,
+    file: Annotated[Path | None, typer.Option("-f", "--file", metavar="FILE", help="The payload is this file.")] = None,
     lines: Annotated[
         bool, typer.Option("-l", "--stdin-line", help="A message for each line of standard input.")
     ] = False,
@@ -38,28 +37,30 @@ def pub(
     repeat_delay: Annotated[
         float, typer.Option("--repeat-delay", min=0, metavar="SECONDS", help="Wait between the repetitions.")
     ] = 0.0,
-    user_property: dial.UserProperties = None,
-    qos: dial.Qos = 0,
+    user_property: UserProperties = None,
+    qos: Qos = 0,
+    *,
+    target: Target,
 ) -> int:
     """Publish messages; the options are those of mosquitto_pub."""
     if (message, file).count(None) + [lines, whole, null].count(False) != 4:
-        raise UsageError("not exactly one payload", hint="give one of -m, -f, -l, -s, -n")
+        raise UsageError("no payload, or more than one", hint="give one of -m, -f, -l, -s, -n")
     payloads = Payloads(_lines() if lines else _again(_payload(message, file, whole), repeat, repeat_delay))
-    properties = Properties(user_properties=dial.pairs(user_property)) if user_property else NO_PROPERTIES
-    to = _topic(topic or call.topic)
-    return asyncio.run(publish(call, to, payloads, qos, retain, properties, again=lines))
+    properties = Properties(user_properties=parse_pairs(user_property)) if user_property else NO_PROPERTIES
+    name = _checked_topic(topic or target.topic)
+    return asyncio.run(publish(target, name, payloads, qos, retain, properties, again=lines))
 
 
 class Payloads:
-    """What is to be published; what was read and not yet sent outlives a connection."""
+    """The payloads to publish; what was read and not yet sent outlives a connection."""
 
     def __init__(self, batches: AsyncIterator[list[bytes]]) -> None:
         self.left: deque[bytes] = deque()
         self._batches = batches
         self._reading: asyncio.Task[list[bytes] | None] | None = None
 
-    async def ready(self, client: Client) -> bool:
-        """Wait for some, or for the connection to fail; False when there are no more."""
+    async def ready(self, client: AsyncClient) -> bool:
+        """Wait until there are some, and return whether there are; raises what the connection fails with."""
         if self.left:
             return True
         if self._reading is None:
@@ -77,7 +78,7 @@ class Payloads:
 
 
 async def publish(
-    call: dial.Call,
+    target: Target,
     topic: str,
     payloads: Payloads,
     qos: int,
@@ -86,9 +87,9 @@ async def publish(
     *,
     again: bool = False,
 ) -> int:
-    """Send every payload and wait for the acks, over as many connections as that takes; 1 if one was refused."""
+    """Publish every payload over as many connections as that takes, wait for the acks; returns 1 if one was refused."""
 
-    async def work(client: Client) -> list[tuple[int, Reason]]:
+    async def work(client: AsyncClient) -> list[RefusedPublish]:
         while await payloads.ready(client):
             while payloads.left:
                 await client.publish(topic, payloads.left[0], qos, retain, properties)
@@ -96,19 +97,19 @@ async def publish(
         await client.settle()
         return client.refused
 
-    refused = await keep_connected(call, work, again=again)
-    for packet_id, reason in refused:
-        print(f"everlog: message {packet_id} was refused: {reason.name.lower().replace('_', ' ')}", file=sys.stderr)
+    refused = await keep_connected(target, work, again=again)
+    for packet, reason in refused:
+        print(f"everlog: message {packet.packet_id} was refused: {reason.words}", file=sys.stderr)
     return 1 if refused else 0
 
 
-def _topic(topic: str | None) -> str:
+def _checked_topic(topic: str | None) -> str:
     if topic is None:
         raise UsageError("no topic", hint="give one with -t")
     try:
         check_topic_name(topic)
     except PeerError as error:
-        raise UsageError(f"-t {topic!r}: {error.message}", hint="a name without + and #") from None
+        raise UsageError(f"-t {topic!r}: {error.message}", hint="a topic name has no + or #") from None
     return topic
 
 
@@ -131,7 +132,7 @@ async def _again(payload: bytes, count: int, delay_s: float) -> AsyncIterator[li
 
 
 async def _lines() -> AsyncIterator[list[bytes]]:
-    """Lines of standard input as they come, without their ends; the last need not have one."""
+    """Read standard input as it comes, in lines without their ends; the last line need not have one."""
     rest = b""
     while chunk := await _read(sys.stdin.fileno()):
         *whole, rest = (rest + chunk).split(b"\n")
@@ -141,7 +142,7 @@ async def _lines() -> AsyncIterator[list[bytes]]:
 
 
 async def _read(file: int) -> bytes:
-    """Some bytes of a file; a pipe or terminal is waited for without blocking the connection."""
+    """Read some bytes of a file; waits for a pipe or a terminal without blocking the connection."""
     if not stat.S_ISREG(os.fstat(file).st_mode):
         loop = asyncio.get_running_loop()
         ready = asyncio.Event()

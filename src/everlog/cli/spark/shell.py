@@ -4,6 +4,10 @@ import code
 import sys
 from typing import TYPE_CHECKING, Any
 
+from everlog.cli.option_groups import with_options
+from everlog.cli.spark.job_options import JobOptions
+from everlog.cli.spark.job_session import load, open_session, report_lost
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -17,8 +21,24 @@ HISTORY = """  messages       the history in {data}, a frame and a view
 SHOWN = 50  # rows that `sql` prints
 
 
-def names(spark: "SparkSession", messages: "DataFrame | None") -> dict[str, Any]:
-    """What the shell knows."""
+@with_options("job", JobOptions)
+def shell(*, job: JobOptions) -> int:
+    """Python with `spark`, the views `messages` and `topics`, and `sql`; or run a script from standard input."""
+    with open_session(job, needs_data=False) as (spark, bar):
+        known = _names(spark, None if job.data is None else load(spark, job))
+        bar.end()
+        if job.data is not None:
+            report_lost(job)
+        if sys.stdin.isatty():
+            _complete(known)
+            code.interact(banner=_banner(spark, job.data), local=known, exitmsg="")
+        else:
+            exec(compile(sys.stdin.read(), "<stdin>", "exec"), known)
+    return 0
+
+
+def _names(spark: "SparkSession", messages: "DataFrame | None") -> dict[str, Any]:
+    """Return what the shell knows."""
     from pyspark.sql import functions as F
 
     from everlog.spark.jobs import topic_totals
@@ -45,18 +65,7 @@ def names(spark: "SparkSession", messages: "DataFrame | None") -> dict[str, Any]
     return {**known, "sql": sql}
 
 
-def run(known: dict[str, Any], banner: str) -> int:
-    """Talk to whoever types, or run the script that standard input is."""
-    if not sys.stdin.isatty():
-        exec(compile(sys.stdin.read(), "<stdin>", "exec"), known)
-        return 0
-    _complete(known)
-    code.interact(banner=banner, local=known, exitmsg="")
-    return 0
-
-
-def banner(spark: "SparkSession", data: str | None) -> str:
-    """What is said at the start."""
+def _banner(spark: "SparkSession", data: str | None) -> str:
     history = "" if data is None else HISTORY.format(data=data)
     return BANNER.format(version=spark.version, master=spark.sparkContext.master, history=history)
 

@@ -4,15 +4,16 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
-from everlog.cli.formats import as_members, formatter
-from everlog.cli.message import Message
+from everlog.base import QOS_BITS, QOS_SHIFT, RETAIN
+from everlog.cli.client.message_format import as_members, formatter
+from everlog.mqtt import Message
 from everlog.store import Found
 
 
 class Entry(NamedTuple):
-    """One record."""
+    """A message, and where and when it was kept."""
 
     shard: int
     offset: int
@@ -21,37 +22,33 @@ class Entry(NamedTuple):
 
 
 def entries(batches: Iterable[Found]) -> Iterator[Entry]:
-    """The records that were found, in order."""
+    """Yield the records that were found, in order."""
     for found in batches:
         records = found.records
         for row in found.row_numbers():
             offset, time_us, topic, flags, section, payload = records.row(row)
-            message = Message(records.table.name(topic), payload, flags >> 1 & 3, bool(flags & 1), 0, section)
+            qos = (flags & QOS_BITS) >> QOS_SHIFT
+            message = Message(records.table.name(topic), payload, qos, bool(flags & RETAIN), 0, section)
             yield Entry(found.shard, offset, time_us, message)
 
 
 def show_time(time_us: int) -> str:
-    """In the machine's own time zone, to the millisecond."""
+    """Return a time in the machine's own time zone, to the millisecond."""
     local = datetime.fromtimestamp(time_us / 1_000_000, UTC).astimezone()
     return local.isoformat(sep=" ", timespec="milliseconds")[:23]
 
 
-def writer_of(template: str | None, as_json: bool) -> Callable[[Entry], None]:
-    """What prints an entry: time, position, topic and payload unless something else is asked for."""
-    out = sys.stdout.buffer
+def entry_printer(template: str | None, as_json: bool) -> Callable[[Entry], None]:
+    """Return a function that prints an entry: time, position, topic and payload, unless another format is given."""
     if template is not None:
         form = formatter(verbose=False, template=template, newline=True)
-        return lambda entry: _write(out, form(entry.message, entry.time_us / 1_000_000))
-    if as_json:
-        return lambda entry: _write(out, _json(entry))
-    return lambda entry: _write(
-        out,
-        f"{show_time(entry.time_us)} {entry.shard}:{entry.offset} ".encode()
-        + entry.message.topic
-        + b" "
-        + entry.message.payload
-        + b"\n",
-    )
+        return lambda entry: _print(form(entry.message, entry.time_us / 1_000_000))
+    return lambda entry: _print(_json(entry) if as_json else _line(entry))
+
+
+def _line(entry: Entry) -> bytes:
+    place = f"{show_time(entry.time_us)} {entry.shard}:{entry.offset} ".encode()
+    return place + entry.message.topic + b" " + entry.message.payload + b"\n"
 
 
 def _json(entry: Entry) -> bytes:
@@ -60,6 +57,6 @@ def _json(entry: Entry) -> bytes:
     return json.dumps(members, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
 
 
-def _write(out: BinaryIO, data: bytes) -> None:
-    out.write(data)
-    out.flush()
+def _print(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()

@@ -1,4 +1,4 @@
-"""A client that comes back: what is done again when the connection is lost, when, and what ends it for good."""
+"""A client that connects again when its connection is lost: after how long, and after which errors it gives up."""
 
 import asyncio
 import sys
@@ -7,15 +7,15 @@ from random import random
 from typing import TypeVar
 
 from everlog.base import Unavailable
-from everlog.cli.client import Client, Handler, Refused
-from everlog.cli.dial import Call
+from everlog.cli.client.async_client import AsyncClient, Handler, Refused
+from everlog.cli.client.connect_options import Target
 from everlog.mqtt import Reason
 
 T = TypeVar("T")
 
 LONGEST_S = 30.0  # between two tries
 
-# What a broker says that is over by itself, or at another try; any other reason would be said again.
+# Reasons that pass by themselves; any other would only be repeated.
 _PASSING = {
     Reason.UNSPECIFIED_ERROR,
     Reason.IMPLEMENTATION_SPECIFIC_ERROR,
@@ -31,7 +31,7 @@ _PASSING = {
 
 
 def delays(chance: Callable[[], float] = random) -> Iterator[float]:
-    """1 s, then twice as long each time up to the longest, each shortened by up to a quarter so that many part."""
+    """Yield how long to wait before each try: 1 s, then twice as long up to a limit, less up to a quarter by chance."""
     seconds = 1.0
     while True:
         yield seconds * (1 - chance() / 4)
@@ -39,24 +39,24 @@ def delays(chance: Callable[[], float] = random) -> Iterator[float]:
 
 
 def is_passing(error: Unavailable) -> bool:
-    """Whether it makes sense to try again."""
+    """Return whether it makes sense to try again."""
     return not isinstance(error, Refused) or error.reason in _PASSING
 
 
 async def keep_connected(
-    call: Call, work: Callable[[Client], Awaitable[T]], handler: Handler | None = None, *, again: bool = True
+    target: Target, work: Callable[[AsyncClient], Awaitable[T]], handler: Handler | None = None, *, again: bool = True
 ) -> T:
-    """Connect and do the work; with `again`, whenever the connection is lost, connect and do it again.
+    """Connect and do the work; with `again`, connect and do it again whenever the connection is lost.
 
-    What the first connection could not do is an error at once. A new connection takes over what the one before has in
-    flight. What is lost and done about it is said on standard error.
+    If the first connection can't be made, that is an error at once. What is in flight is sent again on the next
+    connection. Losses and reconnects are reported on standard error.
     """
-    client = Client(call.connect, handler)
+    client = AsyncClient(target.connect, handler)
     was_open = False
     waits = delays()
     while True:
         try:
-            await client.open(call.host, call.port, call.tls)
+            await client.open(target.host, target.port, target.tls)
             if was_open:
                 print("everlog: connected again", file=sys.stderr)
             was_open = True
@@ -70,4 +70,3 @@ async def keep_connected(
         finally:
             await client.close()
         await asyncio.sleep(wait_s)
-        client = client.successor()

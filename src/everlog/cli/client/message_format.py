@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from everlog.base import UsageError
-from everlog.cli.message import Message
+from everlog.mqtt import Message
 
 Formatter = Callable[..., bytes]  # of a message and, where it did not come just now, its time
 Piece = Callable[[Message, float], bytes]
