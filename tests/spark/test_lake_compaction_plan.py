@@ -61,7 +61,7 @@ def test_everything_takes_the_open_segment_too() -> None:
 
 def test_compaction_goes_on_in_the_middle_of_a_segment() -> None:
     (group,) = plan_round(snapshot(segments(100, 10, 10)), {0: 75}).groups
-    assert (group.start, group.stop, group.bytes) == (75, 200, 35)
+    assert (group.start, group.stop, group.size_bytes) == (75, 200, 35)
 
 
 def test_nothing_new_is_no_round() -> None:

@@ -121,7 +121,7 @@ def test_only_the_asked_columns_are_made(tmp_path: Path) -> None:
 def test_batches_have_the_rows_they_should_and_end_with_their_slice(tmp_path: Path) -> None:
     fill(tmp_path, messages(1000), run=7)
     (piece,) = plan(take_snapshot(str(tmp_path)), tasks=1)[:1]
-    cut = Slice(piece.path, 0, piece.identity, 13, 97, piece.bytes, piece.segments)
+    cut = Slice(piece.path, 0, piece.identity, 13, 97, piece.size_bytes, piece.segments)
     sizes = [batch.num_rows for batch in read_slice(cut, ["offset"], batch_rows=32)]
     assert sizes == [32, 32, 20]
     assert read_slices([cut])["offset"].to_pylist() == list(range(13, 97))
@@ -160,7 +160,7 @@ def test_large_segments_are_split_and_small_ones_share_a_task(tmp_path: Path, mo
     assert len(sealed) > 2
     slices = plan(snapshot, tasks=40)
     assert len(slices) > len(snapshot.shards[0].segments)
-    assert len(pack(slices, sum(piece.bytes for piece in slices) // 3)) == 3
+    assert len(pack(slices, sum(piece.size_bytes for piece in slices) // 3)) == 3
     assert pack([], 5) == []
 
 
@@ -337,7 +337,7 @@ def test_a_damaged_batch_is_reported_and_the_rest_is_read(tmp_path: Path, topics
     fill(tmp_path, sent, segment_bytes=40_000)
     segment = sorted((tmp_path / "shard-0").glob("*.log"))[1]
     view = take_snapshot(str(tmp_path)).shards[0].segments[1]
-    damage(segment, view.bytes // 2)
+    damage(segment, view.size_bytes // 2)
     report = ReadReport()
     found = read_slices(plan(take_snapshot(str(tmp_path))), ["offset"], topics, report=report)["offset"].to_pylist()
     flt = parse_filter(topics[0]) if topics else None
@@ -347,7 +347,7 @@ def test_a_damaged_batch_is_reported_and_the_rest_is_read(tmp_path: Path, topics
         return
     (broken,) = report.damage
     assert broken.path == str(segment)
-    assert 0 < broken.position < view.bytes
+    assert 0 < broken.position < view.size_bytes
     assert report.lost == broken.to_offset - broken.from_offset > 0
     assert found == [n for n in wanted if not broken.from_offset <= n < broken.to_offset]
     assert report.rows == len(found)
@@ -441,7 +441,7 @@ def test_a_plan_leaves_out_what_a_filter_can_not_find(tmp_path: Path) -> None:
     assert 0 < len(some) < len(everything)
     assert some[0].start == 0
     rare = found.slices(8, ["site/1/temp/s9"])
-    assert sum(piece.bytes for piece in rare) < sum(piece.bytes for piece in some) / 2
+    assert sum(piece.size_bytes for piece in rare) < sum(piece.size_bytes for piece in some) / 2
     assert plain(read_slices(some, topics=["site/1/#"])) == sorted(
         told(early), key=lambda row: int(row["payload"].split(b":")[0])
     )

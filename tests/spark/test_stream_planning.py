@@ -284,10 +284,10 @@ def test_bytes_are_kept_to_or_one_record_is_taken(sizes: list[tuple[int, int]], 
         extents.append(Extent(0, at, at + count, size))
         at += count
     taken = admit({0: 0}, {0: at}, extents, None, most)[0]
-    spent = sum(one.bytes * max(0, min(one.stop, taken) - one.start) / (one.stop - one.start) for one in extents)
+    spent = sum(one.size_bytes * max(0, min(one.stop, taken) - one.start) / (one.stop - one.start) for one in extents)
     assert 1 <= taken <= at
     assert spent <= most * 1.000001 or taken == 1
-    assert taken == at or spent + max(one.bytes / (one.stop - one.start) for one in extents) >= most * 0.999999
+    assert taken == at or spent + max(one.size_bytes / (one.stop - one.start) for one in extents) >= most * 0.999999
 
 
 def test_a_partition_is_what_spark_was_told(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ log may still have both. The version of the table is pinned with the snapshot; i
 was replaced longer ago than its time.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +15,7 @@ from deltalake import DeltaTable
 
 from everlog.base import StorageError, Unavailable
 from everlog.spark.lake.data_file import DataFile
-from everlog.spark.lake.file_reader import range_may_match, times_of
+from everlog.spark.lake.file_reader import group_bounds, position_at, range_may_match
 from everlog.spark.lake.identity import check_same_history, find_recorded
 from everlog.spark.lake.lake_table import Lake, find_lake
 from everlog.spark.lake.location import Location, locate
@@ -36,7 +35,7 @@ class LakeSlice:
     shard: int
     start: int
     stop: int
-    bytes: int
+    size_bytes: int
     first_topic: str
     last_topic: str
 
@@ -54,14 +53,7 @@ class LakeSnapshot:
     def position_at(self, shard: int, time_us: int) -> int:
         """The first record of a shard in the table that is not older than a time, or its end there."""
         files = [file for file in self.files if file.shard == shard]
-        number = bisect_left(files, time_us, key=lambda file: file.last_time)
-        if number == len(files):
-            return self.ends[shard]
-        if files[number].first_time >= time_us:
-            return files[number].first_offset
-        filesystem, root = locate(self.uri).filesystem()
-        offsets, times = times_of(filesystem, f"{root}/{files[number].path}")
-        return int(offsets[times.searchsorted(time_us, "left")])
+        return position_at(files, time_us, self.ends[shard], locate(self.uri).filesystem)
 
 
 def take_lake_snapshot(record: LakeRecord, snapshot: Snapshot) -> LakeSnapshot:
@@ -102,7 +94,7 @@ def plan_lake(lake: LakeSnapshot, ranges: Mapping[int, tuple[int, int]]) -> list
         start, stop = max(first, file.first_offset), min(last, file.last_offset + 1)
         if start < stop:
             topics = (file.first_topic, file.last_topic)
-            slices.append(LakeSlice(lake.uri, file.path, file.shard, start, stop, file.bytes, *topics))
+            slices.append(LakeSlice(lake.uri, file.path, file.shard, start, stop, file.size_bytes, *topics))
     return slices
 
 
@@ -141,12 +133,9 @@ def read_lake_slice(
 
 
 def _overlaps(group: pq.RowGroupMetaData, piece: LakeSlice) -> bool:
-    """Whether a row group may hold offsets of the slice."""
-    for number in range(group.num_columns):
-        column = group.column(number)
-        if column.path_in_schema == "offset" and column.statistics is not None and column.statistics.has_min_max:
-            return bool(column.statistics.min < piece.stop and column.statistics.max >= piece.start)
-    return True
+    """Return whether a row group may hold offsets of the slice."""
+    bounds = group_bounds(group, "offset")
+    return bounds is None or (bounds[0] < piece.stop and bounds[1] >= piece.start)
 
 
 def _wanted(batch: pa.RecordBatch, piece: LakeSlice, filters: tuple[Filter, ...] | None) -> pa.RecordBatch:

@@ -1,7 +1,7 @@
 """The options of `spark.read.format("everlog")`, read once when a frame is loaded; a misspelt one is refused."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -48,12 +48,7 @@ class SourceOptions:
 
 def read_options(given: Mapping[str, str], also: Mapping[str, str] | None = None) -> SourceOptions:
     """The options of a frame; `also` names further ones that another part of the source takes."""
-    known = {name.lower(): name for name in (*OPTIONS, *(also or ()))}
-    options = {}
-    for name, value in given.items():
-        if name.lower() not in known:
-            raise UsageError(f"there is no option {name!r}", hint=f"there are: {', '.join(known.values())}")
-        options[known[name.lower()]] = value
+    options = known_options(given, (*OPTIONS, *(also or ())))
     if not options.get("path"):
         raise UsageError("where is the log?", hint='say .load(DATA_DIR) or .option("path", DATA_DIR)')
     payload = options.get("payload", "binary")
@@ -76,11 +71,20 @@ def read_options(given: Mapping[str, str], also: Mapping[str, str] | None = None
         columns=check_columns(columns),
         payload=payload,
         payload_schema=payload_schema,
-        on_damage=_on_damage(options.get("onDamage", "skip")),
-        tier=_tier(options.get("tier", "all")),
+        on_damage=cast(OnDamage, _choice(options, "onDamage", ("skip", "fail"))),
+        tier=cast(Tier, _choice(options, "tier", ("all", "log", "table"))),
         tasks=_tasks(options["tasks"]) if "tasks" in options else None,
-        on_lost=_on_lost(options.get("onLost", "fail")),
+        on_lost=cast(OnLost, _choice(options, "onLost", ("fail", "skip"))),
     )
+
+
+def known_options(given: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
+    """Return the options under their proper names, as Spark may change the case; refuses others."""
+    known = {name.lower(): name for name in names}
+    for name in given:
+        if name.lower() not in known:
+            raise UsageError(f"there is no option {name!r}", hint=f"there are: {', '.join(known.values())}")
+    return {known[name.lower()]: value for name, value in given.items()}
 
 
 def place_of(text: str) -> str:
@@ -131,22 +135,12 @@ def _numbers(name: str, text: str) -> tuple[int, ...]:
         raise UsageError(f"the option {name} has {text!r}", hint="write numbers, as in 0,2") from None
 
 
-def _on_damage(text: str) -> OnDamage:
-    if text not in ("skip", "fail"):
-        raise UsageError(f"onDamage is skip or fail, not {text!r}")
-    return cast(OnDamage, text)
-
-
-def _on_lost(text: str) -> OnLost:
-    if text not in ("fail", "skip"):
-        raise UsageError(f"onLost is fail or skip, not {text!r}")
-    return cast(OnLost, text)
-
-
-def _tier(text: str) -> Tier:
-    if text not in ("all", "log", "table"):
-        raise UsageError(f"tier is all, log or table, not {text!r}")
-    return cast(Tier, text)
+def _choice(options: Mapping[str, str], name: str, words: Sequence[str]) -> str:
+    """Return the value of an option that is one of a few words, the first by default."""
+    value = options.get(name, words[0])
+    if value not in words:
+        raise UsageError(f"{name} is {', '.join(words[:-1])} or {words[-1]}, not {value!r}")
+    return value
 
 
 def _tasks(text: str) -> int:

@@ -153,7 +153,7 @@ _NOTHING = FramePlan(Snapshot("", "", ()), None, {})
 def _extents(snapshot: Snapshot, lake: "LakeSnapshot | None") -> list[Extent]:
     """What takes how much: files of the table where there is no log, segments of the log."""
     found = [
-        Extent(shard.shard, segment.base_offset, segment.end_offset, max(1, segment.bytes))
+        Extent(shard.shard, segment.base_offset, segment.end_offset, max(1, segment.size_bytes))
         for shard in snapshot.shards
         for segment in shard.segments
     ]
@@ -161,7 +161,7 @@ def _extents(snapshot: Snapshot, lake: "LakeSnapshot | None") -> list[Extent]:
         stop = min(file.last_offset + 1, snapshot.shards[file.shard].start)
         if file.first_offset < stop:
             share = (stop - file.first_offset) / (file.last_offset + 1 - file.first_offset)
-            found.append(Extent(file.shard, file.first_offset, stop, max(1, int(file.bytes * share))))
+            found.append(Extent(file.shard, file.first_offset, stop, max(1, int(file.size_bytes * share))))
     return found
 
 

@@ -133,7 +133,7 @@ def _show(made: "Compaction", summary: "CompactionSummary") -> None:
     Console().print(table)
     rate = summary.rows / summary.seconds if summary.seconds else 0.0
     print(
-        f"{summary.rows:,} rows in {summary.files:,} files of {summary.bytes / 1e6:,.1f} MB added "
+        f"{summary.rows:,} rows in {summary.files:,} files of {summary.file_bytes / 1e6:,.1f} MB added "
         f"({summary.log_bytes / 1e6:,.1f} MB of log, {rate:,.0f} rows/s), "
         f"{summary.merged:,} files merged, {summary.dropped:,} dropped"
     )

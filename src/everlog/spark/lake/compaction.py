@@ -44,7 +44,7 @@ class CompactionSummary:
 
     rows: int = 0
     files: int = 0
-    bytes: int = 0
+    file_bytes: int = 0
     log_bytes: int = 0
     rounds: int = 0
     overtaken: int = 0
@@ -63,8 +63,8 @@ class CompactionSummary:
         self.version = version
         self.rows += total_rows(files)
         self.files += len(files)
-        self.bytes += sum(file.bytes for file in files)
-        self.log_bytes += plan.bytes
+        self.file_bytes += sum(file.size_bytes for file in files)
+        self.log_bytes += plan.log_bytes
         self.cpu_seconds += sum(one.cpu_seconds for one in written)
         self.lost += plan.lost
         self.damage += [text for one in written for text in one.damage]
@@ -121,7 +121,9 @@ class Compaction:
         moved = {shard for shard, end in ends.items() if end is not None and end != self._seen.get(shard)}
         if moved:
             check_same_history(self.lake.location.uri, self.lake.files(), snapshot, moved)
-        groups = sorted(plan.groups, key=lambda group: -group.bytes)  # so that no long task is left alone at the end
+        groups = sorted(
+            plan.groups, key=lambda group: -group.size_bytes
+        )  # so that no long task is left alone at the end
         tasks = [WriteTask(group, self.lake.location, options.codec, options.on_damage) for group in groups]
         if tasks:
             self._announce("compacting", len(tasks))

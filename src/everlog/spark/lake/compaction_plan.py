@@ -31,9 +31,9 @@ class Round:
         return found
 
     @property
-    def bytes(self) -> int:
+    def log_bytes(self) -> int:
         """How much log is read."""
-        return sum(group.bytes for group in self.groups)
+        return sum(group.size_bytes for group in self.groups)
 
 
 def plan_round(
@@ -65,8 +65,8 @@ def plan_round(
             lost.append(Lost(shard.shard, end, shard.start))
         found = _groups(snapshot, shard, segments, max(end or 0, segments[0].base_offset), group_bytes)
         taken, held = 0, 0
-        while taken < len(found) and (taken == 0 or held + found[taken].bytes <= share):
-            held += found[taken].bytes
+        while taken < len(found) and (taken == 0 or held + found[taken].size_bytes <= share):
+            held += found[taken].size_bytes
             taken += 1
         more = more or taken < len(found)
         groups += found[:taken]
@@ -113,7 +113,7 @@ def _groups(
     start, size = first, 0
     for segment in segments:
         begin = max(first, segment.base_offset)
-        share = max(1, segment.bytes * (segment.end_offset - begin) // (segment.end_offset - segment.base_offset))
+        share = max(1, segment.size_bytes * (segment.end_offset - begin) // (segment.end_offset - segment.base_offset))
         if held and size + share > group_bytes:
             groups.append(_slice(snapshot, shard, start, held[-1].end_offset, size, held))
             held, size = [], 0

@@ -23,7 +23,7 @@ class DataFile:
     """Rows of one shard and day: `first_offset` to `last_offset`, both included, as are times and topics."""
 
     path: str
-    bytes: int
+    size_bytes: int
     rows: int
     shard: int
     day: str
@@ -40,13 +40,15 @@ class DataFile:
         """The action that adds it; `moved` says that its rows were in the table before."""
         from deltalake.transaction import AddAction
 
-        return AddAction(self.path, self.bytes, {PARTITION: self.day}, self.modified_ms, not moved, self._statistics())
+        return AddAction(
+            self.path, self.size_bytes, {PARTITION: self.day}, self.modified_ms, not moved, self._statistics()
+        )
 
     def removed(self, now_ms: int, *, moved: bool = False) -> "RemoveAction":
         """The action that removes it; `moved` says that its rows stay in the table."""
         from deltalake.transaction import RemoveAction
 
-        return RemoveAction(self.path, not moved, now_ms, self.bytes, {PARTITION: self.day})
+        return RemoveAction(self.path, not moved, now_ms, self.size_bytes, {PARTITION: self.day})
 
     def _statistics(self) -> str:
         low = {
@@ -94,7 +96,7 @@ def _file(row: dict[str, Any]) -> DataFile:
         )
     return DataFile(
         path=row["path"],
-        bytes=row["size_bytes"],
+        size_bytes=row["size_bytes"],
         rows=row["num_records"],
         shard=low["shard"],
         day=row["partition"][PARTITION].isoformat(),

@@ -45,8 +45,8 @@ def plan_merges(
     for _, neighbours in groupby(ordered, key=lambda file: (file.shard, file.day)):
         run: list[DataFile] = []
         for file in neighbours:
-            small = file.bytes < small_bytes
-            fits = sum(one.bytes for one in run) + file.bytes <= merged_bytes
+            small = file.size_bytes < small_bytes
+            fits = sum(one.size_bytes for one in run) + file.size_bytes <= merged_bytes
             if run and not (small and fits and sum(one.rows for one in run) + file.rows <= merged_rows):
                 runs.append(tuple(run))
                 run = []

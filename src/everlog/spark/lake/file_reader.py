@@ -4,7 +4,9 @@ Only the row groups and rows whose topic is wanted are kept. The columns are tho
 records are made again.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +16,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from everlog.base import HAS_EXPIRY, QOS_SHIFT, RETAIN, Records, StorageError, TopicTable, assemble
+from everlog.spark.lake.data_file import DataFile
 from everlog.spark.lake.table_layout import FILE_SCHEMA
 from everlog.topics import Filter, matches
 
@@ -30,7 +33,7 @@ class LoadedFile:
     def __init__(self, rows: pa.Table) -> None:
         order = pc.sort_indices(rows["offset"])
         whole = rows.take(order).combine_chunks()
-        self.bytes = whole.nbytes + _HELD_BYTES
+        self.size_bytes = whole.nbytes + _HELD_BYTES
         self.offsets: npt.NDArray[np.int64] = np.asarray(whole["offset"])
         self.times: npt.NDArray[np.int64] = np.asarray(whole["timestamp"].cast(pa.int64()))
         self._flags = _flags(whole)
@@ -113,6 +116,20 @@ def times_of(filesystem: fs.FileSystem, path: str) -> tuple[npt.NDArray[np.int64
     return offsets[order], times[order]
 
 
+def position_at(
+    files: Sequence[DataFile], time_us: int, end: int, filesystem: Callable[[], tuple[fs.FileSystem, str]]
+) -> int:
+    """Return the offset of the first record in a shard's files that is not older than a time, or `end`."""
+    number = bisect_left(files, time_us, key=lambda file: file.last_time)
+    if number == len(files):
+        return end
+    if files[number].first_time >= time_us:
+        return files[number].first_offset
+    system, root = filesystem()
+    offsets, times = times_of(system, f"{root}/{files[number].path}")
+    return int(offsets[np.searchsorted(times, time_us, "left")])
+
+
 def fixed_prefix(flt: Filter) -> str:
     """What every topic that matches begins with; `a/#` matches `a` too, so no slash at its end."""
     levels = []
@@ -132,15 +149,18 @@ def range_may_match(filters: Sequence[Filter], low: str, high: str) -> bool:
     return False
 
 
-def _may_match(group: pq.RowGroupMetaData, filters: Sequence[Filter]) -> bool:
+def group_bounds(group: pq.RowGroupMetaData, name: str) -> tuple[Any, Any] | None:
+    """Return the least and the greatest value of a column in a row group, or None if the file does not say."""
     for number in range(group.num_columns):
         column = group.column(number)
-        if column.path_in_schema == "topic":
-            known = column.statistics
-            if known is None or not known.has_min_max:
-                return True
-            return range_may_match(filters, known.min, known.max)
-    return True
+        if column.path_in_schema == name and column.statistics is not None and column.statistics.has_min_max:
+            return column.statistics.min, column.statistics.max
+    return None
+
+
+def _may_match(group: pq.RowGroupMetaData, filters: Sequence[Filter]) -> bool:
+    bounds = group_bounds(group, "topic")
+    return bounds is None or range_may_match(filters, *bounds)
 
 
 def _matcher(filters: Sequence[Filter]) -> Callable[[str], bool]:
@@ -156,7 +176,7 @@ def _matcher(filters: Sequence[Filter]) -> Callable[[str], bool]:
 
 def _wanted_rows(topics: pa.ChunkedArray, wanted: Callable[[str], bool]) -> pa.Array | None:
     """A mask of rows, None when there is none."""
-    whole = _single(topics.unify_dictionaries())
+    whole = single_array(topics.unify_dictionaries())
     chosen = pa.array([wanted(name) for name in whole.dictionary.to_pylist()], pa.bool_())
     mask = chosen.take(whole.indices)
     return mask if pc.any(mask).as_py() else None
@@ -166,7 +186,8 @@ def _no_rows() -> pa.Table:
     return pa.schema([FILE_SCHEMA.field(name) for name in _COLUMNS]).empty_table()
 
 
-def _single(column: pa.ChunkedArray) -> pa.Array:
+def single_array(column: pa.ChunkedArray) -> pa.Array:
+    """Return a column as one array."""
     whole = column.combine_chunks()
     if isinstance(whole, pa.ChunkedArray):
         return whole.chunk(0) if whole.num_chunks else pa.array([], whole.type)
@@ -183,7 +204,7 @@ def _flags(rows: pa.Table) -> npt.NDArray[np.uint8]:
 def _topics(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.uint32], TopicTable]:
     """The rows' topics as ids of a table of names."""
     encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-    whole = _single(encoded.unify_dictionaries())
+    whole = single_array(encoded.unify_dictionaries())
     table = TopicTable(0, 1 << 30, 1 << 31)
     ids = np.array([table.intern(name.encode()) for name in whole.dictionary.to_pylist()], np.uint32)
     return ids[np.asarray(whole.indices)] if len(whole) else ids, table
@@ -191,7 +212,7 @@ def _topics(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.uint32], TopicTable
 
 def _bytes_of(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.int64], memoryview]:
     """Where each value ends, counted from the first byte, and the bytes; null is empty."""
-    whole = _single(column).cast(pa.large_binary())
+    whole = single_array(column).cast(pa.large_binary())
     if whole.null_count:
         whole = pc.fill_null(whole, b"")
     count = len(whole)

@@ -9,11 +9,9 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from everlog.base import StorageError
 from everlog.spark.lake.data_file import DataFile, files_of
-from everlog.spark.lake.file_reader import LoadedFile, load_file, range_may_match, times_of
+from everlog.spark.lake.file_reader import LoadedFile, load_file, position_at, range_may_match
 from everlog.spark.lake.identity import find_recorded
 from everlog.spark.lake.lake_table import Lake, find_lake
 from everlog.spark.lake.location import Location
@@ -89,13 +87,7 @@ class LakeStore:
         """The first record that is not older than a time, or the end."""
         version = self._version
         files = version.files.get(shard, [])
-        number = bisect_left(files, time_us, key=lambda file: file.last_time)
-        if number == len(files):
-            return version.end(shard)
-        if files[number].first_time >= time_us:
-            return files[number].first_offset
-        offsets, times = times_of(self._filesystem, f"{self._root}/{files[number].path}")
-        return int(offsets[np.searchsorted(times, time_us, "left")])
+        return position_at(files, time_us, version.end(shard), lambda: (self._filesystem, self._root))
 
     def read(
         self, shard: int, offset: int, filters: Sequence[Filter] | None, max_records: int, max_bytes: int
@@ -171,7 +163,7 @@ class LakeStore:
     def _keep(self, key: _Key, loaded: LoadedFile) -> None:
         with self._lock:
             self._cache[key] = loaded
-            while len(self._cache) > 1 and sum(one.bytes for one in self._cache.values()) > self._cache_bytes:
+            while len(self._cache) > 1 and sum(one.size_bytes for one in self._cache.values()) > self._cache_bytes:
                 self._cache.popitem(last=False)
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
 
 from everlog.base import Unavailable, UsageError
+from everlog.spark.file_sync import sync_path
 from everlog.spark.lake.data_file import DataFile, files_of
 from everlog.spark.lake.location import Location
 from everlog.spark.lake.table_layout import (
@@ -227,8 +228,4 @@ def sync_log(root: str) -> None:
     directory = f"{root}/_delta_log"
     newest = sorted(name for name in os.listdir(directory) if name.endswith(".json"))[-2:]
     for path in (*(f"{directory}/{name}" for name in newest), directory, root):
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        sync_path(path)

@@ -13,7 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from everlog.spark.file_sync import sync_path
 from everlog.spark.lake.data_file import DataFile
+from everlog.spark.lake.file_reader import single_array
 from everlog.spark.lake.location import Location
 from everlog.spark.lake.row_order import Clustering, order_of
 from everlog.spark.lake.table_layout import FILE_SCHEMA, data_path, day_text
@@ -64,7 +66,7 @@ class Writer:
     def write(self, rows: pa.Table, day: int) -> DataFile:
         """One file of rows of one shard and day, which come by rising offset with READ_COLUMNS."""
         offsets, times = np.asarray(rows["offset"]), np.asarray(rows["timestamp"].cast(pa.int64()))
-        topics = _single(rows["topic"].dictionary_encode().unify_dictionaries())
+        topics = single_array(rows["topic"].dictionary_encode().unify_dictionaries())
         names = topics.dictionary
         shard = rows["shard"][0].as_py()
         day_name = day_text(day)
@@ -74,7 +76,7 @@ class Writer:
         qos = pc.min_max(rows["qos"])
         return DataFile(
             path=path,
-            bytes=size,
+            size_bytes=size,
             rows=rows.num_rows,
             shard=shard,
             day=day_name,
@@ -99,9 +101,8 @@ class Writer:
         os.makedirs(os.path.dirname(where), exist_ok=True)
         with pa.OSFile(where, "wb") as sink:
             self._encode(groups, sink)
-        _sync(where)
-        _sync(os.path.dirname(where))
-        _sync(root)
+        for synced in (where, os.path.dirname(where), root):
+            sync_path(synced)
         return os.path.getsize(where)
 
     def _encode(self, groups: Iterable[pa.Table], sink: pa.NativeFile) -> None:
@@ -125,7 +126,7 @@ def _row_groups(rows: pa.Table, topics: pa.DictionaryArray, ranks: npt.NDArray[n
     """The rows in their order with all columns, a row group at a time; each has the names of its own topics only."""
     order, placed = order_of(np.asarray(topics.indices), ranks)
     names = topics.dictionary.take(pa.array(np.argsort(ranks)))
-    whole = {field.name: _single(rows[field.name]) for field in _WRITTEN if field.name not in _MADE}
+    whole = {field.name: single_array(rows[field.name]) for field in _WRITTEN if field.name not in _MADE}
     for start in range(0, len(order), ROW_GROUP):
         some = pa.array(order[start : start + ROW_GROUP])
         places = placed[start : start + ROW_GROUP]
@@ -138,21 +139,8 @@ def _row_groups(rows: pa.Table, topics: pa.DictionaryArray, ranks: npt.NDArray[n
         yield pa.table(columns, schema=_WRITTEN)
 
 
-def _single(column: pa.ChunkedArray) -> pa.Array:
-    whole = column.combine_chunks()
-    return whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
-
-
 def _taken(column: pa.Array, rows: pa.Array) -> pa.Array:
     """Some values of a column; of one that is all null any are the same."""
     if column.null_count == len(column):
         return pa.nulls(len(rows), column.type)
     return column.take(rows)
-
-
-def _sync(path: str) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -13,6 +13,7 @@ from urllib.parse import quote
 import msgspec
 
 from everlog.base import StorageError, Unavailable, UsageError
+from everlog.spark.file_sync import sync_path
 
 STATE, LOCK = "state.json", "lock"
 VERSION = 1
@@ -135,9 +136,5 @@ class BatchJournal:
             file.flush()
             os.fsync(file.fileno())
         os.replace(f"{path}.tmp", path)
-        handle = os.open(self.directory, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        sync_path(self.directory)
         self.state = state

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
 from everlog.base import UsageError
-from everlog.spark.source_options import local_path
+from everlog.spark.source_options import known_options, local_path
 
 OPTIONS = {
     "broker": "the broker to publish to: host:port, mqtt://user:password@host:port or mqtts://...",
@@ -56,14 +56,10 @@ class SinkOptions:
 
 def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
     """The options of a sink."""
-    known = {name.lower(): name for name in OPTIONS}
-    options: dict[str, str] = {}
-    for name, value in given.items():
+    for name in given:
         if name.lower() in MISSING:
             raise UsageError(MISSING[name.lower()], hint='write to topics, with the option "broker"')
-        if name.lower() not in known:
-            raise UsageError(f"there is no option {name!r}", hint=f"there are: {', '.join(known.values())}")
-        options[known[name.lower()]] = value
+    options = known_options(given, OPTIONS)
     if ("broker" in options) == ("table" in options):
         raise UsageError("where to?", hint='give either the option "broker" or the option "table"')
     if "batch" in options and "app" not in options:

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from everlog.base import EverlogError, UsageError
 from everlog.mqtt import Properties, Publish
+from everlog.spark.file_sync import sync_path
 from everlog.topics import check_topic_name
 
 _TEXT, _BYTES = ("string", "large_string"), ("binary", "large_binary", "string", "large_string")
@@ -52,11 +53,7 @@ def stage(batches: Iterable[pa.RecordBatch], directory: str, schema: pa.Schema) 
             _check(batch)
             writer.write_batch(batch.cast(schema))
             rows += batch.num_rows
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    sync_path(path)
     return name, rows
 
 

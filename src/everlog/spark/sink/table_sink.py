@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from everlog.base import StorageError, Unavailable, UsageError
+from everlog.base import Unavailable, UsageError
+from everlog.spark.file_sync import sync_path
 from everlog.spark.lake.lake_table import sync_log
 from everlog.spark.lake.location import Location
 from everlog.spark.lake.table_layout import FORMAT_PROPERTY
@@ -34,7 +35,7 @@ class TableFile:
     """A file that a task wrote."""
 
     path: str
-    bytes: int
+    size_bytes: int
     rows: int
     modified_ms: int
     statistics: str
@@ -61,8 +62,8 @@ def write_file(batches: Iterable[pa.RecordBatch], location: Location, schema: pa
         filesystem.delete_file(where)
         return None
     if location.is_local:
-        _sync(where)
-        _sync(root)
+        sync_path(where)
+        sync_path(root)
     size = int(filesystem.get_file_info(where).size)
     return TableFile(name, size, seen.rows, time.time_ns() // 1_000_000, seen.statistics())
 
@@ -74,7 +75,7 @@ def commit_files(location: Location, schema: pa.Schema, files: Sequence[TableFil
     from deltalake.transaction import AddAction, RemoveAction
 
     added: list[AddAction | RemoveAction] = [
-        AddAction(file.path, file.bytes, {}, file.modified_ms, True, file.statistics) for file in files
+        AddAction(file.path, file.size_bytes, {}, file.modified_ms, True, file.statistics) for file in files
     ]
     about = CommitProperties(
         custom_metadata={"userMetadata": f"everlog sink {app} {batch}"}, app_transactions=[Transaction(app, batch)]
@@ -155,14 +156,3 @@ class _Bounds:
 
 def _plain(value: Any) -> Any:
     return value if isinstance(value, int) else value.strftime("%Y-%m-%dT%H:%M:%S.%f") + ("Z" if value.tzinfo else "")
-
-
-def _sync(path: str) -> None:
-    try:
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-    except OSError as error:
-        raise StorageError(f"{path} can't be put on the disk: {error.strerror}") from error
