@@ -17,18 +17,18 @@ HERE = Path(__file__).parent
 CORE = {
     "test_end_to_end.py",
     "test_hot_and_cold.py",
-    "test_lake_cold.py",
+    "test_lake_store.py",
     "test_lake_holes.py",
     "test_lake_moved.py",
-    "test_lake_planning.py",
+    "test_lake_compaction_plan.py",
     "test_lake_table.py",
     "test_payload.py",
     "test_replay_from_lake.py",
-    "test_sink_publishing.py",
-    "test_slices.py",
+    "test_sink_batch_publisher.py",
+    "test_log_slices.py",
     "test_stream_planning.py",
     "test_thinned.py",
-    "test_worker.py",
+    "test_worker_process.py",
     "test_sink.py::test_a_stream_is_appended_to_a_table_once",
     "test_sink.py::test_a_stream_is_published_once_though_its_batches_are_computed_again",
     "test_source.py::test_one_frame_in_two_filters_gives_both",
@@ -69,6 +69,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
 def nothing_open() -> Iterator[None]:
     """Stores that a test read in this process are closed behind it."""
     yield
-    from everlog.spark.opened import close_stores
+    from everlog.spark.store_cache import close_stores
 
     close_stores()

@@ -9,14 +9,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PythonException
-from tests.spark.lakedata import DAY_US, NOON_US, fill, messages, table_rows
+from tests.spark.lake_data import DAY_US, NOON_US, fill, messages, table_rows
 
 from everlog.base import StorageError, Unavailable, UsageError
 from everlog.commitlog import LogSettings
 from everlog.spark import COLUMNS, Compaction, CompactionOptions, InProcess, Slice, locate, read_slice
-from everlog.spark.cold import TableSlice, read_table_slice
-from everlog.spark.options import SourceOptions
-from everlog.spark.pinned import Pinned, pin
+from everlog.spark.frame_plan import FramePlan, plan_frame
+from everlog.spark.lake_slices import LakeSlice, read_lake_slice
+from everlog.spark.source_options import SourceOptions
 from everlog.store import LogStore
 
 if TYPE_CHECKING:
@@ -41,25 +41,25 @@ def drop_log(data: Path) -> None:
     store.close()
 
 
-def pinned(data: Path, **options: Any) -> Pinned:
-    return pin(SourceOptions(str(data), **options), NOON_US)
+def pinned(data: Path, **options: Any) -> FramePlan:
+    return plan_frame(SourceOptions(str(data), **options), NOON_US)
 
 
-def batches(found: Pinned, columns: Sequence[str], topics: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+def batches(found: FramePlan, columns: Sequence[str], topics: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
     for piece in found.slices(4):
         if isinstance(piece, Slice):
             yield from read_slice(piece, columns, topics)
         else:
-            yield from read_table_slice(piece, columns, topics)
+            yield from read_lake_slice(piece, columns, topics)
 
 
-def rows(found: Pinned, columns: Sequence[str] = COLUMNS, topics: Sequence[str] | None = None) -> pa.Table:
+def rows(found: FramePlan, columns: Sequence[str] = COLUMNS, topics: Sequence[str] | None = None) -> pa.Table:
     table = pa.Table.from_batches(list(batches(found, columns, topics)))
     table.validate(full=True)
     return table
 
 
-def kinds(found: Pinned) -> set[type]:
+def kinds(found: FramePlan) -> set[type]:
     return {type(piece) for piece in found.slices(4)}
 
 
@@ -70,7 +70,7 @@ def test_all_of_history_is_there_once(tmp_path: Path, shards: int) -> None:
     assert len(before) == len(SENT)
     made = compact(tmp_path)
     both = pinned(tmp_path)
-    assert kinds(both) == {Slice, TableSlice}
+    assert kinds(both) == {Slice, LakeSlice}
     assert table_rows(rows(both)) == before
     drop_log(tmp_path)
     assert min(shard.start for shard in pinned(tmp_path, tier="log").snapshot.shards) > 0
@@ -88,8 +88,8 @@ def test_a_tier_can_be_read_alone(tmp_path: Path, shards: int) -> None:
     assert kinds(pinned(tmp_path, tier="log")) == {Slice}
     assert table_rows(rows(pinned(tmp_path, tier="log"))) == before
     cold = pinned(tmp_path, tier="table")
-    assert kinds(cold) == {TableSlice}
-    ends = cold.cold.ends if cold.cold else ()
+    assert kinds(cold) == {LakeSlice}
+    ends = cold.lake.ends if cold.lake else ()
     assert table_rows(rows(cold)) == [row for row in before if row[1] < ends[row[0]]]
 
 
@@ -100,7 +100,7 @@ def test_a_table_can_be_read_without_its_log(tmp_path: Path, shards: int) -> Non
     compact(data).run()
     shutil.move(data / "lake", place)
     alone = pinned(place)
-    ends = alone.cold.ends if alone.cold else ()
+    ends = alone.lake.ends if alone.lake else ()
     assert len(ends) == shards
     want = [row for row in table_rows(rows(pinned(data, tier="log"))) if row[1] < ends[row[0]]]
     assert want
@@ -185,7 +185,7 @@ def test_a_file_from_before_a_column_has_null_there(tmp_path: Path) -> None:
     compact(tmp_path)
     found = pinned(tmp_path, tier="table")
     for piece in found.slices(4):
-        assert isinstance(piece, TableSlice)
+        assert isinstance(piece, LakeSlice)
         path = tmp_path / "lake" / piece.path
         pq.write_table(pq.read_table(path, partitioning=None).drop_columns(["client_id", "response_topic"]), path)
     table = rows(found)

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.spark.lakedata import fill, messages
+from tests.spark.lake_data import fill, messages
 
 from everlog.base import UsageError
 from everlog.spark import find_java, java

@@ -12,8 +12,8 @@ from tests.spark.history import T0_US, Sent, write_store
 from everlog.base import UsageError
 from everlog.cli import main
 from everlog.spark.jobs import audit_histories, audit_store, filter_regex, logged_in, read_history
-from everlog.spark.jobs.audit import LOG
-from everlog.spark.jobs.storeaudit import Run, join_runs
+from everlog.spark.jobs.run_audit import LOG
+from everlog.spark.jobs.store_audit import Run, join_runs
 from everlog.topics import matches, parse_filter
 
 Rows = list[dict[str, Any]]

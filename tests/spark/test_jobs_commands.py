@@ -15,10 +15,10 @@ from tests.listening import eventually
 from tests.spark.history import T0_US, Sent, write_store
 
 from everlog.cli import main
-from everlog.cli.sparkprogress import SparkProgress
+from everlog.cli.spark.progress_bar import SparkProgress
 from everlog.spark.jobs import Drawing, Grid, read_structure, render
 from everlog.spark.jobs.charts import bars, hour_map, timeline
-from everlog.spark.jobs.totals import moment
+from everlog.spark.jobs.history_summary import moment
 
 HOUR_US = 3_600_000_000
 
@@ -107,7 +107,7 @@ def test_stats_of_a_part(spark: SparkSession, store: Path, tmp_path: Path) -> No
         (["stats", "DATA", "--from", "someday"], "someday"),
         (["stats", "/nowhere"], "holds no store"),
         (["stats", "DATA", "--conf", "x"], "not KEY=VALUE"),
-        (["replay", "DATA", "--speed", "0"], "no speed"),
+        (["replay", "DATA", "--speed", "0"], "not a speed"),
     ],
 )
 def test_what_can_not_be_is_refused_in_one_line(
@@ -171,7 +171,7 @@ class Tracker:
 def test_the_progress_bar_counts_the_tasks_of_all_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     screen, tracker = Terminal(), Tracker()
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr("everlog.cli.sparkprogress._terminal", lambda: screen)
+    monkeypatch.setattr("everlog.cli.spark.progress_bar._terminal", lambda: screen)
     session = SimpleNamespace(sparkContext=SimpleNamespace(statusTracker=lambda: tracker))
     monkeypatch.setattr(screen, "close", lambda: None)
     with SparkProgress() as bar:

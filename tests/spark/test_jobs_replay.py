@@ -13,9 +13,10 @@ from tests.spark.history import T0_US, Sent, write_store
 
 from everlog.base import UsageError
 from everlog.cli import main
-from everlog.cli.sparkreplay import check_prefix, speed_of
+from everlog.cli.client.pace import parse_speed
+from everlog.cli.spark.replay import check_prefix
 from everlog.spark.jobs import in_order, kept_in
-from everlog.spark.jobs import replay as module
+from everlog.spark.jobs import replay_rows as module
 from everlog.store import parse_begin
 
 CONTENT_TYPE = b"\x03\x00\x04json"
@@ -101,16 +102,16 @@ def test_a_broker_that_is_not_there_is_an_error(
     ("text", "speed"), [("max", None), ("original", 1.0), ("1.0", 1.0), ("10x", 10.0), ("0.5", 0.5)]
 )
 def test_speeds(text: str, speed: float | None) -> None:
-    assert speed_of(text) == speed
+    assert parse_speed(text) == speed
 
 
 @pytest.mark.parametrize("text", ["", "fast", "0", "-1", "inf", "nan", "x"])
 def test_no_speeds(text: str) -> None:
-    with pytest.raises(UsageError, match="is no speed"):
-        speed_of(text)
+    with pytest.raises(UsageError, match="is not a speed"):
+        parse_speed(text)
 
 
 def test_a_prefix_makes_topics() -> None:
-    assert check_prefix("replay/") == "replay/"
+    check_prefix("replay/")
     with pytest.raises(UsageError, match="wildcard"):
         check_prefix("a/#/")

@@ -2,11 +2,11 @@
 
 import pytest
 
-from everlog.spark.jobs.anomalies import strangers
-from everlog.spark.jobs.masks import CLASSES, mask
-from everlog.spark.jobs.shapes import Pattern, learn_shapes
-from everlog.spark.jobs.structurefile import Level, Shape, Structure, read_structure, write_structure
-from everlog.spark.jobs.totals import moment
+from everlog.spark.jobs.history_summary import moment
+from everlog.spark.jobs.level_masks import CLASSES, mask
+from everlog.spark.jobs.shape_anomalies import strangers
+from everlog.spark.jobs.structure_file import Level, Shape, Structure, read_structure, write_structure
+from everlog.spark.jobs.topic_shapes import Pattern, learn_shapes
 
 
 def shapes_of(*topics: str, times: int = 1) -> set[str]:

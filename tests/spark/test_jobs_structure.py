@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from tests.spark.history import T0_US, Sent, write_store
 
 from everlog.spark.jobs import structure_of
-from everlog.spark.jobs.masks import mask, masked_levels
+from everlog.spark.jobs.level_masks import mask, masked_levels
 
 PLACES = ("berlin", "paris", "rome", "oslo")
 STRAYS = (

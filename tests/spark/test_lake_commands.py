@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.lakedata import DAY_US, NOON_US, cold_rows, fill, log_rows, messages
+from tests.spark.lake_data import DAY_US, NOON_US, cold_rows, fill, log_rows, messages
 
 from everlog.cli import main
 from everlog.spark import LakeStore, locate

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.spark.lakedata import DAY_US, NOON_US, fill, messages
+from tests.spark.lake_data import DAY_US, NOON_US, fill, messages
 from tests.spark.test_hot_and_cold import compact, drop_log
 from tests.spark.test_stream_planning import SCHEMA, Offset, follow, reader
 
@@ -16,7 +16,7 @@ from everlog.cli import main
 from everlog.commitlog import LogSettings
 from everlog.mqtt import Decoder, Publish, encode
 from everlog.spark import EverlogSource, InProcess, lost_in, name_lost, take_snapshot
-from everlog.spark.lake.table import Overtaken
+from everlog.spark.lake.lake_table import Overtaken
 from everlog.store import LogStore, Lost
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.spark.cluster import standalone
-from tests.spark.lakedata import cold_rows, fill, log_rows, messages
+from tests.spark.lake_data import cold_rows, fill, log_rows, messages
 
 from everlog.spark import Compaction, CompactionOptions, InProcess, LakeStore, locate
 from everlog.store import read_lake_record
@@ -27,7 +27,7 @@ def data(tmp_path: Path) -> Path:
 
 def start(mode: str, data: Path, master: str = LOCAL) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.spark.lakedriver", mode, str(data), master],
+        [sys.executable, "-m", "tests.spark.lake_driver", mode, str(data), master],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.spark.lakedata import DAY_US, NOON_US, Row, cold_rows, fill, log_rows, messages
+from tests.spark.lake_data import DAY_US, NOON_US, Row, cold_rows, fill, log_rows, messages
 
-from everlog.app.coldtier import ColdTier
+from everlog.app.cold_tier import ColdTier
 from everlog.base import StorageError
-from everlog.cli.sparkcompact import table_of
+from everlog.cli.spark.compact import table_of
 from everlog.commitlog import LogSettings
 from everlog.spark import Compaction, CompactionOptions, InProcess, LakeStore, find_lake, locate, take_snapshot
-from everlog.spark.options import SourceOptions
-from everlog.spark.pinned import pin
+from everlog.spark.frame_plan import plan_frame
+from everlog.spark.source_options import SourceOptions
 from everlog.store import LakeRecord, LogStore, read_lake_record, write_lake_record
 
 SENT = messages(1_000)
@@ -57,13 +57,13 @@ def table_rows(made: Compaction) -> list[Row]:
 
 def check_read_whole(data: Path, count: int) -> None:
     """Frame and broker find all of history, from this directory's table."""
-    pinned = pin(SourceOptions(str(data)), NOON_US)
+    pinned = plan_frame(SourceOptions(str(data)), NOON_US)
     assert pinned.ranges == {0: (0, count)}
-    assert pinned.cold is not None
-    assert pinned.cold.uri == str(data / "lake")
+    assert pinned.lake is not None
+    assert pinned.lake.uri == str(data / "lake")
     tier = ColdTier(str(data), take_snapshot(str(data)).identity)
     tier.refresh()
-    assert (tier.start(0), tier.end(0)) == (0, pinned.cold.ends[0])
+    assert (tier.start(0), tier.end(0)) == (0, pinned.lake.ends[0])
     tier.close()
 
 
@@ -145,7 +145,7 @@ def test_a_missing_table_is_refused_until_the_record_is_removed(tmp_path: Path) 
     assert "put the table back, or remove lake.json" in (refused.value.hint or "")
     assert not (tmp_path / "lake").exists()
     with pytest.raises(StorageError, match=said):
-        pin(SourceOptions(str(tmp_path)), NOON_US)
+        plan_frame(SourceOptions(str(tmp_path)), NOON_US)
     with pytest.raises(StorageError, match=said):
         ColdTier(str(tmp_path), take_snapshot(str(tmp_path)).identity).refresh()
     (tmp_path / "lake.json").unlink()
@@ -190,11 +190,11 @@ def test_copies_of_a_store_are_not_mixed_in_one_table(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"another record at offset 599 .* another copy of the store"):
         compact(copy, everything=True)
     with pytest.raises(StorageError, match="another copy of the store"):
-        pin(SourceOptions(str(copy)), NOON_US)
+        plan_frame(SourceOptions(str(copy)), NOON_US)
     assert table_rows(made) == rows == log_rows(data, 0, 600)
     behind = LakeRecord(table=str(table), store=made.lake.store, ends={0: 500})  # killed before it was written
     write_lake_record(str(data), behind)
-    assert pin(SourceOptions(str(data)), NOON_US).ranges == {0: (0, 600)}
+    assert plan_frame(SourceOptions(str(data)), NOON_US).ranges == {0: (0, 600)}
 
 
 def test_a_log_that_ends_before_its_table_is_not_compacted(tmp_path: Path) -> None:

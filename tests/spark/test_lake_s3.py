@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.spark.lakedata import cold_rows, fill, log_rows, messages
+from tests.spark.lake_data import cold_rows, fill, log_rows, messages
 
 from everlog.base import StorageError
 from everlog.spark import Compaction, CompactionOptions, InProcess, LakeStore, Location, check_bucket, locate, vacuum
-from everlog.spark.cold import TableSlice, read_table_slice
-from everlog.spark.options import read_options
-from everlog.spark.pinned import pin
+from everlog.spark.frame_plan import plan_frame
+from everlog.spark.lake_slices import LakeSlice, read_lake_slice
+from everlog.spark.source_options import read_options
 from everlog.store import read_lake_record
 
 BUCKET = "everlog-test"
@@ -104,14 +104,14 @@ def test_a_table_in_a_bucket_is_read_without_its_log(
     made = Compaction(str(tmp_path), where, InProcess(), CompactionOptions(group_bytes=60_000)).run()
     for name, value in bucket.items():
         monkeypatch.setenv(name, value)
-    found = pin(read_options({"path": where.uri}), 0)
+    found = plan_frame(read_options({"path": where.uri}), 0)
     slices = found.slices(4)
-    assert {type(piece) for piece in slices} == {TableSlice}
+    assert {type(piece) for piece in slices} == {LakeSlice}
     batches = [
         batch
         for piece in slices
-        if isinstance(piece, TableSlice)
-        for batch in read_table_slice(piece, ("shard", "offset"))
+        if isinstance(piece, LakeSlice)
+        for batch in read_lake_slice(piece, ("shard", "offset"))
     ]
     assert len({tuple(row.values()) for batch in batches for row in batch.to_pylist()}) == made.rows
 

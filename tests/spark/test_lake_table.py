@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
-from tests.spark.lakedata import DAY_US, NOON_US, cold_rows, fill, log_rows, messages, table_rows
+from tests.spark.lake_data import DAY_US, NOON_US, cold_rows, fill, log_rows, messages, table_rows
 
 from everlog.base import StorageError, UsageError
 from everlog.spark import (
@@ -30,9 +30,9 @@ from everlog.spark import (
     vacuum,
 )
 from everlog.spark.jobs import FILE_NAME, Level, Shape, Structure, write_structure
-from everlog.spark.lake.layout import data_path, shard_transaction
-from everlog.spark.lake.merging import MergeTask, merge_files
-from everlog.spark.lake.table import Lake, Overtaken
+from everlog.spark.lake.file_merge import MergeTask, merge_files
+from everlog.spark.lake.lake_table import Lake, Overtaken
+from everlog.spark.lake.table_layout import data_path, shard_transaction
 from everlog.spark.snapshot import plan
 from everlog.store import read_lake_record
 

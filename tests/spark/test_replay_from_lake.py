@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from tests.brokers import ServedBroker
 from tests.raw_client import RawClient
-from tests.spark.lakedata import NOON_US, fill, messages
+from tests.spark.lake_data import NOON_US, fill, messages
 
-from everlog.app.coldtier import cold_tier
+from everlog.app.cold_tier import cold_tier
 from everlog.broker import Limits
 from everlog.commitlog import LogSettings
 from everlog.mqtt import Properties, Publish, Suback, Subscribe, Subscription

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from tests.spark.lakedata import fill, messages
+from tests.spark.lake_data import fill, messages
 from tests.spark.test_hot_and_cold import compact, drop_log
 
 from everlog.mqtt import Publish

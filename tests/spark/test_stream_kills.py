@@ -10,8 +10,8 @@ import pytest
 from deltalake import DeltaTable
 from tests.brokers import RunningBroker
 from tests.spark.cluster import standalone
-from tests.spark.lakedata import fill, messages
-from tests.spark.streamdriver import copy
+from tests.spark.lake_data import fill, messages
+from tests.spark.stream_driver import copy
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,7 +24,7 @@ def run(mode: str, where: Path, port: int = 0, master: str = "local[2]", status:
     """Run a driver until its end."""
     words = [mode, str(where / "data"), str(where), str(port), master]
     with (where / f"{mode}.out").open("w") as out:  # no pipe: what Spark started may outlive the driver for a while
-        command = [sys.executable, "-m", "tests.spark.streamdriver", *words]
+        command = [sys.executable, "-m", "tests.spark.stream_driver", *words]
         done = subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, timeout=400, check=False)
     assert done.returncode == status, (where / f"{mode}.out").read_text()[-3000:]
 

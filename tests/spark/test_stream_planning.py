@@ -11,18 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 from pyspark.sql.types import StructType
-from tests.spark.lakedata import fill, messages
+from tests.spark.lake_data import fill, messages
 from tests.spark.test_hot_and_cold import compact, drop_log
 
 from everlog.base import StorageError, Unavailable, UsageError
 from everlog.spark import Slice
 from everlog.spark.admission import Extent, admit
-from everlog.spark.cold import TableSlice
-from everlog.spark.opened import close_stores
-from everlog.spark.progress import Progress, read_progress
+from everlog.spark.lake_slices import LakeSlice
 from everlog.spark.source import LogPartition
+from everlog.spark.store_cache import close_stores
 from everlog.spark.stream import EverlogStreamReader
-from everlog.spark.streamoptions import read_stream_options
+from everlog.spark.stream_options import read_stream_options
+from everlog.spark.stream_progress import Progress, read_progress
 
 SENT = messages(2000)
 SCHEMA = StructType().add("shard", "integer", False).add("offset", "long", False).add("payload", "binary", False)
@@ -150,7 +150,7 @@ def test_what_the_log_dropped_is_read_from_the_table(tmp_path: Path) -> None:
         if isinstance(one, LogPartition)
         for piece in one.slices
     }
-    assert kinds == {Slice, TableSlice}
+    assert kinds == {Slice, LakeSlice}
     by_bytes = reader(tmp_path, maxBytesPerTrigger="10k")
     assert sorted(row for batch in follow(by_bytes, start) for row in batch) == everything(ends(stream))
 
@@ -284,10 +284,10 @@ def test_bytes_are_kept_to_or_one_record_is_taken(sizes: list[tuple[int, int]], 
         extents.append(Extent(0, at, at + count, size))
         at += count
     taken = admit({0: 0}, {0: at}, extents, None, most)[0]
-    spent = sum(one.bytes * max(0, min(one.stop, taken) - one.start) / (one.stop - one.start) for one in extents)
+    spent = sum(one.size_bytes * max(0, min(one.stop, taken) - one.start) / (one.stop - one.start) for one in extents)
     assert 1 <= taken <= at
     assert spent <= most * 1.000001 or taken == 1
-    assert taken == at or spent + max(one.bytes / (one.stop - one.start) for one in extents) >= most * 0.999999
+    assert taken == at or spent + max(one.size_bytes / (one.stop - one.start) for one in extents) >= most * 0.999999
 
 
 def test_a_partition_is_what_spark_was_told(tmp_path: Path) -> None:

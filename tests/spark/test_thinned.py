@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from tests.spark.lakedata import NOON_US, cold_rows, log_rows, messages, table_rows
+from tests.spark.lake_data import NOON_US, cold_rows, log_rows, messages, table_rows
 from tests.spark.test_hot_and_cold import compact, drop_log, kinds, pinned, rows
 from tests.spark.test_stream import Gathered
 from tests.spark.test_stream_planning import follow, reader
@@ -17,8 +17,8 @@ from everlog.cli import main
 from everlog.commitlog import LogSettings
 from everlog.mqtt import Publish
 from everlog.spark import LakeStore, Slice, locate
-from everlog.spark.cold import TableSlice
 from everlog.spark.jobs import audit_store
+from everlog.spark.lake_slices import LakeSlice
 from everlog.store import LogStore, TopicClasses
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def test_log_and_table_have_what_is_left_and_nothing_else(data: Path) -> None:
     made = compact(data, merge=True)
     made.run()
     both = pinned(data)
-    assert kinds(both) == {Slice, TableSlice}
+    assert kinds(both) == {Slice, LakeSlice}
     assert table_rows(rows(both)) == before
     end = made.lake.ends([0])[0]
     assert end is not None

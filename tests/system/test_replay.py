@@ -13,9 +13,8 @@ import pytest
 
 from everlog.base import Unavailable
 from everlog.bench.load.brokers import free_port
-from everlog.cli.client import Client
-from everlog.cli.message import Message
-from everlog.mqtt import Connect, Properties, Subscription
+from everlog.cli.client.async_client import AsyncClient
+from everlog.mqtt import Connect, Message, Properties, Subscription
 
 PATIENCE_S = 120
 EVERLOG = [sys.executable, "-m", "everlog"]
@@ -69,8 +68,8 @@ class Gathering:
 
 
 @contextlib.asynccontextmanager
-async def connected(served: Served, handler: object = None, **connect: object) -> AsyncIterator[Client]:
-    client = Client(Connect(5, **{"client_id": "", **connect}), handler)  # type: ignore[arg-type]
+async def connected(served: Served, handler: object = None, **connect: object) -> AsyncIterator[AsyncClient]:
+    client = AsyncClient(Connect(5, **{"client_id": "", **connect}), handler)  # type: ignore[arg-type]
     await client.open("127.0.0.1", served.port)
     try:
         yield client
@@ -78,7 +77,7 @@ async def connected(served: Served, handler: object = None, **connect: object) -
         await client.close()
 
 
-async def replay(client: Client, begin: str, *filters: str, qos: int = 0) -> None:
+async def replay(client: AsyncClient, begin: str, *filters: str, qos: int = 0) -> None:
     properties = Properties(user_properties=(("everlog-from", begin),))
     reasons = await client.subscribe(tuple(Subscription(text, qos) for text in filters), properties)
     assert not any(reason.is_error for reason in reasons)

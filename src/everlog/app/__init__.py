@@ -1,8 +1,7 @@
 """app: settings from file, environment and flags, and a broker built from its parts."""
 
-from everlog.app.keys import Key, all_keys, section_meaning
-from everlog.app.loading import BadSettings, Loaded, load
 from everlog.app.plugins import load_methods
+from everlog.app.setting_keys import Key, all_keys, section_meaning
 from everlog.app.settings import (
     DEFAULT_HTTP_PORT,
     Settings,
@@ -12,6 +11,7 @@ from everlog.app.settings import (
     limits_of,
     log_arguments,
 )
+from everlog.app.settings_loader import BadSettings, Loaded, load
 from everlog.app.units import parse_seconds
 
 __all__ = [

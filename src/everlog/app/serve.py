@@ -9,8 +9,8 @@ import signal
 from contextlib import AsyncExitStack, ExitStack
 
 from everlog import __version__, _kernels
-from everlog.app.coldtier import cold_tier
-from everlog.app.logs import set_up_logging
+from everlog.app.cold_tier import cold_tier
+from everlog.app.log_lines import set_up_logging
 from everlog.app.plugins import load_methods
 from everlog.app.retaining import Retaining, RetentionOptions
 from everlog.app.settings import DEFAULT_HTTP_PORT, Settings, classes_of, groups_of, limits_of, log_arguments

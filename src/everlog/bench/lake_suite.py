@@ -67,7 +67,7 @@ def compact_rows(spark: "SparkSession", where: str, records: int) -> list[Row]:
             summary = made.run()
             rate = summary.rows / (perf_counter() - began)
             if number:  # the first warms the workers
-                best, cpu, size = max(best, rate), min(cpu, summary.cpu_seconds), summary.bytes
+                best, cpu, size = max(best, rate), min(cpu, summary.cpu_seconds), summary.file_bytes
         note = f"{records:,} records of {PAYLOAD_BYTES} bytes, {TOPICS:,} topics, local[2]"
         rows.append((f"compaction, {codec}", best, "rows/s", f"{note}, {size / records:.0f} bytes a row"))
         rows.append((f"compaction, {codec}, by CPU", records / cpu, "rows/s CPU", "of the tasks; two run at once"))

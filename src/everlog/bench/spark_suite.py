@@ -136,7 +136,7 @@ def compaction_rows(spark: "SparkSession", where: str, table: str) -> list[Row]:
         spent = Spent.between(before, sample([os.getpid()]))
         rate = summary.rows / spent.wall_s
         if number and (codec not in best or rate > best[codec][1]):
-            best[codec] = (f"compact, {codec}", rate, "rows/s", f"{summary.bytes >> 20} MB; {spent}")
+            best[codec] = (f"compact, {codec}", rate, "rows/s", f"{summary.file_bytes >> 20} MB; {spent}")
     return list(best.values())
 
 

@@ -15,8 +15,8 @@ from rich.progress import Progress
 from rich.table import Table
 
 from everlog.base import GONE, UsageError
-from everlog.cli.entries import Entry, entries, show_time, writer_of
-from everlog.cli.tables import print_table
+from everlog.cli.client.log_entry import Entry, entries, entry_printer, show_time
+from everlog.cli.table_printer import print_table
 from everlog.store import LogStore, Positions, locate, parse_begin
 from everlog.topics import Filter, parse_filter
 
@@ -113,7 +113,7 @@ def tail(
     json: JsonOption = False,
 ) -> None:
     """Print the last messages, and with -f those to come."""
-    write = writer_of(template, json)
+    write = entry_printer(template, json)
     parsed = _parsed(filters)
     with opened(data) as store:
         ends = store.committed()
@@ -144,7 +144,7 @@ def dump(
     json: JsonOption = False,
 ) -> None:
     """Print a range of history, by rising offset in each shard."""
-    write = writer_of(template, json)
+    write = entry_printer(template, json)
     with opened(data) as store:
         first, last = _at(store, begin), _at(store, end)
         for entry in islice(_range(store, _parsed(filters), first, last), limit):

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
@@ -13,12 +13,12 @@ import typer
 from rich.table import Table
 
 from everlog.base import StorageError, UsageError
-from everlog.cli import dial
-from everlog.cli.client import Client
-from everlog.cli.entries import show_time
+from everlog.cli.client.async_client import AsyncClient
+from everlog.cli.client.connect_options import SESSION_AND_WILL, Target, parse_target
+from everlog.cli.client.log_entry import show_time
 from everlog.cli.log import Data, opened
-from everlog.cli.tables import print_table
-from everlog.mqtt import Connect
+from everlog.cli.option_groups import with_options
+from everlog.cli.table_printer import print_table
 from everlog.sessions import (
     LIVE,
     Changes,
@@ -161,30 +161,27 @@ def _count(store: LogStore, text: str, positions: Positions) -> int:
 
 
 @app.command()
+@with_options("target", parse_target, leave_out=(*SESSION_AND_WILL, "protocol_version", "client_id"))
 def drop(
     client_id: Annotated[str, typer.Argument(metavar="CLIENT_ID", help="Whose session.")],
     data: Annotated[
         Path | None, typer.Option("--data", metavar="DATA_DIR", help="In a data directory that no broker runs on.")
     ] = None,
-    host: dial.Host = "localhost",
-    port: dial.Port = None,
-    username: dial.User = None,
-    pw: dial.Password = None,
-    cafile: dial.CaFile = None,
-) -> None:
+    *,
+    target: Target,
+) -> int:
     """Drop a session and all it is owed. A running broker is asked as MQTT has it: by a clean start in its name."""
     if data is not None:
         _drop_stored(data, client_id)
     else:
-        tls = dial.tls_context(cafile, None, None, False) if cafile else None
-        password = None if pw is None else pw.encode()
-        connect = Connect(5, client_id, clean_start=True, user_name=username, password=password)
-        asyncio.run(_drop_by_broker(Client(connect), host, port or (8883 if tls else 1883), tls))
+        asyncio.run(_drop_by_broker(client_id, target))
     print(f"dropped {client_id}")
+    return 0
 
 
-async def _drop_by_broker(client: Client, host: str, port: int, tls: dial.Tls) -> None:
-    await client.open(host, port, tls)
+async def _drop_by_broker(client_id: str, target: Target) -> None:
+    client = AsyncClient(replace(target.connect, client_id=client_id))
+    await client.open(target.host, target.port, target.tls)
     await client.close()
 
 

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from everlog.app import DEFAULT_HTTP_PORT
 from everlog.base import Unavailable, UsageError
-from everlog.cli.samples import Rates, Sample, parse_sample
+from everlog.cli.metrics_sample import Rates, Sample, parse_sample
 
 _TIMEOUT_S = 10.0
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a broker is not behind the web's proxy

@@ -1,8 +1,10 @@
 """mqtt: bytes in, packets out, and back again, without I/O."""
 
+from everlog.mqtt.client import Client, ClientEvent, Received, RefusedPublish
 from everlog.mqtt.codec import decode, encode
 from everlog.mqtt.inbound import Carried, Decoder
 from everlog.mqtt.machine import NEXT, Event, State, Step, next_state, step_of
+from everlog.mqtt.message import Message
 from everlog.mqtt.outbound import MAX_PACKET_BYTES, PublishWriter, write_acks, write_answers
 from everlog.mqtt.packet_type import PacketType
 from everlog.mqtt.packets import (
@@ -47,11 +49,14 @@ __all__ = [
     "Ack",
     "Auth",
     "Carried",
+    "Client",
+    "ClientEvent",
     "Connack",
     "Connect",
     "Decoder",
     "Disconnect",
     "Event",
+    "Message",
     "Packet",
     "PacketType",
     "Pingreq",
@@ -66,6 +71,8 @@ __all__ = [
     "Pubrec",
     "Pubrel",
     "Reason",
+    "Received",
+    "RefusedPublish",
     "State",
     "Step",
     "Suback",

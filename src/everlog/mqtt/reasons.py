@@ -60,6 +60,11 @@ class Reason(IntEnum):
         """Whether the request that it answers failed."""
         return self >= 0x80
 
+    @property
+    def words(self) -> str:
+        """The name for people: `not authorized`."""
+        return self.name.lower().replace("_", " ")
+
 
 def _codes(codes: Iterable[int]) -> Mapping[int, Reason]:
     return {code: Reason(code) for code in codes}

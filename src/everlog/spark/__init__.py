@@ -4,21 +4,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from everlog.spark.arrow import ReadReport, read_slice
     from everlog.spark.java import find_java
-    from everlog.spark.lake.cold import LakeStore
     from everlog.spark.lake.compaction import Compaction, CompactionOptions, CompactionSummary
-    from everlog.spark.lake.keeping import VACUUM_HOURS, parse_days, vacuum
+    from everlog.spark.lake.file_retention import VACUUM_HOURS, parse_days, vacuum
+    from everlog.spark.lake.lake_store import LakeStore
+    from everlog.spark.lake.lake_table import find_lake, open_lake
     from everlog.spark.lake.location import Location, check_bucket, locate, parse_options
-    from everlog.spark.lake.parquet import CODECS
-    from everlog.spark.lake.running import InProcess, OnSpark
-    from everlog.spark.lake.table import find_lake, open_lake
-    from everlog.spark.losses import lost_in, name_lost
+    from everlog.spark.lake.parquet_writer import CODECS
+    from everlog.spark.lake.runner import InProcess, OnSpark
+    from everlog.spark.log_slices import ReadReport, read_slice
+    from everlog.spark.lost_offsets import lost_in, name_lost
     from everlog.spark.schema import COLUMNS, DEFAULT_COLUMNS, SCHEMA, schema_of, spark_ddl
     from everlog.spark.session import spark_session
-    from everlog.spark.sink.appending import append_batch
+    from everlog.spark.sink.table_sink import append_batch
     from everlog.spark.snapshot import SegmentFile, ShardSnapshot, Slice, Snapshot, pack, plan, take_snapshot
     from everlog.spark.source import EverlogSource
+    from everlog.spark.task_errors import task_error
 
 __all__ = [
     "CODECS",
@@ -56,26 +57,28 @@ __all__ = [
     "spark_ddl",
     "spark_session",
     "take_snapshot",
+    "task_error",
     "vacuum",
 ]
 
 # Where each name lives: a task of Spark imports this room, and should load only what it uses.
 _HOMES = {
-    "arrow": ("ReadReport", "read_slice"),
-    "lake.cold": ("LakeStore",),
+    "log_slices": ("ReadReport", "read_slice"),
+    "lake.lake_store": ("LakeStore",),
     "lake.compaction": ("Compaction", "CompactionOptions", "CompactionSummary"),
-    "lake.keeping": ("VACUUM_HOURS", "parse_days", "vacuum"),
+    "lake.file_retention": ("VACUUM_HOURS", "parse_days", "vacuum"),
     "lake.location": ("Location", "check_bucket", "locate", "parse_options"),
-    "lake.parquet": ("CODECS",),
-    "lake.running": ("InProcess", "OnSpark"),
-    "lake.table": ("find_lake", "open_lake"),
+    "lake.parquet_writer": ("CODECS",),
+    "lake.runner": ("InProcess", "OnSpark"),
+    "lake.lake_table": ("find_lake", "open_lake"),
     "java": ("find_java",),
-    "losses": ("lost_in", "name_lost"),
+    "lost_offsets": ("lost_in", "name_lost"),
     "schema": ("COLUMNS", "DEFAULT_COLUMNS", "SCHEMA", "schema_of", "spark_ddl"),
     "session": ("spark_session",),
-    "sink.appending": ("append_batch",),
+    "sink.table_sink": ("append_batch",),
     "snapshot": ("SegmentFile", "ShardSnapshot", "Slice", "Snapshot", "pack", "plan", "take_snapshot"),
     "source": ("EverlogSource",),
+    "task_errors": ("task_error",),
 }
 _MODULES = {name: f"everlog.spark.{module}" for module, names in _HOMES.items() for name in names}
 

@@ -17,7 +17,7 @@ class Extent:
     shard: int
     start: int
     stop: int
-    bytes: int
+    size_bytes: int
 
 
 def admit(
@@ -65,7 +65,7 @@ def _by_bytes(start: Offsets, end: Offsets, extents: list[Extent], most: int) ->
 def _within(extent: Extent, start: Offsets, end: Offsets) -> float:
     """The bytes of an extent that lie between."""
     first, last = max(extent.start, start[extent.shard]), min(extent.stop, end[extent.shard])
-    return extent.bytes * max(0, last - first) / (extent.stop - extent.start)
+    return extent.size_bytes * max(0, last - first) / (extent.stop - extent.start)
 
 
 def _reach(shard: int, start: Offsets, end: Offsets, extents: list[Extent], budget: float) -> int:
@@ -74,6 +74,6 @@ def _reach(shard: int, start: Offsets, end: Offsets, extents: list[Extent], budg
         size = _within(extent, start, end)
         if size > budget:
             first = max(extent.start, start[shard])
-            return first + int(budget * (extent.stop - extent.start) / extent.bytes)
+            return first + int(budget * (extent.stop - extent.start) / extent.size_bytes)
         budget -= size
     return end[shard]

@@ -5,8 +5,7 @@ what it names is there to be read until retention removes it. A segment that is 
 """
 
 import os
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Protocol, TypeVar
@@ -31,7 +30,7 @@ class SegmentFile:
     end_offset: int
     first_time: int  # microseconds since 1970
     last_time: int
-    bytes: int
+    size_bytes: int
     sealed: bool
 
 
@@ -69,7 +68,7 @@ class Slice:
     identity: str
     start: int
     stop: int
-    bytes: int
+    size_bytes: int
     segments: tuple[SegmentFile, ...]
 
 
@@ -126,13 +125,13 @@ class Sized(Protocol):
     """A slice of whatever kind."""
 
     @property
-    def bytes(self) -> int:
+    def size_bytes(self) -> int:
         """How much there is to read."""
 
 
 def target_bytes(parts: Iterable[Sized], tasks: int) -> int:
     """How much a task should read, if there are to be about so many; fewer of little."""
-    total = sum(part.bytes for part in parts)
+    total = sum(part.size_bytes for part in parts)
     several = max(1, min(tasks, round(total / SMALLEST_BYTES)))
     return min(LARGEST_BYTES, max(1, -(-total // several)))
 
@@ -143,11 +142,11 @@ def pack(slices: Iterable[Piece], target_bytes: int = SMALLEST_BYTES) -> list[tu
     group: list[Piece] = []
     held = 0
     for piece in slices:
-        if group and held + piece.bytes // 2 > target_bytes:
+        if group and held + piece.size_bytes // 2 > target_bytes:
             groups.append(tuple(group))
             group, held = [], 0
         group.append(piece)
-        held += piece.bytes
+        held += piece.size_bytes
     return [*groups, tuple(group)] if group else groups
 
 
@@ -165,30 +164,24 @@ def _parts(
         start, stop = max(first, segment.base_offset), min(last, segment.end_offset)
         if start < stop and (segment.sealed or not sealed_only):
             share = (stop - start) / (segment.end_offset - segment.base_offset)
-            size = max(1, int(segment.bytes * share))
+            size = max(1, int(segment.size_bytes * share))
             parts.append(Slice(snapshot.path, shard.shard, shard.identity, start, stop, size, (segment,)))
     return parts
 
 
 def _lighter(part: Slice, wanted: float) -> Slice:
     """A slice of which only rows here and there are read, which costs more for each."""
-    return replace(part, bytes=max(1, int(part.bytes * min(1.0, ROW_COST * wanted))))
+    return replace(part, size_bytes=max(1, int(part.size_bytes * min(1.0, ROW_COST * wanted))))
 
 
 def _split(part: Slice, target: int) -> list[Slice]:
     """A slice of one segment as several of about equal size."""
-    several = min(-(-part.bytes // target), part.stop - part.start) if part.segments[-1].sealed else 1
+    several = min(-(-part.size_bytes // target), part.stop - part.start) if part.segments[-1].sealed else 1
     if several <= 1:
         return [part]
     edges = [part.start + (part.stop - part.start) * n // several for n in range(several + 1)]
-    size = max(1, part.bytes // several)
-    return [replace(part, start=start, stop=stop, bytes=size) for start, stop in pairwise(edges)]
-
-
-def segment_at(segments: Sequence[SegmentFile], offset: int) -> SegmentFile | None:
-    """The segment that holds an offset."""
-    k = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
-    return segments[k] if k >= 0 and offset < segments[k].end_offset else None
+    size = max(1, part.size_bytes // several)
+    return [replace(part, start=start, stop=stop, size_bytes=size) for start, stop in pairwise(edges)]
 
 
 def check_identity(piece: Slice, found: str) -> None:

@@ -17,18 +17,18 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from everlog.base import Unavailable, UsageError
-from everlog.spark.arrow import ReadReport, read_slice
-from everlog.spark.losses import lost_of, name_lost
-from everlog.spark.options import SourceOptions, place_of, read_options
+from everlog.spark.frame_plan import FramePlan, plan_frame
+from everlog.spark.log_slices import ReadReport, read_slice
+from everlog.spark.lost_offsets import lost_of, name_lost
 from everlog.spark.payload import check_json_type, decoder, needs_topics, spark_type
-from everlog.spark.pinned import Pinned, pin
 from everlog.spark.schema import check_columns, schema_of, spark_ddl
 from everlog.spark.snapshot import TASKS_A_CORE, Slice, pack, target_bytes
-from everlog.spark.worker import settle
+from everlog.spark.source_options import SourceOptions, place_of, read_options
+from everlog.spark.worker_process import settle
 
 if TYPE_CHECKING:
-    from everlog.spark.cold import TableSlice
-    from everlog.spark.sink.writers import EverlogStreamWriter, EverlogWriter
+    from everlog.spark.lake_slices import LakeSlice
+    from everlog.spark.sink.sink_writer import EverlogStreamWriter, EverlogWriter
     from everlog.spark.stream import EverlogStreamReader
 
 log = logging.getLogger(__name__)
@@ -39,10 +39,10 @@ class EverlogSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self.options = dict(options)
-        self._pinned: Pinned | None = None
+        self._plan: FramePlan | None = None
         path = self.options.get("path")
         if path and os.path.exists(f"{place_of(path)}/store") and self._is_batch():
-            self._pinned = pin(read_options(self.options), _now_us())
+            self._plan = plan_frame(read_options(self.options), _now_us())
 
     def _is_batch(self) -> bool:
         """Whether all options are those of a batch read; a stream or a sink has others and pins nothing."""
@@ -59,11 +59,11 @@ class EverlogSource(DataSource):
 
     def schema(self) -> StructType | str:
         """The columns, as the options choose them."""
-        from everlog.spark.streamoptions import STREAM_OPTIONS
+        from everlog.spark.stream_options import STREAM_OPTIONS
 
         options = read_options(self.options, STREAM_OPTIONS)
-        if self._pinned is None and self._is_batch():
-            self._pinned = pin(options, _now_us())
+        if self._plan is None and self._is_batch():
+            self._plan = plan_frame(options, _now_us())
         if options.payload not in ("binary", "string"):
             return spark_ddl(options.columns, payload=spark_type(options.payload, options.payload_schema))
         schema = schema_of(options.columns)
@@ -75,28 +75,28 @@ class EverlogSource(DataSource):
     def reader(self, schema: StructType) -> "EverlogReader":
         """A reader of what was pinned."""
         options = read_options(self.options)
-        pinned = self._pinned or pin(options, _now_us())
-        _account(pinned, options)
-        return EverlogReader(options, pinned, schema)
+        plan = self._plan or plan_frame(options, _now_us())
+        _account(plan, options)
+        return EverlogReader(options, plan, schema)
 
     def streamReader(self, schema: StructType) -> "EverlogStreamReader":
         """A reader of what is there now and of what comes."""
         from everlog.spark.stream import EverlogStreamReader
-        from everlog.spark.streamoptions import read_stream_options
+        from everlog.spark.stream_options import read_stream_options
 
         return EverlogStreamReader(read_stream_options(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> "EverlogWriter":
         """A writer of a frame's rows to topics or a table."""
-        from everlog.spark.sink.options import read_sink_options
-        from everlog.spark.sink.writers import EverlogWriter
+        from everlog.spark.sink.sink_options import read_sink_options
+        from everlog.spark.sink.sink_writer import EverlogWriter
 
         return EverlogWriter(read_sink_options(self.options), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "EverlogStreamWriter":
         """So of a stream's."""
-        from everlog.spark.sink.options import read_sink_options
-        from everlog.spark.sink.writers import EverlogStreamWriter
+        from everlog.spark.sink.sink_options import read_sink_options
+        from everlog.spark.sink.sink_writer import EverlogStreamWriter
 
         return EverlogStreamWriter(read_sink_options(self.options), schema, overwrite)
 
@@ -105,15 +105,15 @@ class EverlogSource(DataSource):
 class LogPartition(InputPartition):
     """What one task reads."""
 
-    slices: "tuple[Slice | TableSlice, ...]"
+    slices: "tuple[Slice | LakeSlice, ...]"
 
 
 class EverlogReader(DataSourceReader):
     """Plans and reads a pinned store."""
 
-    def __init__(self, options: SourceOptions, pinned: Pinned, schema: StructType) -> None:
+    def __init__(self, options: SourceOptions, plan: FramePlan, schema: StructType) -> None:
         self.options = options
-        self.pinned = pinned
+        self.plan = plan
         self.columns = check_columns(schema.names)
         self.schema = to_arrow_schema(schema, timezone="UTC")
         if "payload" in self.columns and options.payload == "json":
@@ -126,7 +126,7 @@ class EverlogReader(DataSourceReader):
         """About as many as were asked for, of about equal size."""
         settle()
         tasks = self.options.tasks or TASKS_A_CORE * (os.cpu_count() or 1)
-        slices = self.pinned.slices(tasks, self.options.filters)
+        slices = self.plan.slices(tasks, self.options.filters)
         return [LogPartition(group) for group in pack(slices, target_bytes(slices, tasks))]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
@@ -147,7 +147,7 @@ class EverlogReader(DataSourceReader):
             log.warning("left out of the stream: retention removed %d offsets before they were read", report.removed)
 
     def _read(
-        self, piece: "Slice | TableSlice", columns: tuple[str, ...], report: ReadReport
+        self, piece: "Slice | LakeSlice", columns: tuple[str, ...], report: ReadReport
     ) -> Iterator[pa.RecordBatch]:
         filters = self.options.filters
         if isinstance(piece, Slice):
@@ -155,9 +155,9 @@ class EverlogReader(DataSourceReader):
             return read_slice(
                 piece, columns, filters, on_damage=options.on_damage, on_lost=options.on_lost, report=report
             )
-        from everlog.spark.cold import read_table_slice
+        from everlog.spark.lake_slices import read_lake_slice
 
-        return read_table_slice(piece, columns, filters, report=report)
+        return read_lake_slice(piece, columns, filters, report=report)
 
     def _shaped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The batch as Spark was told that it would be."""
@@ -172,9 +172,9 @@ class EverlogReader(DataSourceReader):
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
-def _account(pinned: Pinned, options: SourceOptions) -> None:
+def _account(plan: FramePlan, options: SourceOptions) -> None:
     """Refuse a batch that would pass over what is lost, or say how much that is."""
-    lost = lost_of(pinned)
+    lost = lost_of(plan)
     if lost and options.on_lost == "fail":
         raise Unavailable(
             f"retention removed offsets that were never compacted: {name_lost(lost)}",

@@ -24,17 +24,17 @@ from pyspark.sql.types import StructType
 
 from everlog.base import StorageError, Unavailable, UsageError
 from everlog.spark.admission import Extent, admit
-from everlog.spark.losses import find_lost, name_lost, without_lost
-from everlog.spark.opened import open_fresh
-from everlog.spark.pinned import Pinned, Ranges, cold_of, is_table, pin
-from everlog.spark.progress import Progress, read_progress
+from everlog.spark.frame_plan import FramePlan, Ranges, is_table, lake_of, plan_frame
+from everlog.spark.lost_offsets import find_lost, name_lost, without_lost
 from everlog.spark.snapshot import Snapshot, snapshot_of
 from everlog.spark.source import EverlogReader
-from everlog.spark.streamoptions import StreamOptions
+from everlog.spark.store_cache import open_fresh
+from everlog.spark.stream_options import StreamOptions
+from everlog.spark.stream_progress import Progress, read_progress
 from everlog.store import Lost
 
 if TYPE_CHECKING:
-    from everlog.spark.cold import ColdSnapshot
+    from everlog.spark.lake_slices import LakeSnapshot
 
 log = logging.getLogger(__name__)
 
@@ -54,9 +54,9 @@ class EverlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a stream without a checkpoint begins."""
-        pinned = pin(self._options.source, time.time_ns() // 1000)
-        starts = {shard: first for shard, (first, _) in pinned.ranges.items()}
-        return Progress.of(pinned.snapshot.identity, starts).to_json()
+        plan = plan_frame(self._options.source, time.time_ns() // 1000)
+        starts = {shard: first for shard, (first, _) in plan.ranges.items()}
+        return Progress.of(plan.snapshot.identity, starts).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """What the options say; Spark knows one limit, both are kept to."""
@@ -80,10 +80,10 @@ class EverlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = {shard: max(begin[shard], min(end, self._until[shard])) for shard, end in ends.items()}
         if ends != begin and not isinstance(limit, ReadAllAvailable):
             ranges = {shard: (begin[shard], end) for shard, end in ends.items()}
-            cold = self._cold(snapshot, ranges)
-            self._refuse(find_lost(snapshot, cold, ranges))
-            there = {shard: first for shard, (first, _) in without_lost(snapshot, cold, ranges).items()}
-            extents = _extents(snapshot, cold)
+            lake = self._lake(snapshot, ranges)
+            self._refuse(find_lost(snapshot, lake, ranges))
+            there = {shard: first for shard, (first, _) in without_lost(snapshot, lake, ranges).items()}
+            extents = _extents(snapshot, lake)
             ends = admit(there, ends, extents, self._options.max_records, self._options.max_bytes)
         return Progress.of(snapshot.identity, ends).to_json()
 
@@ -100,8 +100,8 @@ class EverlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         stop = read_progress(end, snapshot.identity, shards).offsets
         _check_ends(snapshot, stop, self._ends(snapshot))
         ranges = {shard: (begin[shard], max(begin[shard], stop[shard])) for shard in begin}
-        cold = self._cold(snapshot, ranges)
-        lost = find_lost(snapshot, cold, ranges)
+        lake = self._lake(snapshot, ranges)
+        lost = find_lost(snapshot, lake, ranges)
         self._refuse(lost)
         for one in lost:
             log.warning(
@@ -111,8 +111,8 @@ class EverlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 one.from_offset,
                 one.to_offset - 1,
             )
-        pinned = Pinned(snapshot, cold, without_lost(snapshot, cold, ranges))
-        return EverlogReader(self._options.source, pinned, self._schema).partitions()
+        plan = FramePlan(snapshot, lake, without_lost(snapshot, lake, ranges))
+        return EverlogReader(self._options.source, plan, self._schema).partitions()
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The rows of a partition."""
@@ -132,12 +132,12 @@ class EverlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ends(self, snapshot: Snapshot) -> dict[int, int]:
         return {shard: snapshot.shards[shard].end for shard in self._wanted(snapshot)}
 
-    def _cold(self, snapshot: Snapshot, ranges: Ranges) -> "ColdSnapshot | None":
+    def _lake(self, snapshot: Snapshot, ranges: Ranges) -> "LakeSnapshot | None":
         """The table, if something is wanted that the log no longer has."""
         if self._options.source.tier == "log":
             return None
         below = any(first < snapshot.shards[shard].start and first < last for shard, (first, last) in ranges.items())
-        return cold_of(snapshot) if below else None
+        return lake_of(snapshot) if below else None
 
     def _refuse(self, lost: list[Lost]) -> None:
         if lost and self._options.source.on_lost == "fail":
@@ -147,21 +147,21 @@ class EverlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
 
-_NOTHING = Pinned(Snapshot("", "", ()), None, {})
+_NOTHING = FramePlan(Snapshot("", "", ()), None, {})
 
 
-def _extents(snapshot: Snapshot, cold: "ColdSnapshot | None") -> list[Extent]:
+def _extents(snapshot: Snapshot, lake: "LakeSnapshot | None") -> list[Extent]:
     """What takes how much: files of the table where there is no log, segments of the log."""
     found = [
-        Extent(shard.shard, segment.base_offset, segment.end_offset, max(1, segment.bytes))
+        Extent(shard.shard, segment.base_offset, segment.end_offset, max(1, segment.size_bytes))
         for shard in snapshot.shards
         for segment in shard.segments
     ]
-    for file in cold.files if cold is not None else ():
+    for file in lake.files if lake is not None else ():
         stop = min(file.last_offset + 1, snapshot.shards[file.shard].start)
         if file.first_offset < stop:
             share = (stop - file.first_offset) / (file.last_offset + 1 - file.first_offset)
-            found.append(Extent(file.shard, file.first_offset, stop, max(1, int(file.bytes * share))))
+            found.append(Extent(file.shard, file.first_offset, stop, max(1, int(file.size_bytes * share))))
     return found
 
 

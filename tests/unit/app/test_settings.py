@@ -15,8 +15,8 @@ from everlog.app import (
     load,
     log_arguments,
 )
-from everlog.app.checks import covers
-from everlog.app.keys import LIMIT_RANGES
+from everlog.app.setting_checks import covers
+from everlog.app.setting_keys import LIMIT_RANGES
 from everlog.base import UsageError
 from everlog.broker import GroupOptions, Limits
 from everlog.commitlog import LogSettings

@@ -9,7 +9,7 @@ import typer
 import everlog
 from everlog.base import EverlogError, StorageError, UsageError
 from everlog.cli import COMMANDS, Command, main
-from everlog.cli import table as module
+from everlog.cli import commands as module
 
 PAGE = (Path(__file__).parents[3] / "docs/reference/cli.md").read_text()
 

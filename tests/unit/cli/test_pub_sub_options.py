@@ -5,35 +5,11 @@ import pytest
 
 from everlog.base import UsageError
 from everlog.cli import main
-from everlog.cli.dial import NEVER, parse_url, plan_call, version_number, will_of
-from everlog.cli.formats import formatter
-from everlog.cli.message import Message
-from everlog.cli.sub import Printer
-from everlog.mqtt import Properties, Publish, Will, encode
+from everlog.cli.client.connect_options import NEVER, make_will, parse_target, parse_url, parse_version
+from everlog.cli.client.message_format import formatter
+from everlog.cli.client.sub import Printer
+from everlog.mqtt import Message, Properties, Publish, Will, encode
 from everlog.topics import parse_filter
-
-DEFAULTS = {
-    "host": "localhost",
-    "port": None,
-    "url": None,
-    "client_id": None,
-    "user": None,
-    "password": None,
-    "version": "5",
-    "durable": False,
-    "expiry": None,
-    "keep_alive": 60,
-    "cafile": None,
-    "system_cas": False,
-    "cert": None,
-    "cert_key": None,
-    "insecure": False,
-    "will": None,
-}
-
-
-def call(**options):
-    return plan_call(**(DEFAULTS | options))
 
 
 def message(payload=b"hi", topic=b"a/b", qos=0, retain=False, packet_id=0, section=b"") -> Message:
@@ -41,52 +17,52 @@ def message(payload=b"hi", topic=b"a/b", qos=0, retain=False, packet_id=0, secti
 
 
 def test_the_default_is_mqtt_5_on_localhost():
-    plan = call()
-    assert (plan.host, plan.port, plan.tls) == ("localhost", 1883, None)
-    assert (plan.connect.version, plan.connect.clean_start, plan.connect.client_id) == (5, True, "")
+    target = parse_target()
+    assert (target.host, target.port, target.tls) == ("localhost", 1883, None)
+    assert (target.connect.version, target.connect.clean_start, target.connect.client_id) == (5, True, "")
 
 
 @pytest.mark.parametrize(("text", "number"), [("5", 5), ("mqttv5", 5), ("311", 4), ("mqttv311", 4), ("31", 3)])
 def test_versions(text, number):
-    assert version_number(text) == number
+    assert parse_version(text) == number
 
 
 def test_an_unknown_version_is_refused():
-    with pytest.raises(UsageError, match="no version of MQTT"):
-        version_number("6")
+    with pytest.raises(UsageError, match="not a version of MQTT"):
+        parse_version("6")
 
 
 def test_a_kept_session_needs_an_id_and_does_not_expire():
     with pytest.raises(UsageError, match="needs a client id"):
-        call(durable=True)
-    assert call(durable=True, client_id="x").connect.properties.session_expiry_interval == NEVER
-    assert call(durable=True, client_id="x", expiry=9).connect.properties.session_expiry_interval == 9
-    assert not call(durable=True, client_id="x", version="311").connect.clean_start
+        parse_target(durable=True)
+    assert parse_target(durable=True, client_id="x").connect.properties.session_expiry_interval == NEVER
+    assert parse_target(durable=True, client_id="x", expiry=9).connect.properties.session_expiry_interval == 9
+    assert not parse_target(durable=True, client_id="x", protocol_version="311").connect.clean_start
 
 
 def test_expiry_is_of_mqtt_5():
     with pytest.raises(UsageError, match="needs MQTT 5"):
-        call(version="311", expiry=1)
+        parse_target(protocol_version="311", expiry=1)
 
 
 def test_tls_has_another_port():
-    plan = call(system_cas=True)
-    assert plan.port == 8883
-    assert plan.tls is not None
-    assert plan.tls.check_hostname
-    assert not call(system_cas=True, insecure=True).tls.check_hostname
+    target = parse_target(os_certs=True)
+    assert target.port == 8883
+    assert target.tls is not None
+    assert target.tls.check_hostname
+    assert not parse_target(os_certs=True, insecure=True).tls.check_hostname
 
 
 def test_a_bad_certificate_file_is_named(tmp_path):
     with pytest.raises(UsageError, match=r"nowhere\.pem"):
-        call(cafile=str(tmp_path / "nowhere.pem"))
+        parse_target(cafile=str(tmp_path / "nowhere.pem"))
 
 
 def test_a_url_says_it_all():
-    plan = call(url="mqtt://us%40er:p%3Aw@host:99/a/+/b#c?d")
-    assert (plan.host, plan.port, plan.topic) == ("host", 99, "a/+/b#c?d")
-    assert (plan.connect.user_name, plan.connect.password) == ("us@er", b"p:w")
-    assert call(url="mqtts://host/t").port == 8883
+    target = parse_target(url="mqtt://us%40er:p%3Aw@host:99/a/+/b#c?d")
+    assert (target.host, target.port, target.topic) == ("host", 99, "a/+/b#c?d")
+    assert (target.connect.user_name, target.connect.password) == ("us@er", b"p:w")
+    assert parse_target(url="mqtts://host/t").port == 8883
 
 
 @pytest.mark.parametrize("url", ["http://host/t", "mqtt://host", "mqtt:///t", "mqtt://host:x/t", "mqtt://host/"])
@@ -96,25 +72,25 @@ def test_bad_urls_are_refused(url):
 
 
 def test_a_will_needs_a_topic():
-    assert will_of("t", "bye", 1, True) == Will("t", b"bye", 1, True)
-    assert will_of(None, "", 0, False) is None
+    assert make_will("t", "bye", 1, True) == Will("t", b"bye", 1, True)
+    assert make_will(None, "", 0, False) is None
     with pytest.raises(UsageError, match="without a topic"):
-        will_of(None, "bye", 0, False)
+        make_will(None, "bye", 0, False)
 
 
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        ("pub -t a", "not exactly one payload"),
-        ("pub -t a -m x -n", "not exactly one payload"),
+        ("pub -t a", "no payload, or more than one"),
+        ("pub -t a -m x -n", "no payload, or more than one"),
         ("pub -m x", "no topic"),
         ("pub -t a/# -m x", "wildcard"),
         ("pub -t a -m x --user-property k", "KEY=VALUE"),
         ("pub -t a -f /nowhere/x", "can't be read"),
         ("pub -t a -m x -q 3", "--qos"),
         ("sub", "no topic filter"),
-        ("sub -t a/#/b", "no topic filter"),
-        ("sub -t a -T #/x", "no topic filter"),
+        ("sub -t a/#/b", "not a topic filter"),
+        ("sub -t a -T #/x", "not a topic filter"),
         ("sub -t a -F %y", "%y at 1 means nothing"),
         ("sub -t a -F 50%", "means nothing"),
     ],

@@ -9,12 +9,12 @@ from tests.raw_client import RawClient
 
 from everlog.base import UsageError
 from everlog.cli import main
-from everlog.cli.entries import Entry
-from everlog.cli.message import Message
-from everlog.cli.past import Extent, Pace, exact_time, own_properties, parse_speed
-from everlog.cli.replay import run as run_replay
+from everlog.cli.client.log_entry import Entry
+from everlog.cli.client.pace import Pace, parse_speed
+from everlog.cli.client.replay import run as run_replay
+from everlog.cli.client.replay_extent import Extent, exact_time, own_properties
 from everlog.commitlog import LogSettings
-from everlog.mqtt import Properties
+from everlog.mqtt import Message, Properties
 from everlog.store import LogStore, parse_begin
 
 MINUTE_US = 60_000_000

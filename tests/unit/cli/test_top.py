@@ -16,7 +16,7 @@ from everlog import __version__
 from everlog.base import Unavailable, UsageError
 from everlog.broker import Metrics
 from everlog.cli import main
-from everlog.cli.samples import Rates, parse_sample
+from everlog.cli.metrics_sample import Rates, parse_sample
 from everlog.cli.top import _TROUBLES, fetch, sparkline, view
 from everlog.web import start_web
 

@@ -7,16 +7,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from everlog.spark.jobs.audit import Audit, Line, audit_histories, filter_regex
-    from everlog.spark.jobs.grouping import levels_key, shape_key
-    from everlog.spark.jobs.histories import IDENTITIES, logged_in, read_history
-    from everlog.spark.jobs.page import Cell, Drawing, Grid, render, show, write_page
-    from everlog.spark.jobs.replay import COLUMNS, Kept, in_order, kept_in
+    from everlog.spark.jobs.group_keys import levels_key, shape_key
+    from everlog.spark.jobs.history_summary import time_span, topic_totals
+    from everlog.spark.jobs.html_page import Cell, Drawing, Grid, render, show, write_page
+    from everlog.spark.jobs.replay_rows import COLUMNS, Kept, in_order, kept_in
     from everlog.spark.jobs.reports import Report, report_audit, report_stats, report_store, report_structure
+    from everlog.spark.jobs.run_audit import Audit, Line, audit_histories, filter_regex
+    from everlog.spark.jobs.run_history import IDENTITIES, logged_in, read_history
     from everlog.spark.jobs.stats import KeyStats, Stats, choose_slice, slices_of, stats_of
-    from everlog.spark.jobs.storeaudit import ShardAudit, audit_store
+    from everlog.spark.jobs.store_audit import ShardAudit, audit_store
     from everlog.spark.jobs.structure import structure_of
-    from everlog.spark.jobs.structurefile import (
+    from everlog.spark.jobs.structure_file import (
         FILE_NAME,
         Anomaly,
         Level,
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
         read_structure,
         write_structure,
     )
-    from everlog.spark.jobs.totals import time_span, topic_totals
 
 __all__ = [
     "COLUMNS",
@@ -73,17 +73,17 @@ __all__ = [
 
 # Where each name lives: compaction imports the structure's file only, and needs no Spark for it.
 _HOMES = {
-    "audit": ("Audit", "Line", "audit_histories", "filter_regex"),
-    "grouping": ("levels_key", "shape_key"),
-    "histories": ("IDENTITIES", "logged_in", "read_history"),
-    "page": ("Cell", "Drawing", "Grid", "render", "show", "write_page"),
-    "replay": ("COLUMNS", "Kept", "in_order", "kept_in"),
+    "run_audit": ("Audit", "Line", "audit_histories", "filter_regex"),
+    "group_keys": ("levels_key", "shape_key"),
+    "run_history": ("IDENTITIES", "logged_in", "read_history"),
+    "html_page": ("Cell", "Drawing", "Grid", "render", "show", "write_page"),
+    "replay_rows": ("COLUMNS", "Kept", "in_order", "kept_in"),
     "reports": ("Report", "report_audit", "report_stats", "report_store", "report_structure"),
     "stats": ("KeyStats", "Stats", "choose_slice", "slices_of", "stats_of"),
-    "storeaudit": ("ShardAudit", "audit_store"),
+    "store_audit": ("ShardAudit", "audit_store"),
     "structure": ("structure_of",),
-    "structurefile": ("FILE_NAME", "Anomaly", "Level", "Shape", "Structure", "read_structure", "write_structure"),
-    "totals": ("time_span", "topic_totals"),
+    "structure_file": ("FILE_NAME", "Anomaly", "Level", "Shape", "Structure", "read_structure", "write_structure"),
+    "history_summary": ("time_span", "topic_totals"),
 }
 _MODULES = {name: f"everlog.spark.jobs.{module}" for module, names in _HOMES.items() for name in names}
 

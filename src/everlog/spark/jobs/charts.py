@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from html import escape
 
-from everlog.spark.jobs.page import show
+from everlog.spark.jobs.html_page import show
 
 WIDTH = 900
 ROW = 22

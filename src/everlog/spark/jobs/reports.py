@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from everlog.spark.jobs.audit import COUNTS, Audit, Line
 from everlog.spark.jobs.charts import bars, hour_map, timeline
-from everlog.spark.jobs.page import Cell, Drawing, Grid, render
+from everlog.spark.jobs.html_page import Cell, Drawing, Grid, render
+from everlog.spark.jobs.run_audit import COUNTS, Audit, Line
 from everlog.spark.jobs.stats import KeyStats, Stats
-from everlog.spark.jobs.storeaudit import ShardAudit
-from everlog.spark.jobs.structurefile import Structure
+from everlog.spark.jobs.store_audit import ShardAudit
+from everlog.spark.jobs.structure_file import Structure
 
 SHOWN = 50  # rows of a table of shapes or levels
 MAX_BARS = 20

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from everlog.spark.jobs.totals import moment
+from everlog.spark.jobs.history_summary import moment
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, GroupedData, Row

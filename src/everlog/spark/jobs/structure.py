@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
-from everlog.spark.jobs.anomalies import strangers
-from everlog.spark.jobs.masks import ANY, CLASSES, masked_levels
-from everlog.spark.jobs.oddities import odd_names, spellings
-from everlog.spark.jobs.shapes import Draft, Pattern, learn_shapes
-from everlog.spark.jobs.structurefile import FIXED, NAME, PATTERN, Level, Shape, Structure
-from everlog.spark.jobs.totals import moment, topic_totals
+from everlog.spark.jobs.history_summary import moment, topic_totals
+from everlog.spark.jobs.level_masks import ANY, CLASSES, masked_levels
+from everlog.spark.jobs.name_anomalies import odd_names, spellings
+from everlog.spark.jobs.shape_anomalies import strangers
+from everlog.spark.jobs.structure_file import FIXED, NAME, PATTERN, Level, Shape, Structure
+from everlog.spark.jobs.topic_shapes import Draft, Pattern, learn_shapes
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row

@@ -8,17 +8,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from everlog.spark.arrow import OnDamage
-from everlog.spark.lake.datafile import total_rows
-from everlog.spark.lake.keeping import plan_retention
+from everlog.spark.lake.compaction_plan import GROUP_BYTES, ROUND_BYTES, Round, plan_round
+from everlog.spark.lake.data_file import total_rows
+from everlog.spark.lake.file_merge import MergeTask, merge_files, plan_merges
+from everlog.spark.lake.file_retention import plan_retention
+from everlog.spark.lake.identity import check_same_history, open_for
+from everlog.spark.lake.lake_table import Lake, Overtaken
 from everlog.spark.lake.location import Location
-from everlog.spark.lake.merging import MergeTask, merge_files, plan_merges
-from everlog.spark.lake.parquet import Codec
-from everlog.spark.lake.planning import GROUP_BYTES, ROUND_BYTES, Round, plan_round
-from everlog.spark.lake.recorded import check_same_history, open_for
-from everlog.spark.lake.running import Runner
-from everlog.spark.lake.table import Lake, Overtaken
-from everlog.spark.lake.writing import WriteTask, Written, write_slice
+from everlog.spark.lake.parquet_writer import Codec
+from everlog.spark.lake.runner import Runner
+from everlog.spark.lake.slice_writer import WriteTask, Written, write_slice
+from everlog.spark.log_slices import OnDamage
 from everlog.spark.snapshot import take_snapshot
 from everlog.store import LakeRecord, Lost, write_lake_record
 
@@ -44,7 +44,7 @@ class CompactionSummary:
 
     rows: int = 0
     files: int = 0
-    bytes: int = 0
+    file_bytes: int = 0
     log_bytes: int = 0
     rounds: int = 0
     overtaken: int = 0
@@ -63,8 +63,8 @@ class CompactionSummary:
         self.version = version
         self.rows += total_rows(files)
         self.files += len(files)
-        self.bytes += sum(file.bytes for file in files)
-        self.log_bytes += plan.bytes
+        self.file_bytes += sum(file.size_bytes for file in files)
+        self.log_bytes += plan.log_bytes
         self.cpu_seconds += sum(one.cpu_seconds for one in written)
         self.lost += plan.lost
         self.damage += [text for one in written for text in one.damage]
@@ -121,7 +121,9 @@ class Compaction:
         moved = {shard for shard, end in ends.items() if end is not None and end != self._seen.get(shard)}
         if moved:
             check_same_history(self.lake.location.uri, self.lake.files(), snapshot, moved)
-        groups = sorted(plan.groups, key=lambda group: -group.bytes)  # so that no long task is left alone at the end
+        groups = sorted(
+            plan.groups, key=lambda group: -group.size_bytes
+        )  # so that no long task is left alone at the end
         tasks = [WriteTask(group, self.lake.location, options.codec, options.on_damage) for group in groups]
         if tasks:
             self._announce("compacting", len(tasks))

@@ -16,7 +16,6 @@ from pyarrow import fs
 from everlog.base import StorageError, UsageError
 
 SCHEMES = ("s3", "s3a")
-_SECRET = ("SECRET", "TOKEN", "PASSWORD")
 _PROBE = "_everlog/probe-"
 
 
@@ -66,11 +65,6 @@ def parse_options(texts: Iterable[str]) -> dict[str, str]:
             raise UsageError("an option is written NAME=VALUE", hint="for example AWS_REGION=eu-central-1")
         found[name] = value
     return found
-
-
-def is_secret(name: str) -> bool:
-    """Whether an option's value must not be shown or kept."""
-    return any(word in name.upper() for word in _SECRET)
 
 
 def check_bucket(location: Location) -> None:

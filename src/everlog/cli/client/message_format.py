@@ -1,0 +1,152 @@
+"""What `everlog sub` prints for a message: plain, with its topic, or as a format of mosquitto_sub's -F says.
+
+A format is taken apart once, into pieces that each make bytes of a message and the time it came.
+"""
+
+import json
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+from everlog.base import UsageError
+from everlog.mqtt import Message
+
+Formatter = Callable[..., bytes]  # of a message and, where it did not come just now, its time
+Piece = Callable[[Message, float], bytes]
+
+_ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "a": b"\a", "v": b"\v", "e": b"\x1b", "0": b"\0", "\\": b"\\"}
+_TOKEN = re.compile(r"%(.)|@(.)|\\(.)|([^%@\\]+)|(.)", re.DOTALL)
+
+
+def formatter(*, verbose: bool, template: str | None, newline: bool) -> Formatter:
+    """The function that makes a message's output."""
+    end = b"\n" if newline else b""
+    if template is not None:
+        pieces = [*_pieces(template), lambda message, now: end]
+        return lambda message, at=None: _apply(pieces, message, at)
+    if verbose:
+        return lambda message, at=None: message.topic + b" " + message.payload + end
+    return lambda message, at=None: message.payload + end
+
+
+def _apply(pieces: list[Piece], message: Message, at: float | None) -> bytes:
+    now = time.time() if at is None else at
+    return b"".join([piece(message, now) for piece in pieces])
+
+
+def _pieces(template: str) -> list[Piece]:
+    pieces: list[Piece] = []
+    for found in _TOKEN.finditer(template):
+        percent, at, escape, text, lone = found.groups()
+        if percent is not None:
+            pieces.append(_percent(percent, found.start() + 1))
+        elif at is not None:
+            pieces.append(_at(at))
+        elif escape is not None and escape in _ESCAPES:
+            pieces.append(_constant(_ESCAPES[escape]))
+        elif text is not None:
+            pieces.append(_constant(text.encode()))
+        else:
+            raise UsageError(
+                f"-F: {lone or found[0]!r} at {found.start() + 1} means nothing", hint="double %, @ and \\"
+            )
+    return pieces
+
+
+def _constant(value: bytes) -> Piece:
+    return lambda message, now: value
+
+
+def _percent(letter: str, column: int) -> Piece:
+    piece = _PERCENT.get(letter)
+    if piece is None:
+        raise UsageError(
+            f"-F: %{letter} at {column} means nothing", hint=f"use one of {', '.join(f'%{one}' for one in _PERCENT)}"
+        )
+    return piece
+
+
+def _at(letter: str) -> Piece:
+    if letter == "@":
+        return _constant(b"@")
+    if letter == "N":
+        return lambda message, now: b"%09d" % (int(now * 1e9) % 1_000_000_000)
+    return lambda message, now: time.strftime(f"%{letter}", time.localtime(now)).encode()
+
+
+def _text(value: object) -> bytes:
+    return b"" if value is None else str(value).encode()
+
+
+def as_json(message: Message, now: float, *, payload_as_json: bool) -> bytes:
+    """The message as one JSON object, in mosquitto_sub's words."""
+    members = as_members(message, now, payload_as_json=payload_as_json)
+    return json.dumps(members, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def as_members(message: Message, now: float, *, payload_as_json: bool) -> dict[str, Any]:
+    """What that object has."""
+    payload: Any = message.payload.decode("utf-8", "replace")
+    if payload_as_json:
+        try:
+            payload = json.loads(payload)
+        except ValueError:
+            payload = None
+    members: dict[str, Any] = {
+        "tst": _iso(now, micros=True),
+        "topic": message.topic.decode(),
+        "qos": message.qos,
+        "retain": int(message.retain),
+        "payloadlen": len(message.payload),
+    }
+    if message.qos:
+        members["mid"] = message.packet_id
+    if message.section:
+        members["properties"] = _properties(message)
+    members["payload"] = payload
+    return members
+
+
+def _properties(message: Message) -> dict[str, Any]:
+    found = message.properties
+    members: dict[str, Any] = {
+        "payload-format-indicator": found.payload_format_indicator,
+        "message-expiry-interval": found.message_expiry_interval,
+        "content-type": found.content_type,
+        "response-topic": found.response_topic,
+        "correlation-data": None if found.correlation_data is None else found.correlation_data.hex(),
+        "subscription-identifier": list(found.subscription_identifiers) or None,
+        "user-properties": [{key: value} for key, value in found.user_properties] or None,
+    }
+    return {name: value for name, value in members.items() if value is not None}
+
+
+def _iso(now: float, *, micros: bool = False) -> str:
+    local = time.localtime(now)
+    fraction = f".{int(now % 1 * 1e6):06d}" if micros else ""
+    return time.strftime("%Y-%m-%dT%H:%M:%S", local) + fraction + time.strftime("%z", local)
+
+
+_PERCENT: dict[str, Piece] = {
+    "%": _constant(b"%"),
+    "t": lambda message, now: message.topic,
+    "p": lambda message, now: message.payload,
+    "x": lambda message, now: message.payload.hex().encode(),
+    "X": lambda message, now: message.payload.hex().upper().encode(),
+    "l": lambda message, now: _text(len(message.payload)),
+    "q": lambda message, now: _text(message.qos),
+    "r": lambda message, now: _text(int(message.retain)),
+    "m": lambda message, now: _text(message.packet_id),
+    "I": lambda message, now: _text(_iso(now)),
+    "U": lambda message, now: _text(f"{now:.9f}"),
+    "j": lambda message, now: as_json(message, now, payload_as_json=False),
+    "J": lambda message, now: as_json(message, now, payload_as_json=True),
+    "C": lambda message, now: _text(message.properties.content_type),
+    "D": lambda message, now: message.properties.correlation_data or b"",
+    "E": lambda message, now: _text(message.properties.message_expiry_interval),
+    "F": lambda message, now: _text(message.properties.payload_format_indicator),
+    "P": lambda message, now: _text(" ".join(f"{k}:{v}" for k, v in message.properties.user_properties)),
+    "R": lambda message, now: _text(message.properties.response_topic),
+    "S": lambda message, now: _text(",".join(map(str, message.properties.subscription_identifiers))),
+}

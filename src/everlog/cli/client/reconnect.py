@@ -1,0 +1,72 @@
+"""A client that connects again when its connection is lost: after how long, and after which errors it gives up."""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from random import random
+from typing import TypeVar
+
+from everlog.base import Unavailable
+from everlog.cli.client.async_client import AsyncClient, Handler, Refused
+from everlog.cli.client.connect_options import Target
+from everlog.mqtt import Reason
+
+T = TypeVar("T")
+
+LONGEST_S = 30.0  # between two tries
+
+# Reasons that pass by themselves; any other would only be repeated.
+_PASSING = {
+    Reason.UNSPECIFIED_ERROR,
+    Reason.IMPLEMENTATION_SPECIFIC_ERROR,
+    Reason.SERVER_UNAVAILABLE,
+    Reason.SERVER_BUSY,
+    Reason.SERVER_SHUTTING_DOWN,
+    Reason.KEEP_ALIVE_TIMEOUT,
+    Reason.QUOTA_EXCEEDED,
+    Reason.ADMINISTRATIVE_ACTION,
+    Reason.CONNECTION_RATE_EXCEEDED,
+    Reason.MAXIMUM_CONNECT_TIME,
+}
+
+
+def delays(chance: Callable[[], float] = random) -> Iterator[float]:
+    """Yield how long to wait before each try: 1 s, then twice as long up to a limit, less up to a quarter by chance."""
+    seconds = 1.0
+    while True:
+        yield seconds * (1 - chance() / 4)
+        seconds = min(2 * seconds, LONGEST_S)
+
+
+def is_passing(error: Unavailable) -> bool:
+    """Return whether it makes sense to try again."""
+    return not isinstance(error, Refused) or error.reason in _PASSING
+
+
+async def keep_connected(
+    target: Target, work: Callable[[AsyncClient], Awaitable[T]], handler: Handler | None = None, *, again: bool = True
+) -> T:
+    """Connect and do the work; with `again`, connect and do it again whenever the connection is lost.
+
+    If the first connection can't be made, that is an error at once. What is in flight is sent again on the next
+    connection. Losses and reconnects are reported on standard error.
+    """
+    client = AsyncClient(target.connect, handler)
+    was_open = False
+    waits = delays()
+    while True:
+        try:
+            await client.open(target.host, target.port, target.tls)
+            if was_open:
+                print("everlog: connected again", file=sys.stderr)
+            was_open = True
+            waits = delays()
+            return await work(client)
+        except Unavailable as error:
+            if not (again and was_open and is_passing(error)):
+                raise
+            wait_s = next(waits)
+            print(f"everlog: {error}; trying again in {wait_s:.1f} s", file=sys.stderr)
+        finally:
+            await client.close()
+        await asyncio.sleep(wait_s)

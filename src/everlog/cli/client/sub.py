@@ -1,0 +1,186 @@
+"""`everlog sub`: subscribe and print what arrives."""
+
+import asyncio
+import sys
+import time
+from dataclasses import dataclass
+from typing import Annotated, BinaryIO
+
+import typer
+
+from everlog.base import PeerError, UsageError
+from everlog.cli.client.async_client import AsyncClient
+from everlog.cli.client.connect_options import Qos, Target, UserProperties, parse_pairs, parse_target
+from everlog.cli.client.message_format import Formatter, formatter
+from everlog.cli.client.reconnect import keep_connected
+from everlog.cli.option_groups import with_options
+from everlog.mqtt import NO_PROPERTIES, Message, Properties, Subscription
+from everlog.store import parse_begin
+from everlog.topics import Filter, matches, parse_filter
+
+TIMED_OUT = 27  # mosquitto_sub's exit code for -W
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to subscribe to and when to stop."""
+
+    filters: tuple[str, ...]
+    drop: tuple[str, ...]
+    qos: int
+    retain_as_published: bool
+    count: int | None
+    timeout_s: float | None
+    exit_when_subscribed: bool
+    reconnect: bool
+    user_properties: tuple[tuple[str, str], ...]
+
+
+@with_options("target", parse_target)
+def sub(
+    topics: Annotated[list[str] | None, typer.Option("-t", "--topic", metavar="FILTER", help="Repeatable.")] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option("-T", "--filter-out", metavar="FILTER", help="Print none of these; repeatable.")
+    ] = None,
+    unsubscribe: Annotated[
+        list[str] | None, typer.Option("-U", "--unsubscribe", metavar="FILTER", help="Unsubscribe first; repeatable.")
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option("-C", metavar="COUNT", min=1, help="Stop when this many were printed.")
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option("-W", metavar="SECONDS", min=0, help="Stop after this time, with exit code 27.")
+    ] = None,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Print the topic in front of the payload.")] = False,
+    template: Annotated[
+        str | None, typer.Option("-F", metavar="FORMAT", help="As '%I %t %p'; %j is JSON, @H:@M the time.")
+    ] = None,
+    no_newline: Annotated[bool, typer.Option("-N", help="No newline behind a message.")] = False,
+    no_retained: Annotated[bool, typer.Option("-R", help="Print no retained messages.")] = False,
+    retained_only: Annotated[
+        bool, typer.Option("--retained-only", help="Stop at the first that is not retained.")
+    ] = False,
+    retain_as_published: Annotated[
+        bool, typer.Option("--retain-as-published", help="Leave the retain flag as it was published (MQTT 5).")
+    ] = False,
+    exit_subscribed: Annotated[bool, typer.Option("-E", help="Stop once subscribed.")] = False,
+    no_reconnect: Annotated[
+        bool, typer.Option("--no-reconnect", help="Stop, with exit code 1, when the connection is lost.")
+    ] = False,
+    begin: Annotated[
+        str | None, typer.Option("--from", metavar="WHEN", help="Begin in the past, as -24h; Everlog's own.")
+    ] = None,
+    user_property: UserProperties = None,
+    qos: Qos = 0,
+    *,
+    target: Target,
+) -> int:
+    """Subscribe and print what arrives; the options are those of mosquitto_sub."""
+    filters = (*(topics or ()), *([target.topic] if target.topic else ()))
+    if not filters and not unsubscribe:
+        raise UsageError("no topic filter", hint="give one with -t")
+    for text in (*filters, *(unsubscribe or ())):
+        _check(text)
+    properties = parse_pairs(user_property)
+    if begin is not None:
+        parse_begin(begin, time.time_ns() // 1000)
+        if target.connect.version == 5:
+            properties = (*properties, ("everlog-from", begin))
+        else:
+            filters = tuple(f"$replay/{begin}/{text}" for text in filters)
+    request = Request(
+        filters=filters,
+        drop=tuple(unsubscribe or ()),
+        qos=qos,
+        retain_as_published=retain_as_published,
+        count=count,
+        timeout_s=timeout,
+        exit_when_subscribed=exit_subscribed,
+        reconnect=not no_reconnect and begin is None,  # a replay would begin anew
+        user_properties=properties,
+    )
+    form = formatter(verbose=verbose, template=template, newline=not no_newline)
+    printer = Printer(
+        sys.stdout.buffer, form, tuple(_check(text) for text in exclude or ()), count, no_retained, retained_only
+    )
+    return asyncio.run(subscribe(target, request, printer))
+
+
+class Printer:
+    """Prints messages until there are enough; then `finished` is set."""
+
+    def __init__(
+        self,
+        out: BinaryIO,
+        form: Formatter,
+        exclude: tuple[Filter, ...] = (),
+        count: int | None = None,
+        no_retained: bool = False,
+        retained_only: bool = False,
+    ) -> None:
+        self.out, self.form, self.exclude = out, form, exclude
+        self.left = count
+        self.no_retained, self.retained_only = no_retained, retained_only
+        self.finished = False
+
+    def take(self, messages: list[Message]) -> int:
+        """Print and flush; returns how many were taken: fewer than all when that is enough."""
+        lines: list[bytes] = []
+        taken = 0
+        for message in messages:
+            if self.finished or (self.retained_only and not message.retain):
+                self.finished = True
+                break
+            taken += 1
+            if (self.no_retained and message.retain) or self._is_excluded(message):
+                continue
+            lines.append(self.form(message))
+            if self.left is not None:
+                self.left -= 1
+                self.finished = self.left == 0
+        self.out.write(b"".join(lines))
+        self.out.flush()
+        return taken
+
+    def _is_excluded(self, message: Message) -> bool:
+        return bool(self.exclude) and any(matches(flt, message.topic.decode()) for flt in self.exclude)
+
+
+async def subscribe(target: Target, request: Request, printer: Printer) -> int:
+    """Print until that is enough, or the time is up (27), over as many connections as it takes."""
+
+    async def work(client: AsyncClient) -> int:
+        if request.drop:
+            await client.unsubscribe(request.drop)
+        if request.filters and not await _ask(client, request):
+            return 1
+        if not request.exit_when_subscribed:
+            await client.wait_until(lambda: printer.finished)
+        return 0
+
+    try:
+        async with asyncio.timeout(request.timeout_s):
+            return await keep_connected(target, work, printer.take, again=request.reconnect)
+    except TimeoutError:
+        return TIMED_OUT
+
+
+async def _ask(client: AsyncClient, request: Request) -> bool:
+    """Subscribe, and return whether anything was granted; what was not is reported on standard error."""
+    filters, properties = request.filters, request.user_properties
+    asked = tuple(Subscription(text, request.qos, False, request.retain_as_published) for text in filters)
+    reasons = await client.subscribe(asked, Properties(user_properties=properties) if properties else NO_PROPERTIES)
+    for subscription, reason in zip(asked, reasons, strict=True):
+        if reason.is_error:
+            words = client.answered.reason_string or reason.words
+            print(f"everlog: {subscription.filter} was refused: {words}", file=sys.stderr)
+    if client.answered.reason_string and not any(reason.is_error for reason in reasons):
+        print(f"everlog: {client.answered.reason_string}", file=sys.stderr)
+    return not all(reason.is_error for reason in reasons)
+
+
+def _check(text: str) -> Filter:
+    try:
+        return parse_filter(text)
+    except PeerError as error:
+        raise UsageError(f"{text!r} is not a topic filter: {error.message}", hint="write it like sensors/#") from None

@@ -1,0 +1,124 @@
+"""The table of subcommands, and `main`, which imports the one that is run and no other.
+
+A subcommand is a function with typer's annotations, or a `typer.Typer` with subcommands of its own. Its return value,
+if it is a number, is the exit code: 0 done, 1 failed, 2 called wrongly, 130 interrupted.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from everlog import __version__
+from everlog.base import EverlogError, UsageError
+
+FAILED, MISUSED, INTERRUPTED = 1, 2, 130
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Where a subcommand is (`module:name`), and what the overview says about it."""
+
+    target: str
+    help: str
+
+    def load(self) -> Any:
+        """Import it."""
+        module, _, name = self.target.partition(":")
+        return getattr(importlib.import_module(module), name)
+
+
+COMMANDS: dict[str, Command] = {
+    "serve": Command("everlog.cli.serve:serve", "Start the broker."),
+    "pub": Command("everlog.cli.client.pub:pub", "Publish messages."),
+    "sub": Command("everlog.cli.client.sub:sub", "Subscribe and print what arrives."),
+    "replay": Command("everlog.cli.client.replay:replay", "Print or publish again what was published in the past."),
+    "top": Command("everlog.cli.top:top", "Watch a running broker."),
+    "sessions": Command("everlog.cli.sessions:app", "List, show and drop durable sessions."),
+    "log": Command("everlog.cli.log:app", "Look into the log: segments, topics, the end, any range."),
+    "verify": Command("everlog.cli.verify:verify", "Check every byte of a data directory."),
+    "repair": Command("everlog.cli.verify:repair", "Make damaged or missing side files again."),
+    "passwd": Command("everlog.cli.passwd:passwd", "Add, change or delete a user of a password file."),
+    "config": Command("everlog.cli.config:app", "Show and check the settings."),
+    "spark": Command("everlog.cli.spark.subcommands:app", "Jobs over the whole history, with Spark."),
+    "bench": Command("everlog.cli.bench:app", "Measure the parts, a running broker, or brokers side by side."),
+}
+
+_CommandLineError: type[Exception] = typer.BadParameter.__bases__[0]  # typer keeps its root of these to itself
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line; the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    chosen = next((word for word in words if not word.startswith("-")), None)
+    everything = "_EVERLOG_COMPLETE" in os.environ  # the shell asks for the options of whatever is being typed
+    app = _build({name for name in COMMANDS if everything or name == chosen})
+    try:
+        outcome = app(words, prog_name="everlog", standalone_mode=False)
+    except _CommandLineError as error:
+        where = getattr(getattr(error, "ctx", None), "command_path", None) or "everlog"
+        _complain(f"{error.format_message().rstrip('.')} (try: {where} --help)")  # type: ignore[attr-defined]
+        return MISUSED
+    except EverlogError as error:
+        for problem in getattr(error, "problems", (error,)):
+            _complain(str(problem))
+        return MISUSED if isinstance(error, UsageError) else FAILED
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader of our output has gone, which is its right
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the interpreter's last flush
+        return FAILED
+    except OSError as error:
+        if error.filename is None:
+            raise
+        _complain(f"{error.filename}: {error.strerror} (is the path right, and may this user read it?)")
+        return MISUSED
+    return outcome if isinstance(outcome, int) else 0
+
+
+def _build(loaded: set[str]) -> typer.Typer:
+    app = typer.Typer(
+        name="everlog",
+        help="A durable MQTT broker whose history is a table.",
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    app.callback()(_root)
+    for name, command in COMMANDS.items():
+        found = command.load() if name in loaded else _stub
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=name, help=command.help)
+        else:
+            app.command(name, help=command.help if found is _stub else None)(found)
+    return app
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        from everlog import _kernels
+
+        print(f"everlog {__version__} (kernels {_kernels.describe()})")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_say_version, is_eager=True, help="Say the version and whether kernels are compiled."
+        ),
+    ] = False,
+) -> None:
+    """The options of `everlog` itself."""
+
+
+def _stub() -> None:
+    """Stands for a command that is listed and not run."""
+
+
+def _complain(message: str) -> None:
+    print(f"everlog: {message}", file=sys.stderr)

@@ -1,0 +1,110 @@
+"""A Spark session for one command, and the history that it reads."""
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from everlog.base import UsageError
+from everlog.cli.spark.job_options import JobOptions
+from everlog.cli.spark.progress_bar import SparkProgress
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@contextmanager
+def open_session(job: JobOptions, needs_data: bool = True) -> "Iterator[tuple[SparkSession, SparkProgress]]":
+    """Yield a session for one command, and its progress bar; errors of Spark are raised as ours."""
+    for name in ("pyspark", "pyarrow", "pandas"):
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise UsageError(f"{name} is not installed", hint="pip install 'everlog[spark]'") from error
+    _check_data(job.data, needs_data)
+    settings = dict(_setting(text) for text in job.conf or ())
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    from everlog.spark import spark_session, task_error
+
+    running = SparkSession.getActiveSession()
+    with SparkProgress() as bar:
+        try:
+            if running is None:
+                with _quiet_stderr(job.verbose):
+                    spark = spark_session("everlog", master=job.master or "local[*]", settings=settings)
+            else:
+                spark = running
+            bar.watch(spark)
+            yield spark, bar
+        except PySparkException as error:
+            raise task_error("Spark failed", str(error), "more with --verbose") from error
+        finally:
+            bar.end()
+            if running is None and (begun := SparkSession.getActiveSession()) is not None:
+                begun.stop()
+
+
+@contextmanager
+def _quiet_stderr(verbose: bool) -> Iterator[None]:
+    """Discard what a process that is started meanwhile writes to standard error, unless `verbose`."""
+    if verbose:
+        yield
+        return
+    sys.stderr.flush()
+    usual = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(usual, 2)
+        os.close(usual)
+        os.close(nowhere)
+
+
+def load(spark: "SparkSession", job: JobOptions, *columns: str) -> "DataFrame":
+    """Return the history as a frame with these columns, or all, without what is lost: `report_lost` names that."""
+    chosen = {"columns": ",".join(columns)} if columns else {}
+    return spark.read.format("everlog").options(**_source_options(job), **chosen, onLost="skip").load()
+
+
+def report_lost(job: JobOptions) -> None:
+    """Print which offsets a job went without, because neither log nor table has them."""
+    from everlog.spark import lost_in, name_lost
+
+    lost = lost_in(_source_options(job))
+    if lost:
+        print(f"left out, as retention removed it before it was compacted: {name_lost(lost)}")
+
+
+def _source_options(job: JobOptions) -> dict[str, str]:
+    where = job.data or ""
+    given = {
+        "path": where if "://" in where else os.path.abspath(where),
+        "topic": json.dumps(job.topics) if job.topics else None,
+        "from": job.from_,
+        "to": job.to,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"--conf {text!r} is not KEY=VALUE", hint="for example spark.driver.memory=4g")
+    return name.strip(), value.strip()
+
+
+def _check_data(data: str | None, needed: bool) -> None:
+    """Say at once what Spark would say only after its start."""
+    if data is None:
+        if needed:
+            raise UsageError("no DATA", hint="give the directory that `everlog serve --data` was given")
+    elif "://" not in data and not (Path(data) / "store").exists():
+        raise UsageError(f"{data} holds no store", hint="give the directory that `everlog serve --data` was given")

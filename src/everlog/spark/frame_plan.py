@@ -1,0 +1,168 @@
+"""A store pinned when a frame is loaded: the log, the lake table that goes before it, and which offsets are wanted.
+
+The log is looked at first: what it has dropped by then, the table has. Where the table has a record, it is read from
+there; the log is read before and behind.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from everlog.base import EverlogError, UsageError
+from everlog.spark.log_slices import parse_filters
+from everlog.spark.snapshot import ShardSnapshot, Slice, Snapshot, plan, snapshot_of
+from everlog.spark.source_options import SourceOptions
+from everlog.spark.store_cache import open_fresh
+from everlog.store import BeginKind, LogStore, locate, parse_begin, read_lake_record
+
+if TYPE_CHECKING:
+    from everlog.spark.lake_slices import LakeSlice, LakeSnapshot
+
+Ranges = dict[int, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class FramePlan:
+    """What a frame is made of: for each wanted shard its offsets from one to before another."""
+
+    snapshot: Snapshot
+    lake: "LakeSnapshot | None"
+    ranges: Ranges
+
+    def slices(self, tasks: int, filters: Sequence[str] | None = None) -> "list[Slice | LakeSlice]":
+        """Slices that cover it, each record in one of them; with filters, at least what matches."""
+        told = filters is not None and self.snapshot.path
+        return self._planned(tasks, Shares(self.snapshot.path, filters or ()).of if told else None)
+
+    def _planned(self, tasks: int, share: Callable[[Slice], float] | None) -> "list[Slice | LakeSlice]":
+        if self.lake is None:
+            return [*plan(self.snapshot, ranges=self.ranges, tasks=tasks, share=share)]
+        from everlog.spark.lake_slices import plan_lake
+
+        before: Ranges = {}
+        within: Ranges = {}
+        behind: Ranges = {}
+        for shard, (first, last) in self.ranges.items():
+            start, end = self.lake.starts[shard], self.lake.ends[shard]
+            before[shard] = (first, max(first, min(last, start)))
+            within[shard] = (max(first, start), min(last, end))
+            behind[shard] = (min(max(first, end), last), last)
+        hot = [
+            plan(self.snapshot, ranges=self._in_log(ranges), tasks=tasks, share=share) for ranges in (before, behind)
+        ]
+        return [*hot[0], *plan_lake(self.lake, within), *hot[1]]
+
+    def _in_log(self, ranges: Ranges) -> Ranges:
+        """Offsets that the log may have; a log that was put back from a copy may end before its table."""
+        ends = {shard.shard: shard.end for shard in self.snapshot.shards}
+        return {shard: (min(first, ends[shard]), min(last, ends[shard])) for shard, (first, last) in ranges.items()}
+
+
+class Shares:
+    """Which part of a slice some filters want, as the topic indexes of the store tell. It stays open for the next."""
+
+    def __init__(self, path: str, filters: Sequence[str]) -> None:
+        self._reader = open_fresh(path).reader(parse_filters(filters))
+
+    def of(self, piece: Slice) -> float:
+        """About which part; all of it where nothing tells, so that who reads it meets what is wrong."""
+        try:
+            return self._reader.share(piece.shard, piece.start)
+        except EverlogError:
+            return 1.0
+
+
+def plan_frame(options: SourceOptions, now_us: int) -> FramePlan:
+    """Look a store up, once for a frame."""
+    if is_table(options.path):
+        return _pin_table(options, now_us)
+    path = os.path.abspath(options.path)
+    store = LogStore.open(path, writable=False)
+    try:
+        snapshot = snapshot_of(store, path)
+        lake = None if options.tier == "log" else lake_of(snapshot)
+        starts, ends = _bounds(snapshot, lake, options.tier)
+        ranges = _ranges(options, starts, ends, lambda time_us: _positions_at(store, lake, time_us), now_us)
+    finally:
+        store.close()
+    return FramePlan(snapshot, lake, ranges)
+
+
+def is_table(path: str) -> bool:
+    """Whether this is the place of a table, and not of a log."""
+    return "://" in path or os.path.isdir(os.path.join(path, "_delta_log"))
+
+
+def _pin_table(options: SourceOptions, now_us: int) -> FramePlan:
+    """So of a table alone: wherever its log is, or was."""
+    from everlog.spark.lake_slices import take_table_snapshot
+
+    if options.tier == "log":
+        raise UsageError(f"{options.path} is a table, and no log", hint="give the data directory, or another tier")
+    identity, lake = take_table_snapshot(options.path)
+    shards = [ShardSnapshot(shard, "", end, end, ()) for shard, end in enumerate(lake.ends)]
+
+    def at(time_us: int) -> tuple[int, ...]:
+        return tuple(lake.position_at(shard.shard, time_us) for shard in shards)
+
+    ranges = _ranges(options, lake.starts, lake.ends, at, now_us)
+    return FramePlan(Snapshot("", identity, tuple(shards)), lake, ranges)
+
+
+def _ranges(
+    options: SourceOptions,
+    starts: Sequence[int],
+    ends: Sequence[int],
+    at: Callable[[int], tuple[int, ...]],
+    now_us: int,
+) -> Ranges:
+    """The offsets that are wanted of each shard."""
+    first = locate(parse_begin(options.begin, now_us), starts, ends, at)
+    end = parse_begin(options.end, now_us)
+    # a shard that a position does not name is read to its end
+    last = locate(end, starts if end.kind is BeginKind.EARLIEST else ends, ends, at)
+    wanted = options.shards if options.shards is not None else range(len(ends))
+    unknown = [shard for shard in wanted if not 0 <= shard < len(ends)]
+    if unknown:
+        raise UsageError(f"there is no shard {unknown[0]}", hint=f"the shards are 0 to {len(ends) - 1}")
+    ranges = {shard: (max(first[shard], starts[shard]), last[shard]) for shard in wanted}
+    return {shard: (low, max(low, high)) for shard, (low, high) in ranges.items()}
+
+
+def lake_of(snapshot: Snapshot) -> "LakeSnapshot | None":
+    """The table of the store, if it has one."""
+    record = read_lake_record(snapshot.path)
+    if record is None:
+        return None
+    from everlog.spark.lake_slices import take_lake_snapshot
+
+    return take_lake_snapshot(record, snapshot)
+
+
+def _bounds(snapshot: Snapshot, lake: "LakeSnapshot | None", tier: str) -> tuple[Sequence[int], Sequence[int]]:
+    """Where each shard begins and ends."""
+    starts = [shard.start for shard in snapshot.shards]
+    ends = [shard.end for shard in snapshot.shards]
+    if lake is None:
+        if tier == "table":
+            raise UsageError(f"{snapshot.path} has no table", hint="make one with: everlog spark compact DATA")
+        return starts, ends
+    if tier == "table":
+        return lake.starts, lake.ends
+    known = [start if start < end else low for start, end, low in zip(lake.starts, lake.ends, starts, strict=True)]
+    first = [min(pair) for pair in zip(known, starts, strict=True)]
+    return first, [max(pair) for pair in zip(lake.ends, ends, strict=True)]
+
+
+def _positions_at(store: LogStore, lake: "LakeSnapshot | None", time_us: int) -> tuple[int, ...]:
+    """In each shard the first record that is not older than a time, wherever it is."""
+    hot = store.positions_at(time_us)
+    if lake is None:
+        return hot
+    found = []
+    for shard, offset in enumerate(hot):
+        early = offset < lake.starts[shard] or lake.starts[shard] == lake.ends[shard]
+        at = offset if early else lake.position_at(shard, time_us)
+        found.append(at if at < lake.ends[shard] or early else max(offset, lake.ends[shard]))
+    return tuple(found)

@@ -1,0 +1,116 @@
+"""A file of the table: what its writer knows about it, and what the table's log says."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from everlog.base import StorageError
+from everlog.spark.lake.table_layout import PARTITION, time_text, time_us_of
+
+if TYPE_CHECKING:  # tasks make these values and do without the rest
+    from deltalake import DeltaTable
+    from deltalake.transaction import AddAction, RemoveAction
+
+_TEXT_BYTES = 256  # of a topic in the statistics; longer ones are cut, the largest upwards
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """Rows of one shard and day: `first_offset` to `last_offset`, both included, as are times and topics."""
+
+    path: str
+    size_bytes: int
+    rows: int
+    shard: int
+    day: str
+    first_offset: int
+    last_offset: int
+    first_time: int  # microseconds since 1970
+    last_time: int
+    first_topic: str
+    last_topic: str
+    modified_ms: int
+    qos: tuple[int, int] = (0, 2)
+
+    def added(self, *, moved: bool = False) -> "AddAction":
+        """The action that adds it; `moved` says that its rows were in the table before."""
+        from deltalake.transaction import AddAction
+
+        return AddAction(
+            self.path, self.size_bytes, {PARTITION: self.day}, self.modified_ms, not moved, self._statistics()
+        )
+
+    def removed(self, now_ms: int, *, moved: bool = False) -> "RemoveAction":
+        """The action that removes it; `moved` says that its rows stay in the table."""
+        from deltalake.transaction import RemoveAction
+
+        return RemoveAction(self.path, not moved, now_ms, self.size_bytes, {PARTITION: self.day})
+
+    def _statistics(self) -> str:
+        low = {
+            "shard": self.shard,
+            "offset": self.first_offset,
+            "timestamp": time_text(self.first_time),
+            "topic": _floor(self.first_topic),
+            "qos": self.qos[0],
+        }
+        high = {
+            "shard": self.shard,
+            "offset": self.last_offset,
+            "timestamp": time_text(self.last_time),
+            "topic": _ceiling(self.last_topic),
+            "qos": self.qos[1],
+        }
+        counts = dict.fromkeys(low, 0)
+        return json.dumps({"numRecords": self.rows, "minValues": low, "maxValues": high, "nullCount": counts})
+
+
+def _floor(text: str) -> str:
+    """A text that is no larger, and short."""
+    data = text.encode()
+    return text if len(data) <= _TEXT_BYTES else data[:_TEXT_BYTES].decode(errors="ignore")
+
+
+def _ceiling(text: str) -> str:
+    """A text that is no smaller, and short: U+10FFFF is behind whatever was cut off."""
+    data = text.encode()
+    return text if len(data) <= _TEXT_BYTES else data[:_TEXT_BYTES].decode(errors="ignore") + "\U0010ffff"
+
+
+def files_of(table: "DeltaTable") -> list[DataFile]:
+    """The files of a version of the table by shard and offset; StorageError if one is not of our making."""
+    found = [_file(row) for row in pa.table(table.get_add_actions()).to_pylist()]
+    return sorted(found, key=lambda file: (file.shard, file.first_offset))
+
+
+def _file(row: dict[str, Any]) -> DataFile:
+    low, high = row["min"] or {}, row["max"] or {}
+    if row["num_records"] is None or low.get("offset") is None or low.get("shard") is None:
+        raise StorageError(
+            f"{row['path']} has no statistics, so something else than everlog wrote to the table",
+            hint="keep one table for the store alone; rewrite it with: everlog spark compact --merge",
+        )
+    return DataFile(
+        path=row["path"],
+        size_bytes=row["size_bytes"],
+        rows=row["num_records"],
+        shard=low["shard"],
+        day=row["partition"][PARTITION].isoformat(),
+        first_offset=low["offset"],
+        last_offset=high["offset"],
+        first_time=time_us_of(low["timestamp"].astimezone(UTC)),
+        last_time=time_us_of(high["timestamp"].astimezone(UTC)),
+        first_topic=low["topic"],
+        last_topic=high["topic"],
+        modified_ms=row["modification_time"],
+        qos=(low["qos"], high["qos"]),
+    )
+
+
+def total_rows(files: Iterable[DataFile]) -> int:
+    """How many rows the files hold."""
+    return sum(file.rows for file in files)

@@ -1,0 +1,229 @@
+"""A file of the table in memory, by rising offset, as the columns that records are made of.
+
+Only the row groups and rows whose topic is wanted are kept. The columns are those of the log: from them the very
+records are made again.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from everlog.base import HAS_EXPIRY, QOS_SHIFT, RETAIN, Records, StorageError, TopicTable, assemble
+from everlog.spark.lake.data_file import DataFile
+from everlog.spark.lake.table_layout import FILE_SCHEMA
+from everlog.topics import Filter, matches
+
+_COLUMNS = ("offset", "timestamp", "topic", "qos", "retain", "expiry", "properties", "payload")
+_SPAN = 0xFFFFFFFF  # of offsets and microseconds in a batch
+_ROW_BYTES = 25  # of a batch beside properties and payload
+_BATCH_ROWS = 8192
+_HELD_BYTES = 64 << 10  # that a file without any rows takes, names and all
+
+
+class LoadedFile:
+    """The wanted rows of one file. Never changed once made, so any thread may read it."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        order = pc.sort_indices(rows["offset"])
+        whole = rows.take(order).combine_chunks()
+        self.size_bytes = whole.nbytes + _HELD_BYTES
+        self.offsets: npt.NDArray[np.int64] = np.asarray(whole["offset"])
+        self.times: npt.NDArray[np.int64] = np.asarray(whole["timestamp"].cast(pa.int64()))
+        self._flags = _flags(whole)
+        self._topics, self.table = _topics(whole["topic"])
+        self._property_ends, self._properties = _bytes_of(whole["properties"])
+        self._payload_ends, self._payloads = _bytes_of(whole["payload"])
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def find(self, offset: int) -> int:
+        """The first row at an offset or behind it."""
+        return int(np.searchsorted(self.offsets, offset, "left"))
+
+    def rows_within(self, first: int, max_records: int, max_bytes: int) -> int:
+        """The row behind as many as fit, one at least."""
+        stop = min(len(self), first + max_records)
+        sizes = self._payload_ends[first + 1 : stop + 1] - self._payload_ends[first]
+        sizes = sizes + (self._property_ends[first + 1 : stop + 1] - self._property_ends[first])
+        sizes += _ROW_BYTES * np.arange(1, len(sizes) + 1)
+        return first + max(1, int(np.searchsorted(sizes, max_bytes, "right")))
+
+    def records(self, first: int, stop: int) -> list[Records]:
+        """Rows as batches."""
+        batches = []
+        while first < stop:
+            behind = min(stop, first + _BATCH_ROWS)
+            behind = min(behind, int(np.searchsorted(self.times, self.times[first] + _SPAN, "right")))
+            behind = min(behind, int(np.searchsorted(self.offsets, self.offsets[first] + _SPAN, "right")))
+            batches.append(self._batch(first, behind))
+            first = behind
+        return batches
+
+    def _batch(self, first: int, stop: int) -> Records:
+        offsets = self.offsets[first:stop] - self.offsets[first]
+        times = self.times[first:stop] - self.times[first]
+        property_ends, properties = _part(self._property_ends, self._properties, first, stop)
+        payload_ends, payloads = _part(self._payload_ends, self._payloads, first, stop)
+        return assemble(
+            int(self.offsets[first]),
+            int(self.times[first]),
+            None if offsets[-1] == len(offsets) - 1 else offsets.astype("<u4").tobytes(),
+            times.astype("<u4").tobytes(),
+            self._topics[first:stop].tobytes(),
+            self._flags[first:stop].tobytes(),
+            property_ends if properties else None,
+            properties,
+            payload_ends,
+            payloads,
+            self.table,
+        )
+
+
+def load_file(filesystem: fs.FileSystem, path: str, filters: Sequence[Filter] | None) -> LoadedFile:
+    """The rows of a file whose topic matches any of the filters; None for all."""
+    with filesystem.open_input_file(path) as source:
+        file = pq.ParquetFile(source, read_dictionary=["topic"], pre_buffer=True)
+        missing = [name for name in _COLUMNS if name not in file.schema_arrow.names]
+        if missing:
+            raise StorageError(f"{path} has no column {missing[0]}", hint="it is no file of an Everlog table")
+        if filters is None:
+            return LoadedFile(file.read(columns=list(_COLUMNS), use_threads=False))
+        wanted = _matcher(filters)
+        parts = []
+        for number in range(file.num_row_groups):
+            if not _may_match(file.metadata.row_group(number), filters):
+                continue
+            topics = file.read_row_group(number, columns=["topic"], use_threads=False)["topic"]
+            mask = _wanted_rows(topics, wanted)
+            if mask is not None:
+                parts.append(file.read_row_group(number, columns=list(_COLUMNS), use_threads=False).filter(mask))
+        return LoadedFile(pa.concat_tables(parts) if parts else _no_rows())
+
+
+def times_of(filesystem: fs.FileSystem, path: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The offsets of a file in order, and their times."""
+    rows = pq.read_table(path, columns=["offset", "timestamp"], filesystem=filesystem, partitioning=None)
+    offsets, times = np.asarray(rows["offset"]), np.asarray(rows["timestamp"].cast(pa.int64()))
+    order = np.argsort(offsets)
+    return offsets[order], times[order]
+
+
+def position_at(
+    files: Sequence[DataFile], time_us: int, end: int, filesystem: Callable[[], tuple[fs.FileSystem, str]]
+) -> int:
+    """Return the offset of the first record in a shard's files that is not older than a time, or `end`."""
+    number = bisect_left(files, time_us, key=lambda file: file.last_time)
+    if number == len(files):
+        return end
+    if files[number].first_time >= time_us:
+        return files[number].first_offset
+    system, root = filesystem()
+    offsets, times = times_of(system, f"{root}/{files[number].path}")
+    return int(offsets[np.searchsorted(times, time_us, "left")])
+
+
+def fixed_prefix(flt: Filter) -> str:
+    """What every topic that matches begins with; `a/#` matches `a` too, so no slash at its end."""
+    levels = []
+    for level in flt.levels:
+        if level in ("+", "#"):
+            break
+        levels.append(level)
+    return "/".join(levels)
+
+
+def range_may_match(filters: Sequence[Filter], low: str, high: str) -> bool:
+    """Whether topics from one to another, in the order of their bytes, can hold one that matches a filter."""
+    for flt in filters:
+        prefix = fixed_prefix(flt).encode()
+        if low.encode()[: len(prefix)] <= prefix <= high.encode():
+            return True
+    return False
+
+
+def group_bounds(group: pq.RowGroupMetaData, name: str) -> tuple[Any, Any] | None:
+    """Return the least and the greatest value of a column in a row group, or None if the file does not say."""
+    for number in range(group.num_columns):
+        column = group.column(number)
+        if column.path_in_schema == name and column.statistics is not None and column.statistics.has_min_max:
+            return column.statistics.min, column.statistics.max
+    return None
+
+
+def _may_match(group: pq.RowGroupMetaData, filters: Sequence[Filter]) -> bool:
+    bounds = group_bounds(group, "topic")
+    return bounds is None or range_may_match(filters, *bounds)
+
+
+def _matcher(filters: Sequence[Filter]) -> Callable[[str], bool]:
+    known: dict[str, bool] = {}
+
+    def wanted(topic: str) -> bool:
+        if topic not in known:
+            known[topic] = any(matches(flt, topic) for flt in filters)
+        return known[topic]
+
+    return wanted
+
+
+def _wanted_rows(topics: pa.ChunkedArray, wanted: Callable[[str], bool]) -> pa.Array | None:
+    """A mask of rows, None when there is none."""
+    whole = single_array(topics.unify_dictionaries())
+    chosen = pa.array([wanted(name) for name in whole.dictionary.to_pylist()], pa.bool_())
+    mask = chosen.take(whole.indices)
+    return mask if pc.any(mask).as_py() else None
+
+
+def _no_rows() -> pa.Table:
+    return pa.schema([FILE_SCHEMA.field(name) for name in _COLUMNS]).empty_table()
+
+
+def single_array(column: pa.ChunkedArray) -> pa.Array:
+    """Return a column as one array."""
+    whole = column.combine_chunks()
+    if isinstance(whole, pa.ChunkedArray):
+        return whole.chunk(0) if whole.num_chunks else pa.array([], whole.type)
+    return whole
+
+
+def _flags(rows: pa.Table) -> npt.NDArray[np.uint8]:
+    flags = np.asarray(rows["qos"]).astype(np.uint8) << np.uint8(QOS_SHIFT)
+    flags |= np.asarray(rows["retain"]).astype(np.uint8) * np.uint8(RETAIN)
+    flags |= np.asarray(rows["expiry"].is_valid()).astype(np.uint8) * np.uint8(HAS_EXPIRY)
+    return flags
+
+
+def _topics(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.uint32], TopicTable]:
+    """The rows' topics as ids of a table of names."""
+    encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    whole = single_array(encoded.unify_dictionaries())
+    table = TopicTable(0, 1 << 30, 1 << 31)
+    ids = np.array([table.intern(name.encode()) for name in whole.dictionary.to_pylist()], np.uint32)
+    return ids[np.asarray(whole.indices)] if len(whole) else ids, table
+
+
+def _bytes_of(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.int64], memoryview]:
+    """Where each value ends, counted from the first byte, and the bytes; null is empty."""
+    whole = single_array(column).cast(pa.large_binary())
+    if whole.null_count:
+        whole = pc.fill_null(whole, b"")
+    count = len(whole)
+    if count == 0:
+        return np.zeros(1, np.int64), memoryview(b"")
+    _, ends, data = whole.buffers()
+    numbers = np.frombuffer(ends, np.int64)[whole.offset : whole.offset + count + 1]
+    return numbers, memoryview(b"" if data is None else data)
+
+
+def _part(ends: npt.NDArray[np.int64], data: memoryview, first: int, stop: int) -> tuple[bytes, bytes]:
+    """The ends of some rows, counted from the first of them, and their bytes."""
+    begin, behind = int(ends[first]), int(ends[stop])
+    return (ends[first : stop + 1] - begin).astype("<u4").tobytes(), bytes(data[begin:behind])

@@ -1,0 +1,38 @@
+"""Retention of the table by whole days, and removal of files that nothing refers to any more."""
+
+from collections.abc import Sequence
+
+from everlog.base import UsageError
+from everlog.spark.lake.data_file import DataFile
+from everlog.spark.lake.lake_table import Lake
+from everlog.spark.lake.table_layout import DAY_US, day_number, day_text
+
+VACUUM_HOURS = 168  # readers have a week to finish with what was removed
+
+
+def plan_retention(files: Sequence[DataFile], now_us: int, retain_us: int) -> list[DataFile]:
+    """The files of days that ended longer ago than that."""
+    oldest = day_text(day_number(max(0, now_us - retain_us)))  # this day is kept: some of it is young enough
+    return [file for file in files if file.day < oldest]
+
+
+def parse_days(seconds: float) -> int:
+    """A time to retain in microseconds; at least a day, as whole days are dropped."""
+    retain_us = int(seconds * 1_000_000)
+    if retain_us < DAY_US:
+        raise UsageError("the table is kept by whole days", hint="retain 1d or more")
+    return retain_us
+
+
+def vacuum(lake: Lake, hours: int = VACUUM_HOURS, *, dry_run: bool = False, force: bool = False) -> list[str]:
+    """Remove files that no version younger than that refers to, those of failed attempts among them; which.
+
+    A task that takes longer than `hours` from its file to its commit would lose it, so short times need `force`.
+    """
+    if hours < 24 and not force:
+        raise UsageError(
+            f"{hours} hours may be too few for readers and compactions that are under way",
+            hint="give 24 or more, or --force when nothing else uses the table",
+        )
+    found = lake.load().vacuum(hours, dry_run=dry_run, enforce_retention_duration=False, full=True)
+    return sorted(found)

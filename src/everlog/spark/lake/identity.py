@@ -1,0 +1,88 @@
+"""The table that a data directory names, and whether it goes with the log: not missing, not behind, not of a copy.
+
+A copy of a store has the store's identity. Where both write to one table, the time of a record that table and log both
+have tells them apart.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+
+from everlog.base import StorageError
+from everlog.spark.lake.data_file import DataFile
+from everlog.spark.lake.lake_table import Lake, NoTable, find_lake, open_lake
+from everlog.spark.lake.location import Location, locate
+from everlog.spark.snapshot import Snapshot
+from everlog.store import LakeRecord, LogStore, read_lake_record
+
+
+def find_recorded(record: LakeRecord, options: Mapping[str, str] | None = None) -> Lake:
+    """The table that a data directory names; secrets come from the environment or from the options."""
+    location = locate(record.table, options)
+    try:
+        return find_lake(location)
+    except NoTable:
+        raise _missing(location, record) from None
+
+
+def open_for(location: Location, snapshot: Snapshot) -> Lake:
+    """The table of a store in a place; made if there is none, unless another one has what the log has no more."""
+    record = read_lake_record(snapshot.path)
+    if record is None or record.store != snapshot.identity or not any(record.ends.values()):
+        return open_lake(location, snapshot.identity)
+    ends: dict[int, int | None] = {}
+    try:
+        ends = open_lake(location, snapshot.identity, make=False).ends(record.ends)
+    except NoTable:
+        if location.uri == locate(record.table).uri:
+            raise _missing(location, record) from None
+    for shard in snapshot.shards:
+        end, known = ends.get(shard.shard) or 0, record.ends.get(shard.shard, 0)
+        if end < min(known, shard.start):
+            raise StorageError(
+                f"{location.uri} has offsets of shard {shard.shard} up to {end}, {record.table} had them up to "
+                f"{known}, and the log has dropped those below {shard.start}",
+                hint="put the newer table there, or remove lake.json from the data directory to do without them",
+            )
+    return open_lake(location, snapshot.identity)
+
+
+def check_same_history(table: str, files: Iterable[DataFile], snapshot: Snapshot, shards: Collection[int]) -> None:
+    """Refuse a table that has other records of these shards than the log, as another copy of the store wrote them."""
+    lasts = {file.shard: file for file in files if file.shard in shards}  # by offset: the last one stays
+    bounds = {shard.shard: (shard.start, shard.end) for shard in snapshot.shards}
+    store = LogStore.open(snapshot.path, writable=False)
+    try:
+        for shard, file in lasts.items():
+            start, end = bounds[shard]
+            if not start <= file.last_offset < end:
+                continue
+            time_us = _time_of(store, shard, file.last_offset)
+            if time_us is not None and time_us != file.last_time:
+                raise StorageError(
+                    f"shard {shard} of {snapshot.path} has another record at offset {file.last_offset} than "
+                    f"{table}: another copy of the store was compacted into that table",
+                    hint="give each copy a table of its own: --table",
+                )
+    finally:
+        store.close()
+
+
+def _time_of(store: LogStore, shard: int, offset: int) -> int | None:
+    """When a record was taken; None where the log can't tell, as it was emptied or is damaged."""
+    try:
+        result = store.reader(None).read_shard(shard, offset, 1, 1)
+    except StorageError:
+        return None
+    for found in result.batches:
+        for number in found.row_numbers():
+            at, time_us, *_ = found.records.row(number)
+            if at == offset:
+                return int(time_us)
+    return None
+
+
+def _missing(location: Location, record: LakeRecord) -> StorageError:
+    return StorageError(
+        f"{location.uri} holds no table, and lake.json names it as the one with offsets up to "
+        f"{max(record.ends.values(), default=0)}",
+        hint="put the table back, or remove lake.json from the data directory to do without what only the table has",
+    )

@@ -1,0 +1,159 @@
+"""The part of history that lies in the lake table, as slices of its files beside those of the log.
+
+A shard's records below the table's end are read from the table, those from there on from the log: each once, though the
+log may still have both. The version of the table is pinned with the snapshot; its files stay until `vacuum` takes what
+was replaced longer ago than its time.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from everlog.base import StorageError, Unavailable
+from everlog.spark.lake.data_file import DataFile
+from everlog.spark.lake.file_reader import group_bounds, position_at, range_may_match
+from everlog.spark.lake.identity import check_same_history, find_recorded
+from everlog.spark.lake.lake_table import Lake, find_lake
+from everlog.spark.lake.location import Location, locate
+from everlog.spark.log_slices import BATCH_ROWS, ReadReport, parse_filters
+from everlog.spark.schema import SCHEMA
+from everlog.spark.snapshot import Snapshot
+from everlog.store import MAX_SHARDS, LakeRecord, Lost
+from everlog.topics import Filter, matches
+
+
+@dataclass(frozen=True, slots=True)
+class LakeSlice:
+    """Offsets of one shard from a file of the table."""
+
+    uri: str
+    path: str
+    shard: int
+    start: int
+    stop: int
+    size_bytes: int
+    first_topic: str
+    last_topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class LakeSnapshot:
+    """A version of the table: its files by shard and offset, and where it begins and ends in each shard."""
+
+    uri: str
+    files: tuple[DataFile, ...]
+    starts: tuple[int, ...]
+    ends: tuple[int, ...]
+    lost: tuple[Lost, ...] = ()  # holes in it, by shard and offset
+
+    def position_at(self, shard: int, time_us: int) -> int:
+        """The first record of a shard in the table that is not older than a time, or its end there."""
+        files = [file for file in self.files if file.shard == shard]
+        return position_at(files, time_us, self.ends[shard], locate(self.uri).filesystem)
+
+
+def take_lake_snapshot(record: LakeRecord, snapshot: Snapshot) -> LakeSnapshot:
+    """The table that a data directory names, as it is now."""
+    lake = find_recorded(record)
+    if lake.store != snapshot.identity:
+        raise StorageError(
+            f"{record.table} is the table of another store ({lake.store}, not {snapshot.identity})",
+            hint='remove lake.json from the data directory, or set the option "tier" to "log"',
+        )
+    found = _snapshot_of(lake, lake.load(), len(snapshot.shards))
+    moved = {shard for shard, end in enumerate(found.ends) if end > record.ends.get(shard, 0)}
+    if moved:  # by whom is not known
+        check_same_history(found.uri, found.files, snapshot, moved)
+    return found
+
+
+def take_table_snapshot(place: str) -> tuple[str, LakeSnapshot]:
+    """A table that is read without its log: whose it is, and how it is now."""
+    lake = find_lake(locate(place))
+    table = lake.load()
+    ends = lake.ends(range(MAX_SHARDS), table)
+    return lake.store, _snapshot_of(lake, table, 1 + max((shard for shard, end in ends.items() if end), default=0))
+
+
+def _snapshot_of(lake: Lake, table: DeltaTable, shards: int) -> LakeSnapshot:
+    files = lake.files(table)
+    ends = tuple(end or 0 for end in lake.ends(range(shards), table).values())
+    starts = lake.starts(range(shards), files, table)
+    return LakeSnapshot(lake.location.uri, tuple(files), tuple(starts.values()), ends, tuple(lake.lost(starts, table)))
+
+
+def plan_lake(lake: LakeSnapshot, ranges: Mapping[int, tuple[int, int]]) -> list[LakeSlice]:
+    """One slice for each file that holds wanted offsets."""
+    slices = []
+    for file in lake.files:
+        first, last = ranges.get(file.shard, (0, 0))
+        start, stop = max(first, file.first_offset), min(last, file.last_offset + 1)
+        if start < stop:
+            topics = (file.first_topic, file.last_topic)
+            slices.append(LakeSlice(lake.uri, file.path, file.shard, start, stop, file.size_bytes, *topics))
+    return slices
+
+
+def read_lake_slice(
+    piece: LakeSlice,
+    columns: Sequence[str],
+    filters: Sequence[str] | None = None,
+    *,
+    report: ReadReport | None = None,
+    location: Location | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The records of a slice whose topic matches any of the filters, in the order of the file."""
+    report = report if report is not None else ReadReport()
+    wanted = None if filters is None else parse_filters(filters)
+    if wanted is not None and not range_may_match(wanted, piece.first_topic, piece.last_topic):
+        return
+    schema = pa.schema([SCHEMA.field(name) for name in columns])
+    filesystem, root = (location or locate(piece.uri)).filesystem()
+    try:
+        source = filesystem.open_input_file(f"{root}/{piece.path}")
+    except FileNotFoundError:
+        raise Unavailable(
+            f"{piece.path} is no longer in the table at {piece.uri}",
+            hint="it was vacuumed while it was read: load the frame again, and vacuum less eagerly",
+        ) from None
+    with source:
+        file = pq.ParquetFile(source, pre_buffer=True)
+        asked = dict.fromkeys((*columns, "offset", *(("topic",) if wanted is not None else ())))
+        there = [name for name in asked if name in file.schema_arrow.names]
+        groups = [n for n in range(file.num_row_groups) if _overlaps(file.metadata.row_group(n), piece)]
+        for batch in file.iter_batches(BATCH_ROWS, row_groups=groups, columns=there, use_threads=False):
+            rows = _wanted(batch, piece, wanted)
+            if rows.num_rows:
+                report.rows += rows.num_rows
+                yield pa.RecordBatch.from_arrays([_column(rows, field) for field in schema], schema=schema)
+
+
+def _overlaps(group: pq.RowGroupMetaData, piece: LakeSlice) -> bool:
+    """Return whether a row group may hold offsets of the slice."""
+    bounds = group_bounds(group, "offset")
+    return bounds is None or (bounds[0] < piece.stop and bounds[1] >= piece.start)
+
+
+def _wanted(batch: pa.RecordBatch, piece: LakeSlice, filters: tuple[Filter, ...] | None) -> pa.RecordBatch:
+    """The rows of a batch that belong to the slice and match a filter."""
+    offsets = batch.column("offset")
+    bounds = pc.min_max(offsets).as_py()
+    if bounds["min"] is not None and (bounds["min"] < piece.start or bounds["max"] >= piece.stop):
+        batch = batch.filter(pc.and_(pc.greater_equal(offsets, piece.start), pc.less(offsets, piece.stop)))
+    if filters is None or not batch.num_rows:
+        return batch
+    topics = batch.column("topic").dictionary_encode()
+    chosen = [any(matches(flt, name) for flt in filters) for name in topics.dictionary.to_pylist()]
+    return batch if all(chosen) else batch.filter(pa.array(chosen, pa.bool_()).take(topics.indices))
+
+
+def _column(rows: pa.RecordBatch, field: pa.Field) -> pa.Array:
+    """A column as the schema has it; null in files that were written before there was such a column."""
+    if field.name not in rows.schema.names:
+        return pa.nulls(rows.num_rows, field.type)
+    column = rows.column(field.name)
+    return column if column.type == field.type else column.cast(field.type)

@@ -1,0 +1,140 @@
+"""What is on its way to a broker: the rows of one batch of one application, and how far they are published.
+
+A directory of the application holds the rows that tasks put down and a file that says which of them are the batch. Once
+that file names a batch, the batch is these rows: should Spark compute it again, what comes out is thrown away. The file
+is replaced whole and is on the disk before anything relies on it.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterable
+from urllib.parse import quote
+
+import msgspec
+
+from everlog.base import StorageError, Unavailable, UsageError
+from everlog.spark.file_sync import sync_path
+
+STATE, LOCK = "state.json", "lock"
+VERSION = 1
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch: its files in order, how many rows the broker has for certain, and whether that is all of it."""
+
+    batch: int
+    files: list[str]
+    received: int = 0
+    begun: bool = False  # rows behind `received` may have been sent
+    complete: bool = False
+    version: int = VERSION
+
+
+def app_directory(staging: str, app: str) -> str:
+    """The directory of an application."""
+    return f"{staging}/{quote(app, safe='')}"
+
+
+class BatchJournal:
+    """The directory of an application, held by one process at a time."""
+
+    def __init__(self, staging: str, app: str) -> None:
+        self.app = app
+        self.directory = app_directory(staging, app)
+        os.makedirs(self.directory, exist_ok=True)
+        self._lock = os.open(f"{self.directory}/{LOCK}", os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            raise Unavailable(
+                f"another process publishes as {app} now", hint='give each program an "app" of its own'
+            ) from None
+        self.state = self._read()
+
+    def take(self, batch: int, files: Iterable[str]) -> bool:
+        """Make a batch of files, unless it is known already; whether there is something to publish.
+
+        One that is under way goes on as it began. An older one that was left is to be finished first.
+        """
+        state = self.state
+        if state is not None and (batch < state.batch or (batch == state.batch and state.complete)):
+            if not state.complete:
+                raise UsageError(
+                    f"batch {batch} of {self.app} comes behind batch {state.batch}, which is not published yet",
+                    hint="numbers of batches go up; use another app for another run",
+                )
+            self.sweep()
+            return False
+        if state is None or state.complete:
+            self._write(State(batch=batch, files=list(files)))
+        elif state.batch != batch:
+            raise UsageError(
+                f"batch {state.batch} of {self.app} is published in part, and batch {batch} comes",
+                hint=f"write batch {state.batch} again, or remove {self.directory} to give it up",
+            )
+        self.sweep()
+        return True
+
+    def paths(self) -> list[str]:
+        """The batch's files, all of them there."""
+        assert self.state is not None
+        paths = [f"{self.directory}/{name}" for name in self.state.files]
+        for path in paths:
+            if not os.path.exists(path):
+                raise StorageError(
+                    f"{path} was put down by a task and is not there",
+                    hint='every worker and the driver must see the same directory: name it with the option "staging"',
+                )
+        return paths
+
+    def begin(self) -> None:
+        """Rows are going to be sent."""
+        assert self.state is not None
+        if not self.state.begun:
+            self._write(msgspec.structs.replace(self.state, begun=True))
+
+    def receive(self, rows: int) -> None:
+        """The broker has rows up to this number."""
+        assert self.state is not None
+        self._write(msgspec.structs.replace(self.state, received=rows))
+
+    def complete(self) -> None:
+        """All rows are published."""
+        assert self.state is not None
+        self._write(msgspec.structs.replace(self.state, files=[], complete=True))
+        self.sweep()
+
+    def close(self) -> None:
+        """Let go of the directory."""
+        os.close(self._lock)
+
+    def sweep(self) -> None:
+        """Remove rows that are of no use: of attempts that failed, and of batches that are published."""
+        kept = set(self.state.files if self.state is not None else ())
+        for name in os.listdir(self.directory):
+            if name.endswith(".arrow") and name not in kept:
+                os.unlink(f"{self.directory}/{name}")
+
+    def _read(self) -> State | None:
+        path = f"{self.directory}/{STATE}"
+        try:
+            with open(path, "rb") as file:
+                state = msgspec.json.decode(file.read(), type=State)
+        except FileNotFoundError:
+            return None
+        except msgspec.DecodeError as error:
+            raise StorageError(f"{path}: {error}") from None
+        if state.version != VERSION:
+            raise StorageError(f"{path}: version {state.version} is not known", hint="go on with a newer Everlog")
+        return state
+
+    def _write(self, state: State) -> None:
+        path = f"{self.directory}/{STATE}"
+        with open(f"{path}.tmp", "wb") as file:
+            file.write(msgspec.json.encode(state))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(f"{path}.tmp", path)
+        sync_path(self.directory)
+        self.state = state

@@ -1,0 +1,166 @@
+"""The writers that Spark calls: tasks put rows down, the driver makes a batch of them and sends or commits it.
+
+A task may fail, be tried again or run twice at once: what it put down counts only if its message reaches the driver.
+"""
+
+import hashlib
+import shutil
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from everlog.base import UsageError
+from everlog.spark.lake.location import locate
+from everlog.spark.sink.batch_journal import BatchJournal, app_directory
+from everlog.spark.sink.batch_publisher import publish_batch
+from everlog.spark.sink.blocking_client import BlockingClient
+from everlog.spark.sink.sink_options import SinkOptions
+from everlog.spark.sink.staged_rows import check_schema, stage
+from everlog.spark.sink.table_sink import TableFile, commit_files, write_file
+
+QUERY_ID = "sql.streaming.queryId"  # what Spark tells tasks of a stream: an id that its checkpoint keeps
+MAX_CLIENT_ID = 64
+
+Messages = Sequence[WriterCommitMessage | None]
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task put down, and for whom."""
+
+    app: str
+    staged: str | None = None
+    file: TableFile | None = None
+
+
+class Sink:
+    """What batch writers and stream writers share."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        self.options = options
+        self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        if options.broker is not None:
+            check_schema(self.schema)
+
+    def write(self, batches: Iterator[pa.RecordBatch], app: str) -> Written:
+        """What a task does."""
+        if self.options.table is not None:
+            return Written(app, file=write_file(batches, locate(self.options.table), self.schema))
+        name, _ = stage(batches, app_directory(self.options.staging, app), self.schema)
+        return Written(app, staged=name)
+
+    def commit(self, messages: Messages, batch: int) -> None:
+        """What the driver does when all tasks are done."""
+        written = [message for message in messages if isinstance(message, Written)]
+        if not written:
+            return
+        app = written[0].app
+        if self.options.table is not None:
+            files = [one.file for one in written if one.file is not None]
+            commit_files(locate(self.options.table), self.schema, files, app, batch)
+            return
+        journal = BatchJournal(self.options.staging, app)
+        try:
+            if journal.take(batch, [one.staged for one in written if one.staged is not None]):
+                publish_batch(journal, partial(self._dial, app), self.options.qos, self.options.timeout_s)
+        finally:
+            journal.close()
+
+    def abort(self, messages: Messages) -> None:
+        """Throw away what tasks put down, unless it is part of a batch by now."""
+        written = [message for message in messages if isinstance(message, Written)]
+        if written and self.options.broker is not None:
+            journal = BatchJournal(self.options.staging, written[0].app)
+            try:
+                journal.sweep()
+            finally:
+                journal.close()
+
+    def _dial(self, app: str, clean_start: bool) -> BlockingClient:
+        assert self.options.broker is not None
+        return BlockingClient(self.options.broker, client_id(app), clean_start=clean_start)
+
+
+def client_id(app: str) -> str:
+    """The MQTT client id of an application: the same whenever it comes back."""
+    plain = f"everlog-spark-{app}"
+    if len(plain.encode()) <= MAX_CLIENT_ID:
+        return plain
+    return f"everlog-spark-{hashlib.blake2b(app.encode(), digest_size=20).hexdigest()}"
+
+
+class EverlogWriter(DataSourceArrowWriter):
+    """`df.write.format("everlog")`."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
+        _refuse_overwrite(overwrite)
+        self._sink = Sink(options, schema)
+        self._batch = options.batch or 0
+        self._is_known = options.batch is not None  # else it is the only one of an application of its own
+        self._app = options.app or "write"
+        if not self._is_known:
+            self._app += f"-{uuid.uuid4().hex}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """What a task does."""
+        return self._sink.write(iterator, self._app)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """What the driver does when all tasks are done."""
+        try:
+            self._sink.commit(messages, self._batch)
+        finally:
+            self._forget()
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """What the driver does when one has failed."""
+        self._sink.abort(messages)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Nobody comes back to a write without a number."""
+        if not self._is_known and self._sink.options.broker is not None:
+            shutil.rmtree(app_directory(self._sink.options.staging, self._app), ignore_errors=True)
+
+
+class EverlogStreamWriter(DataSourceStreamArrowWriter):
+    """`df.writeStream.format("everlog")`."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
+        _refuse_overwrite(overwrite)
+        if options.batch is not None:
+            raise UsageError("a stream numbers its batches itself", hint='leave out the option "batch"')
+        self._sink = Sink(options, schema)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """What a task does."""
+        return self._sink.write(iterator, self._sink.options.app or _query_id())
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """What the driver does when all tasks of a micro-batch are done."""
+        self._sink.commit(messages, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """What the driver does when one has failed."""
+        self._sink.abort(messages)
+
+
+def _query_id() -> str:
+    """The id of the stream that this task belongs to."""
+    context = TaskContext.get()
+    found = context.getLocalProperty(QUERY_ID) if context is not None else None
+    if not found:
+        raise UsageError("Spark does not say which stream this is", hint='name it with the option "app"')
+    return str(found)
+
+
+def _refuse_overwrite(overwrite: bool) -> None:
+    if overwrite:
+        raise UsageError("what is published can't be taken back", hint='append: .mode("append")')

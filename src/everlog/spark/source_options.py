@@ -1,0 +1,149 @@
+"""The options of `spark.read.format("everlog")`, read once when a frame is loaded; a misspelt one is refused."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from everlog.base import PeerError, UsageError
+from everlog.spark.log_slices import OnDamage, OnLost, parse_filters
+from everlog.spark.payload import load_function, needs_topics
+from everlog.spark.schema import DEFAULT_COLUMNS, check_columns
+
+Tier = Literal["all", "log", "table"]
+
+OPTIONS = {
+    "path": "the data directory of the store, or its table alone: a directory or s3://bucket/prefix",
+    "topic": "a topic filter, or several: a JSON list, or one a line",
+    "from": "where to begin: earliest, a time, -24h, or a position like 0:1234",
+    "to": "where to end, so too; what lies there is not read",
+    "shards": "the shards to read, as in 0,2",
+    "columns": "the columns to read, as in offset,topic,payload",
+    "payload": "binary, string, json, or a decoder as in module:function",
+    "payloadSchema": "the type of a payload that is json or decoded, as in a INT, b STRING",
+    "onDamage": "skip what is damaged, or fail",
+    "onLost": "fail when retention removed what is to be read, or skip it",
+    "tier": "all of history, or only what is in the log, or in the table: all, log, table",
+    "tasks": "about how many tasks read; three for each core of the driver's machine by default",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What is to be read, and how."""
+
+    path: str
+    filters: tuple[str, ...] | None = None
+    begin: str = "earliest"
+    end: str = "latest"
+    shards: tuple[int, ...] | None = None
+    columns: tuple[str, ...] = DEFAULT_COLUMNS
+    payload: str = "binary"
+    payload_schema: str = ""
+    on_damage: OnDamage = "skip"
+    tier: Tier = "all"
+    tasks: int | None = None
+    on_lost: OnLost = "fail"
+
+
+def read_options(given: Mapping[str, str], also: Mapping[str, str] | None = None) -> SourceOptions:
+    """The options of a frame; `also` names further ones that another part of the source takes."""
+    options = known_options(given, (*OPTIONS, *(also or ())))
+    if not options.get("path"):
+        raise UsageError("where is the log?", hint='say .load(DATA_DIR) or .option("path", DATA_DIR)')
+    payload = options.get("payload", "binary")
+    payload_schema = options.get("payloadSchema", "").strip()
+    if payload in ("binary", "string") and payload_schema:
+        raise UsageError(f"payloadSchema says nothing about payloads that are {payload}")
+    if payload not in ("binary", "string") and not payload_schema:
+        raise UsageError(f"payload {payload!r} needs a type", hint="name it with the option payloadSchema")
+    columns = _list(options["columns"]) if "columns" in options else DEFAULT_COLUMNS
+    if not columns:
+        raise UsageError("the option columns names no column", hint="leave it out to read the usual ones")
+    if needs_topics(payload):
+        load_function(payload)
+    return SourceOptions(
+        path=place_of(options["path"]),
+        filters=_filters(options["topic"]) if "topic" in options else None,
+        begin=options.get("from", "earliest"),
+        end=options.get("to", "latest"),
+        shards=_numbers("shards", options["shards"]) if "shards" in options else None,
+        columns=check_columns(columns),
+        payload=payload,
+        payload_schema=payload_schema,
+        on_damage=cast(OnDamage, _choice(options, "onDamage", ("skip", "fail"))),
+        tier=cast(Tier, _choice(options, "tier", ("all", "log", "table"))),
+        tasks=_tasks(options["tasks"]) if "tasks" in options else None,
+        on_lost=cast(OnLost, _choice(options, "onLost", ("fail", "skip"))),
+    )
+
+
+def known_options(given: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
+    """Return the options under their proper names, as Spark may change the case; refuses others."""
+    known = {name.lower(): name for name in names}
+    for name in given:
+        if name.lower() not in known:
+            raise UsageError(f"there is no option {name!r}", hint=f"there are: {', '.join(known.values())}")
+    return {known[name.lower()]: value for name, value in given.items()}
+
+
+def place_of(text: str) -> str:
+    """The directory of a log or a table, or a table in a bucket."""
+    return text if text.startswith(("s3://", "s3a://")) else local_path(text)
+
+
+def local_path(text: str) -> str:
+    """A directory; Spark may have put `file:` in front of it."""
+    if text.startswith("file:"):
+        return "/" + text[5:].lstrip("/")
+    if "://" in text:
+        raise UsageError(f"{text} is no directory", hint="give one that all workers see")
+    return text
+
+
+def _filters(text: str) -> tuple[str, ...]:
+    found = _list(text, "\n")
+    if not found:
+        raise UsageError("the option topic names no filter", hint='leave it out to read everything, or write "#"')
+    try:
+        parse_filters(found)
+    except PeerError as error:
+        raise UsageError(
+            f"the option topic has {text.strip()!r}: {error.message}",
+            hint='several filters are a JSON list, as in ["a/#", "b/#"], or one a line',
+        ) from error
+    return found
+
+
+def _list(text: str, between: str = ",") -> tuple[str, ...]:
+    """A JSON list of texts, or texts with something between them."""
+    text = text.strip()
+    if text.startswith("["):
+        try:
+            found = json.loads(text)
+        except ValueError:
+            found = None
+        if isinstance(found, list) and all(isinstance(one, str) for one in found):
+            return tuple(found)
+    return tuple(part.strip() for part in text.split(between) if part.strip())
+
+
+def _numbers(name: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(sorted({int(part) for part in text.strip("[] ").split(",")}))
+    except ValueError:
+        raise UsageError(f"the option {name} has {text!r}", hint="write numbers, as in 0,2") from None
+
+
+def _choice(options: Mapping[str, str], name: str, words: Sequence[str]) -> str:
+    """Return the value of an option that is one of a few words, the first by default."""
+    value = options.get(name, words[0])
+    if value not in words:
+        raise UsageError(f"{name} is {', '.join(words[:-1])} or {words[-1]}, not {value!r}")
+    return value
+
+
+def _tasks(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"the option tasks has {text!r}", hint="write a number above 0")
+    return int(text)
