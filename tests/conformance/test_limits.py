@@ -83,13 +83,13 @@ def test_bytes_that_end_no_packet_are_no_sign_of_life(stage, version):
     now = at(stage, 14)
     for byte in encode(Publish("a", b"x" * 60), version)[:50]:
         client.send_bytes(bytes((byte,)))
-    stage.until(lambda: stage.broker.carried.bytes == 50)
+    stage.until(lambda: stage.broker.carried.total_bytes == 50)
     patient.send(Pingreq())
     patient.expect(Pingresp)
     stage.call(lambda: stage.broker.clients.sweep(now + 2))
     client.expect_closed(Reason.KEEP_ALIVE_TIMEOUT)
     assert stage.broker.metrics.keep_alive_timeouts == 1
-    stage.until(lambda: stage.broker.carried.bytes == 0)
+    stage.until(lambda: stage.broker.carried.total_bytes == 0)
     patient.expect_nothing()
 
 
@@ -99,7 +99,7 @@ def test_a_large_message_on_its_way_is_a_sign_of_life(stage, version):
     message = encode(Publish("a", b"x" * 100_000, 1, packet_id=1), version)
     now = at(stage, 14)
     client.send_bytes(message[:50_000])
-    stage.until(lambda: stage.broker.carried.bytes == 50_000)
+    stage.until(lambda: stage.broker.carried.total_bytes == 50_000)
     stage.call(lambda: stage.broker.clients.sweep(now + 2))
     client.send_bytes(message[50_000:])
     assert client.expect(Puback).packet_id == 1
@@ -111,17 +111,17 @@ def test_whoever_holds_most_of_an_unfinished_packet_goes_first(stages, version):
     newcomer = stage.client(version)
     carried = stage.broker.carried
     large.send_bytes(b"\x30\xff\xff\x03" + bytes(60_000))
-    stage.until(lambda: carried.bytes >= 60_000)
+    stage.until(lambda: carried.total_bytes >= 60_000)
     small.send_bytes(encode(Publish("a", b"x" * 35_000, 1, packet_id=1), version)[:30_000])
-    stage.until(lambda: carried.bytes >= 90_000)
+    stage.until(lambda: carried.total_bytes >= 90_000)
     newcomer.send_bytes(b"\x10\xff\xff\x03" + bytes(20_000))
     large.expect_closed(Reason.QUOTA_EXCEEDED)
-    stage.until(lambda: carried.bytes == 50_004)
+    stage.until(lambda: carried.total_bytes == 50_004)
     assert stage.broker.metrics.unfinished == 1
     small.send_bytes(encode(Publish("a", b"x" * 35_000, 1, packet_id=1), version)[30_000:])
     small.receive()  # its PUBACK
     newcomer.close()
-    stage.until(lambda: carried.bytes == 0)
+    stage.until(lambda: carried.total_bytes == 0)
 
 
 def test_packets_in_pieces_are_counted_until_they_are_whole(stage, version):
@@ -130,7 +130,7 @@ def test_packets_in_pieces_are_counted_until_they_are_whole(stage, version):
     for at in range(0, len(message), 70_000):
         client.send_bytes(message[at : at + 70_000])
     client.receive()
-    assert stage.broker.carried.bytes == 0
+    assert stage.broker.carried.total_bytes == 0
 
 
 def test_nothing_is_read_from_who_does_not_read_its_answers(stages, version):

@@ -337,7 +337,7 @@ def test_a_damaged_batch_is_reported_and_the_rest_is_read(tmp_path: Path, topics
     fill(tmp_path, sent, segment_bytes=40_000)
     segment = sorted((tmp_path / "shard-0").glob("*.log"))[1]
     view = take_snapshot(str(tmp_path)).shards[0].segments[1]
-    damage(segment, view.bytes // 2)
+    damage(segment, view.size_bytes // 2)
     report = ReadReport()
     found = read_slices(plan(take_snapshot(str(tmp_path))), ["offset"], topics, report=report)["offset"].to_pylist()
     flt = parse_filter(topics[0]) if topics else None
@@ -347,7 +347,7 @@ def test_a_damaged_batch_is_reported_and_the_rest_is_read(tmp_path: Path, topics
         return
     (broken,) = report.damage
     assert broken.path == str(segment)
-    assert 0 < broken.position < view.bytes
+    assert 0 < broken.position < view.size_bytes
     assert report.lost == broken.to_offset - broken.from_offset > 0
     assert found == [n for n in wanted if not broken.from_offset <= n < broken.to_offset]
     assert report.rows == len(found)

@@ -35,6 +35,7 @@ from everlog.base.errors import EverlogError, PeerError, StorageError, Unavailab
 from everlog.base.positions import MAX_OFFSET, NOT_KEPT, OFFSET_BITS, pack_position, unpack_position
 from everlog.base.record_builder import RecordBuilder
 from everlog.base.records import HEADER_BYTES, Layout, Records
+from everlog.base.rows import row_column
 from everlog.base.tombstones import GONE, bytes_of_topics, empty_topics, is_emptied
 from everlog.base.topic_table import TopicTable
 
@@ -78,6 +79,7 @@ __all__ = [
     "pack_position",
     "payload_column",
     "property_column",
+    "row_column",
     "select",
     "take_lists",
     "take_texts",

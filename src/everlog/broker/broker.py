@@ -280,7 +280,7 @@ class Broker:
         pending = (one for one in self.gate.pending if isinstance(one, Connection))
         everyone = [*self.clients.connections.values(), *pending]
         everyone.sort(key=lambda connection: connection.decoder.buffered_bytes)
-        while everyone and self.carried.bytes > self.limits.unfinished_bytes:
+        while everyone and self.carried.total_bytes > self.limits.unfinished_bytes:
             connection = everyone.pop()
             self.metrics.unfinished += 1
             report(_log, "limit", WARNING, limit="unfinished_bytes", client=connection.client_id, peer=connection.peer)
