@@ -88,7 +88,7 @@ class Inside:
     @property
     def unfinished_bytes(self) -> int:
         """How much is held of packets that are not whole, for all clients."""
-        return self._broker.connections.carried.bytes
+        return self._broker.connections.carried.total_bytes
 
     @property
     def bytes_out(self) -> int:

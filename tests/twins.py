@@ -38,6 +38,7 @@ _HOMES = {
         "topic_column",
         "user_property_columns",
     ),
+    "everlog.commitlog.sync_write": ("commit_around", "write_blocks"),
     "everlog.mqtt.inbound": ("Decoder",),
     "everlog.mqtt.outbound": ("PublishWriter", "write_acks", "write_answers"),
     "everlog.sessions.window": ("Window",),
@@ -81,6 +82,8 @@ class Twin:
     time_column: Any
     topic_column: Any
     user_property_columns: Any
+    commit_around: Any
+    write_blocks: Any
     Decoder: Any
     PublishWriter: Any
     write_acks: Any

@@ -4,24 +4,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
-from tests.unit.store.feeding import (
-    EXPIRY,
-    PLENTY,
-    Message,
-    Row,
-    append,
-    drain,
-    filters,
-    numbered,
-    open_store,
-    rows_of,
-    settle,
-    to_columns,
-)
-from tests.unit.store.plainstore import PlainStore
+from tests.messages import EXPIRY, Message, to_columns
+from tests.plain_store import PlainStore
+from tests.stores import PLENTY, Row, append, drain, filters, numbered, open_store, rows_of, settle
 
 from everlog.base import TopicTable, UsageError
-from everlog.store import LogStore, MessageStore
+from everlog.store import LogStore
 from everlog.topics import matches, parse_filter
 
 
@@ -29,7 +17,7 @@ from everlog.topics import matches, parse_filter
 class Opened:
     """A store, and how its background work is brought to an end."""
 
-    store: MessageStore
+    store: LogStore | PlainStore
     shards: int
     settle: Callable[[], None]
 

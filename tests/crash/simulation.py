@@ -8,7 +8,7 @@ import errno
 from collections.abc import Callable, Sequence
 from random import Random
 
-from tests.unit.commitlog.feeding import Message, Row, rows, to_columns
+from tests.shard_logs import Message, Row, columns_of, rows
 
 from everlog.base import GONE, RecordBuilder, StorageError, TopicTable, Unavailable
 from everlog.commitlog import LogSettings, ShardLog, SimulatedCrash, SimulatedDisk
@@ -189,7 +189,7 @@ class World:
         messages = self.messages()
         first = log.end
         try:
-            log.append(to_columns(messages, self.table), 0, len(messages), self.clock(), self.table)
+            log.append(columns_of(messages, self.table), 0, len(messages), self.clock(), self.table)
         except (StorageError, Unavailable):
             return
         for offset, message in enumerate(messages, first):
@@ -212,7 +212,7 @@ class World:
         """A payload that would be a frame and a batch, if it stood where one may stand."""
         self.number += 1
         builder, end = RecordBuilder(), self.log.end if self.log is not None else 0
-        forged = to_columns([(b"forged", b"%d" % self.number)], self.table)
+        forged = columns_of([(b"forged", b"%d" % self.number)], self.table)
         builder.append(forged, 0, 1, self.now, self.table)
         batch = builder.take(end + self.random.randrange(3)).to_bytes()
         frame = Frame(self.random.randrange(128, 2000, 8), end, len(batch), 1, True).to_bytes(self.random.randrange(9))

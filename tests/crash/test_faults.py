@@ -4,7 +4,7 @@ import errno
 from random import Random
 
 import pytest
-from tests.unit.commitlog.feeding import append, commit, numbered, rows, small
+from tests.shard_logs import append, commit, numbered, rows, small
 
 from everlog.base import StorageError
 from everlog.commitlog import ShardLog, SimulatedDisk

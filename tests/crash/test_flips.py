@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 from tests.crash.simulation import CountingIndexer
-from tests.unit.commitlog.feeding import Row, commit, rows, small
+from tests.shard_logs import Row, commit, rows, small
 
 from everlog.commitlog import Damage, ShardLog, SimulatedDisk, verify_directory
 

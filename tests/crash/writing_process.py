@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from tests.unit.commitlog.feeding import to_columns
+from tests.shard_logs import columns_of
 
 from everlog.base import TopicTable
 from everlog.commitlog import LogSettings, RealDisk, ShardLog
@@ -79,7 +79,7 @@ def main(directory: str, rounds: int) -> None:
     for number in range(1, rounds + 1):
         first = log.end
         messages = [(b"t/%d" % (n % 97), payload(n)) for n in range(first, first + RUN)]
-        log.append(to_columns(messages, table), 0, RUN, time.time_ns() // 1000, table)
+        log.append(columns_of(messages, table), 0, RUN, time.time_ns() // 1000, table)
         log.commit()
         if number % 4 == 0:
             log.wait_committed(log.end)

@@ -4,7 +4,7 @@ from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.commitlog.feeding import rows, rows_of, to_columns
+from tests.shard_logs import columns_of, rows, rows_of
 
 from everlog.base import TopicTable
 from everlog.commitlog import LogSettings, ShardLog, SimulatedDisk
@@ -34,7 +34,7 @@ def test_what_goes_in_comes_out(actions: list, segment: int, batch: int, merge: 
             log.close()
             log = ShardLog.open(disk, "d/s", settings, background=False)
         else:
-            assert log.append(to_columns(action, table), 0, len(action), time, table) == len(action)
+            assert log.append(columns_of(action, table), 0, len(action), time, table) == len(action)
             expected += [(len(expected) + k, topic, payload) for k, (topic, payload) in enumerate(action)]
         found = rows(log)
         assert found == expected[: log.committed]

@@ -5,7 +5,8 @@ from unittest.mock import patch
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.store.feeding import EXPIRY, PLENTY, Message, Row, append, drain, open_store, settle
+from tests.messages import EXPIRY, Message
+from tests.stores import PLENTY, Row, append, drain, open_store, settle
 
 from everlog.commitlog import SimulatedDisk
 from everlog.store import LogStore, StoreReader

@@ -134,12 +134,6 @@ cdef inline uint64_t* u64s(object buffer) except NULL:
     return <uint64_t*>pointer(buffer)
 
 
-cdef inline uint16_t get16(const unsigned char* source, Py_ssize_t position) noexcept nogil:
-    cdef uint16_t value
-    memcpy(&value, source + position, 2)
-    return value
-
-
 cdef inline uint32_t get32(const unsigned char* source, Py_ssize_t position) noexcept nogil:
     cdef uint32_t value
     memcpy(&value, source + position, 4)
@@ -150,10 +144,6 @@ cdef inline uint64_t get64(const unsigned char* source, Py_ssize_t position) noe
     cdef uint64_t value
     memcpy(&value, source + position, 8)
     return value
-
-
-cdef inline void put16(unsigned char* target, Py_ssize_t position, uint16_t value) noexcept nogil:
-    memcpy(target + position, &value, 2)
 
 
 cdef inline void put32(unsigned char* target, Py_ssize_t position, uint32_t value) noexcept nogil:

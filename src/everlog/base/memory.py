@@ -14,7 +14,7 @@ Buffer = bytes | bytearray
 
 assert sys.byteorder == "little", "Everlog's formats are little-endian and mapped as they are"
 
-_U16, _U32, _U64 = struct.Struct("<H"), struct.Struct("<I"), struct.Struct("<Q")
+_U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 
 
 def pointer(buffer: Any) -> Any:
@@ -37,11 +37,6 @@ def u64s(buffer: Buffer) -> memoryview:
     return memoryview(buffer).cast("Q")
 
 
-def get16(source: Buffer, position: int) -> int:
-    """A 16-bit number at any byte position."""
-    return int(_U16.unpack_from(source, position)[0])
-
-
 def get32(source: Buffer, position: int) -> int:
     """A 32-bit number at any byte position."""
     return int(_U32.unpack_from(source, position)[0])
@@ -50,11 +45,6 @@ def get32(source: Buffer, position: int) -> int:
 def get64(source: Buffer, position: int) -> int:
     """A 64-bit number at any byte position."""
     return int(_U64.unpack_from(source, position)[0])
-
-
-def put16(target: bytearray, position: int, value: int) -> None:
-    """Write a 16-bit number at any byte position."""
-    _U16.pack_into(target, position, value)
 
 
 def put32(target: bytearray, position: int, value: int) -> None:

@@ -63,7 +63,7 @@ def segments(data: Data) -> None:
                     f"{one.base_offset:,}",
                     f"{end:,}",
                     f"{end - one.base_offset:,}",
-                    decimal(one.bytes),
+                    decimal(one.size_bytes),
                     show_time(one.first_time) if end > one.base_offset else "",
                     show_time(one.last_time) if end > one.base_offset else "",
                     f"{one.table.count - thinned:,}",

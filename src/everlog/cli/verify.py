@@ -22,7 +22,7 @@ def verify(data: DataDirectory) -> int:
     for shard in track(_shards(data), "verifying", console=Console(stderr=True), transient=True):
         found = verify_directory(RealDisk(), str(shard))
         damage += found.damage
-        counts = (found.segments, found.batches, found.records, found.bytes, len(found.damage))
+        counts = (found.segments, found.batches, found.records, found.checked_bytes, len(found.damage))
         table.add_row(shard.name, *(f"{count:,}" for count in counts))
     Console().print(table)
     for one in damage:

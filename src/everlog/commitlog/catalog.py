@@ -28,7 +28,7 @@ class Segment:
     end_offset: int = _UNKNOWN
     first_time: int = _UNKNOWN
     last_time: int = _UNKNOWN
-    bytes: int = _UNKNOWN
+    size_bytes: int = _UNKNOWN
     sealed: bool = False
     reader: SegmentReader | None = None  # held while the segment is written; else the cache holds it
 
@@ -99,12 +99,12 @@ class Catalog:
 
     def describe(self, segment: Segment) -> Segment:
         """The segment with everything known of it, read if need be."""
-        if segment.last_time == _UNKNOWN or segment.end_offset == _UNKNOWN or segment.bytes == _UNKNOWN:
+        if segment.last_time == _UNKNOWN or segment.end_offset == _UNKNOWN or segment.size_bytes == _UNKNOWN:
             reader = self.reader(segment)
             rows = len(reader.index)
             segment.first_time, segment.last_time = reader.index.times()
             segment.end_offset = reader.index.end_offset(rows - 1) if rows else segment.base_offset
-            segment.bytes = reader.file.size()
+            segment.size_bytes = reader.file.size()
         return segment
 
     def locate(self, offset: int) -> int:
@@ -151,6 +151,6 @@ class Catalog:
         """A segment as it is now."""
         self.describe(segment)
         return SegmentView(
-            segment.base_offset, segment.end_offset, segment.first_time, segment.last_time, segment.bytes,
+            segment.base_offset, segment.end_offset, segment.first_time, segment.last_time, segment.size_bytes,
             segment.sealed, lambda: self.reader(segment),
         )  # fmt: skip

@@ -13,7 +13,7 @@ cdef class Committer:
     cdef public int64_t committed
     cdef readonly object failure
     cdef readonly bint closed
-    cdef readonly int64_t groups, batches, records, bytes
+    cdef readonly int64_t groups, batches, records, committed_bytes
     cdef public object completed, announce, failed
     cdef OpenBatch _open_batch
     cdef SegmentWriter _writer

@@ -35,7 +35,7 @@ class Committer:
         self.groups = 0  # how much was committed, in how many groups
         self.batches = 0
         self.records = 0
-        self.bytes = 0
+        self.committed_bytes = 0
         self.completed: Callable[[Segment], None] = lambda segment: None
         self.announce: Callable[[int], None] | None = None
         self.failed: Callable[[StorageError], None] = lambda failure: None
@@ -151,7 +151,7 @@ class Committer:
         for records in batches:
             self.batches += 1
             self.records += records.count
-            self.bytes += records.size
+            self.committed_bytes += records.size
         if self._waiters.waiting:
             self._waiters.wake(committed)
         if self.announce is not None:

@@ -63,17 +63,17 @@ class Pace:
     """How quickly a disk was read around the page cache."""
 
     def __init__(self) -> None:
-        self.bytes = 0
+        self.moved_bytes = 0
         self.seconds = 0.0
 
     @property
     def is_slow(self) -> bool:
         """Whether the page cache serves better."""
-        return self.bytes >= _PROBE_BYTES and self.bytes < _SLOW * self.seconds
+        return self.moved_bytes >= _PROBE_BYTES and self.moved_bytes < _SLOW * self.seconds
 
     def add(self, size: int, seconds: float) -> None:
         """Count a read."""
-        self.bytes += size
+        self.moved_bytes += size
         self.seconds += seconds
 
 

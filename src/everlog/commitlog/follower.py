@@ -118,7 +118,7 @@ class Follower:
         segment, reader, scan = self._growing
         segment_reader.finish(reader, scan, limit, self._catalog.damage)
         segment.first_time, segment.last_time = reader.index.times()
-        segment.end_offset, segment.bytes = scan.offset, scan.position
+        segment.end_offset, segment.size_bytes = scan.offset, scan.position
 
     def close(self) -> None:
         """Let go of the mark."""

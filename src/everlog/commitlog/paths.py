@@ -3,7 +3,6 @@
 LOCK = "LOCK"
 MARK = "mark"
 TEMPORARY = ".tmp"
-DAMAGED = ".damaged"
 _DIGITS = 20
 
 
@@ -28,8 +27,3 @@ def base_of(name: str, suffix: str) -> int | None:
 def segment_bases(names: list[str]) -> list[int]:
     """The base offsets of the segments among the files, in order."""
     return sorted(base for name in names if (base := base_of(name, ".log")) is not None)
-
-
-def side_bases(names: list[str]) -> set[int]:
-    """The base offsets of the side files among the files."""
-    return {base for name in names if (base := base_of(name, ".idx")) is not None}

@@ -83,7 +83,7 @@ def summarize(catalog: Catalog, base_offset: int) -> Segment:
     if side is not None:
         summary = side.summary
         if summary.sealed and summary.base_offset == base_offset:
-            segment.end_offset, segment.bytes = summary.end_offset, summary.covered
+            segment.end_offset, segment.size_bytes = summary.end_offset, summary.covered
             segment.first_time, segment.last_time = summary.first_time, summary.last_time
             segment.sealed = True
         side.close()

@@ -15,7 +15,7 @@ class Facts(Protocol):
     @property
     def last_time(self) -> int: ...
     @property
-    def bytes(self) -> int: ...
+    def size_bytes(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,6 @@ class RetentionPlan:
 
     remove: tuple[int, ...]  # base offsets
     start: int  # the first retained offset afterwards
-    freed_bytes: int
     next_to: int  # the offsets from `start` to before this one go next time a segment is removed
     next_us: int | None = None  # when they are too old; None when they never are
     held_bytes: int = 0  # of segments that would go, and stay because of `keep_from`
@@ -57,19 +56,18 @@ def plan_retention(
     return RetentionPlan(
         tuple(segment.base_offset for segment in segments[:going]),
         start,
-        sum(segment.bytes for segment in segments[:going]),
         next_to,
         kept[0].last_time + next_age if next_age is not None and next_to > start else None,
-        sum(segment.bytes for segment in segments[going:due]),
+        sum(segment.size_bytes for segment in segments[going:due]),
     )
 
 
 def _due(segments: Sequence[Facts], now_us: int, most_bytes: int | None, ages: Sequence[int | None]) -> int:
     """How many of the oldest segments the limits let go."""
-    left = sum(segment.bytes for segment in segments)
+    left = sum(segment.size_bytes for segment in segments)
     for k, (segment, age) in enumerate(zip(segments[:-1], ages[:-1], strict=True)):
         expired = age is not None and segment.last_time < now_us - age
         if not expired and (most_bytes is None or left <= most_bytes):
             return k
-        left -= segment.bytes
+        left -= segment.size_bytes
     return max(0, len(segments) - 1)

@@ -55,7 +55,7 @@ class Sealer:
         side = side_file.SideFile(side_path(self._catalog.directory, segment.base_offset), self._open_side(segment))
         reader.side = side
         self._catalog.keep(segment.base_offset, reader)
-        segment.bytes = reader.file.size()
+        segment.size_bytes = reader.file.size()
         segment.sealed = True
         segment.reader = None
         self._catalog.damage.rebuild.discard(segment.base_offset)

@@ -21,21 +21,21 @@ class SegmentView:
     end_offset: int
     first_time: int
     last_time: int
-    bytes: int
+    size_bytes: int
     sealed: bool
     _open: Callable[[], SegmentReader]
-    _contents: SegmentReader | None = None
+    _reader: SegmentReader | None = None
     _batches: BatchIndex | None = field(default=None)
 
     def _opened(self) -> SegmentReader:
-        if self._contents is None:
+        if self._reader is None:
             try:
-                self._contents = self._open()
+                self._reader = self._open()
             except FileNotFoundError as error:
                 raise Unavailable(f"the segment at offset {self.base_offset} was removed by retention") from error
             if self.sealed:
-                self.bytes = self._contents.file.size()  # it may have been merged since
-        return self._contents
+                self.size_bytes = self._reader.file.size()  # it may have been merged since
+        return self._reader
 
     @property
     def table(self) -> TopicTable:
@@ -54,7 +54,7 @@ class SegmentView:
 
     def mapped(self) -> memoryview | None:
         """The committed bytes of the segment file, unchecked, mapped; None where files can't be mapped."""
-        return self._opened().file.mapped(self.bytes)
+        return self._opened().file.mapped(self.size_bytes)
 
     def read(self, first: int, last: int) -> list[Records]:
         """The batches of rows `first` to before `last`, verified; damaged ones are reported and left out."""

@@ -180,5 +180,5 @@ class SegmentWriter:
         segment.first_time = segment.first_time or first.first_time
         segment.last_time = last.last_time
         segment.end_offset = last.end_offset
-        segment.bytes = position
+        segment.size_bytes = position
         return 0

@@ -5,7 +5,7 @@ from everlog.base.records cimport Records
 
 
 cdef class Tail:
-    cdef readonly Py_ssize_t limit_bytes, bytes
+    cdef readonly Py_ssize_t limit_bytes, held_bytes
     cdef list _batches
     cdef Py_ssize_t _first
     cdef object _lock

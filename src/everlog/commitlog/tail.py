@@ -15,7 +15,7 @@ class Tail:
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
-        self.bytes = 0
+        self.held_bytes = 0
         self._batches: list[Records] = []
         self._first = 0  # what stands before it was dropped, and is let go of now and then
         self._lock = threading.Lock()
@@ -28,21 +28,21 @@ class Tail:
         with self._lock:
             for records in batches:
                 self._batches.append(records)
-                self.bytes += records.size
-        if self.bytes > self.limit_bytes:
+                self.held_bytes += records.size
+        if self.held_bytes > self.limit_bytes:
             self.trim(written)
         return 0
 
     def trim(self, written: int) -> int:
         """Drop what is above the limit and written."""
         with self._lock:
-            while self.bytes > self.limit_bytes and self._first < len(self._batches):
+            while self.held_bytes > self.limit_bytes and self._first < len(self._batches):
                 oldest = self._batches[self._first]
                 if oldest.end_offset > written:
                     break
                 self._batches[self._first] = None  # type: ignore[call-overload]
                 self._first += 1
-                self.bytes -= oldest.size
+                self.held_bytes -= oldest.size
             if self._first > _COMPACT and 2 * self._first > len(self._batches):
                 del self._batches[: self._first]
                 self._first = 0
@@ -57,7 +57,7 @@ class Tail:
                     break
                 self._batches[self._first] = None  # type: ignore[call-overload]
                 self._first += 1
-                self.bytes -= oldest.size
+                self.held_bytes -= oldest.size
         return 0
 
     def read(self, offset: int, max_bytes: int) -> list[Records] | None:

@@ -74,7 +74,7 @@ class Thinner:
                 continue
             if old and self._tried.get(segment.base_offset) != old and left > 0:
                 found.append((segment, old))
-                left -= segment.bytes
+                left -= segment.size_bytes
         return found
 
     def _is_old(self, segment: Segment, number: int, now_us: int) -> bool:
@@ -100,7 +100,7 @@ class Thinner:
             return None
         self._present.pop(segment.base_offset, None)
         self._sealer.finish(segment, made)
-        return Thinned(segment.base_offset, segment.end_offset, records, before, segment.bytes)
+        return Thinned(segment.base_offset, segment.end_offset, records, before, segment.size_bytes)
 
     def _classes_in(self, segment: Segment) -> frozenset[int]:
         known = self._present.get(segment.base_offset)

@@ -20,7 +20,7 @@ class Verified:
     segments: int
     batches: int
     records: int
-    bytes: int
+    checked_bytes: int
     damage: tuple[Damage, ...]
 
 

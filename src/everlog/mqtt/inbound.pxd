@@ -21,7 +21,7 @@ cdef enum:
 
 
 cdef class Carried:
-    cdef public Py_ssize_t limit, bytes
+    cdef public Py_ssize_t limit, total_bytes
     cdef public object on_over
 
     cdef int add(self, Py_ssize_t size) except -1

@@ -62,12 +62,12 @@ class Carried:
     def __init__(self, limit: int = NO_LIMIT, on_over: Any = None) -> None:
         self.limit = limit
         self.on_over = on_over
-        self.bytes = 0
+        self.total_bytes = 0
 
     def add(self, size: int) -> int:
         """So much more, or less; whoever is told sees to it later, not within this call."""
-        self.bytes += size
-        if size > 0 and self.bytes > self.limit and self.on_over is not None:
+        self.total_bytes += size
+        if size > 0 and self.total_bytes > self.limit and self.on_over is not None:
             self.on_over()
         return 0
 

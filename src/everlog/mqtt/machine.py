@@ -32,10 +32,9 @@ class Event(Enum):
     CONNECT_WITH_METHOD = auto()
     RE_AUTHENTICATE = auto()
     ACCEPT = auto()  # CONNACK with success sent
-    REFUSE = auto()  # CONNACK with an error sent
     CHALLENGE = auto()  # AUTH with continue sent
     CONFIRM = auto()  # AUTH with success sent
-    CLOSE = auto()  # DISCONNECT sent, connection lost, or time is up
+    CLOSE = auto()  # CONNACK with an error or DISCONNECT sent, connection lost, or time is up
 
 
 Step: TypeAlias = PacketType | Event
@@ -48,12 +47,10 @@ NEXT: dict[tuple[State, Step], State] = {
     (State.WAITING, PacketType.CONNECT): State.CONNECTING,  # [MQTT-3.1.0-1]
     (State.WAITING, Event.CONNECT_WITH_METHOD): State.AUTHENTICATING,
     (State.CONNECTING, Event.ACCEPT): State.OPEN,  # [MQTT-3.1.4-5]
-    (State.CONNECTING, Event.REFUSE): State.CLOSING,  # [MQTT-3.2.2-7]
     (State.CONNECTING, PacketType.DISCONNECT): State.CLOSING,
     (State.AUTHENTICATING, Event.CHALLENGE): State.AUTHENTICATING,  # [MQTT-4.12.0-2]
     (State.AUTHENTICATING, PacketType.AUTH): State.AUTHENTICATING,  # [MQTT-4.12.0-3]
     (State.AUTHENTICATING, Event.ACCEPT): State.OPEN_WITH_METHOD,
-    (State.AUTHENTICATING, Event.REFUSE): State.CLOSING,  # [MQTT-4.12.0-4]
     (State.AUTHENTICATING, PacketType.DISCONNECT): State.CLOSING,  # [MQTT-3.1.2-30] allows it
     (State.OPEN, PacketType.DISCONNECT): State.CLOSING,
     (State.OPEN_WITH_METHOD, Event.RE_AUTHENTICATE): State.REAUTHENTICATING,  # [MQTT-4.12.1-1]
@@ -68,7 +65,7 @@ NEXT: dict[tuple[State, Step], State] = {
         for state in (State.CONNECTING, State.OPEN, State.OPEN_WITH_METHOD, State.REAUTHENTICATING)
         for packet in _IN_SESSION
     },
-    **{(state, Event.CLOSE): State.CLOSING for state in State},
+    **{(state, Event.CLOSE): State.CLOSING for state in State},  # [MQTT-3.2.2-7] [MQTT-4.12.0-4]
 }
 
 # Which clause a packet breaks that the table has no key for: by state and packet, else by state.

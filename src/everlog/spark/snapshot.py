@@ -93,7 +93,7 @@ def snapshot_of(store: LogStore, path: str) -> Snapshot:
             if end > view.base_offset:
                 name = f"{path}/shard-{number}/{view.base_offset:020d}.log"
                 times = (view.first_time, view.last_time)
-                files.append(SegmentFile(name, view.base_offset, end, *times, view.bytes, view.sealed))
+                files.append(SegmentFile(name, view.base_offset, end, *times, view.size_bytes, view.sealed))
         start = files[0].base_offset if files else committed
         shards.append(ShardSnapshot(number, log.identity, start, committed, tuple(files)))
     return Snapshot(path, store.identity, tuple(shards))

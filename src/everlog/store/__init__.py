@@ -4,8 +4,8 @@ from everlog.store.begin import Begin, BeginKind, locate, parse_begin, show_posi
 from everlog.store.cold_store import ColdStore
 from everlog.store.indexer import TopicIndexer
 from everlog.store.lake_record import LakeRecord, read_lake_record, write_lake_record
-from everlog.store.log_store import LogStore, StoreReader
-from everlog.store.port import Found, Lost, MessageStore, Positions, Reader, ReadResult, ShardStatistics
+from everlog.store.log_store import LogStore, ShardStatistics, StoreReader
+from everlog.store.read_result import Found, Lost, Positions, Reader, ReadResult
 from everlog.store.retention_classes import MOST_CLASSES, TopicClasses
 from everlog.store.sharding import MAX_SHARDS, shard_of
 
@@ -19,7 +19,6 @@ __all__ = [
     "LakeRecord",
     "LogStore",
     "Lost",
-    "MessageStore",
     "Positions",
     "ReadResult",
     "Reader",

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from enum import Enum, auto
 
 from everlog.base import MAX_OFFSET, UsageError
-from everlog.store.port import Positions
+from everlog.store.read_result import Positions
 from everlog.store.sharding import MAX_SHARDS
 
 HINT = "write earliest, latest, -24h, 2026-01-31T12:00:00Z or a position like 0:1234"

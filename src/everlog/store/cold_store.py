@@ -7,7 +7,7 @@ a store may be called by several threads at once.
 from collections.abc import Sequence
 from typing import Protocol
 
-from everlog.store.port import ReadResult
+from everlog.store.read_result import ReadResult
 from everlog.topics import Filter
 
 

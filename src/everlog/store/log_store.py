@@ -9,6 +9,7 @@ import hashlib
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 
 import crc32c
@@ -16,7 +17,7 @@ import crc32c
 from everlog.base import MessageColumns, StorageError, TopicTable, UsageError
 from everlog.commitlog import Classes, Disk, LogSettings, RealDisk, RetentionPlan, ShardLog, Thinned
 from everlog.store.indexer import TopicIndexer
-from everlog.store.port import Found, Lost, Positions, ReadResult, ShardStatistics
+from everlog.store.read_result import Found, Lost, Positions, ReadResult
 from everlog.store.recent_batches import RecentBatches
 from everlog.store.sealed_segment import SealedSegments
 from everlog.store.shard_reader import ShardReader
@@ -27,14 +28,38 @@ from everlog.topics import Filter, SectionCache
 
 SECTION_CACHE_BYTES = 32 << 20  # parts of topic indexes in memory, of all shards; the least recently used go first
 RECENT_BYTES = 64 << 20  # verified batches that a step ended in, of all shards; the least recently used go first
-
-UNSEALED_BYTES = 64 << 20  # row postings of unsealed segments, of all shards; beyond it they are read batch by batch
+UNSEALED_BYTES = 64 << 20  # row postings of unsealed segments, of all shards; beyond it, batch by batch
 
 _NO_PLACE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS)
 _MAGIC = b"EVST"
 _VERSION = 1
 _ABOUT = struct.Struct("<4sII")  # magic, version, shards; a CRC-32C follows
 _CHECK = struct.Struct("<I")
+
+
+@dataclass(frozen=True, slots=True)
+class ShardStatistics:
+    """A shard in numbers; counts of work are since the store was opened."""
+
+    shard: int
+    start: int
+    committed: int
+    end: int
+    segment_bytes: int
+    segments: int
+    sealed: int
+    pending_bytes: int
+    damaged: int
+    distrusted: int  # sealed segments whose index was found not to fit and is no longer used
+
+    @property
+    def records(self) -> int:
+        """How many offsets are retained and committed."""
+        return self.committed - self.start
+
+    def lag(self, offset: int) -> int:
+        """How many committed offsets a reader at this one has before it."""
+        return max(0, self.committed - max(offset, self.start))
 
 
 class StoreReader:
@@ -79,7 +104,7 @@ class StoreReader:
 
 
 class LogStore:
-    """Implements `MessageStore`, opened by `open`. One thread appends; any may read with a reader of its own."""
+    """Kept messages by topic filter and position. One thread appends; any may read with a reader of its own."""
 
     def __init__(self, shards: list[ShardLog]) -> None:
         self.shards = shards
@@ -192,12 +217,6 @@ class LogStore:
             ]
         )
 
-    def read(
-        self, filters: Iterable[Filter] | None, positions: Positions, max_records: int, max_bytes: int
-    ) -> ReadResult:
-        """One step of a reader that is not kept."""
-        return self.reader(filters).read(positions, max_records, max_bytes)
-
     def positions_at(self, time_us: int) -> Positions:
         """In each shard the first record that is not older than a time, or the committed end."""
         return tuple(log.offset_at(time_us) for log in self.shards)
@@ -226,7 +245,7 @@ class LogStore:
                     start=numbers.start,
                     committed=numbers.committed,
                     end=numbers.end,
-                    bytes=numbers.segment_bytes,
+                    segment_bytes=numbers.segment_bytes,
                     segments=numbers.segments,
                     sealed=numbers.sealed,
                     pending_bytes=numbers.pending_bytes,

@@ -77,7 +77,7 @@ class SealedSegment:
 def mapped_segment(view: SegmentView) -> memoryview:
     """A segment's file as a buffer."""
     mapped = _try(view.mapped)
-    return mapped if mapped is not None else _whole(view.read_at, view.bytes)
+    return mapped if mapped is not None else _whole(view.read_at, view.size_bytes)
 
 
 def mapped_section(section: SideSection) -> memoryview:

@@ -6,7 +6,7 @@ What is wanted of the segment at hand is kept between steps. Owned by one reader
 from everlog.base import GONE, Records, StorageError, gather, select
 from everlog.commitlog import ShardLog
 from everlog.store.open_selection import OpenSelection
-from everlog.store.port import Found, Lost, ReadResult
+from everlog.store.read_result import Found, Lost, ReadResult
 from everlog.store.recent_batches import RecentBatches
 from everlog.store.sealed_segment import SealedSegment, SealedSegments
 from everlog.store.selection import Selection

@@ -3,7 +3,6 @@
 from everlog.topics.index import TopicIndex
 from everlog.topics.index_builder import build_index
 from everlog.topics.index_format import CorruptTopicIndex
-from everlog.topics.index_verification import verify_index
 from everlog.topics.match_cache import MatchCache
 from everlog.topics.names import (
     MAX_TOPIC_BYTES,
@@ -32,5 +31,4 @@ __all__ = [
     "check_topic_name",
     "matches",
     "parse_filter",
-    "verify_index",
 ]

@@ -15,7 +15,7 @@ from pyroaring import BitMap
 
 from everlog.base import UsageError
 from everlog.topics import index_format as fmt
-from everlog.topics.index_format import Column, ReadAt, Ref, Refs
+from everlog.topics.index_format import ReadAt, Ref, Refs
 from everlog.topics.names import Filter
 from everlog.topics.postings import select
 from everlog.topics.sections import SectionCache
@@ -26,9 +26,9 @@ OWN_CACHE_BYTES = 1 << 20
 
 
 class TopicIndex:
-    """Which topics of a segment a filter matches, which batches hold them, and their names.
+    """The topics of a segment: their names, and which of them a filter matches.
 
-    `read_at(position, length)` gives the index's bytes, fewer only at its end. `cache` bounds what queries keep in
+    `read_at(position, length)` returns the index's bytes, fewer only at its end. `cache` bounds what queries keep in
     memory and is best shared by all indexes of a store; without it the index has a small one of its own.
     """
 
@@ -45,7 +45,7 @@ class TopicIndex:
     def from_buffer(
         cls, data: bytes | bytearray | memoryview, *, label: str = "", cache: SectionCache | None = None
     ) -> "TopicIndex":
-        """An index whose bytes are in memory or mapped."""
+        """Open an index whose bytes are in memory or mapped."""
         view = memoryview(data)
         return cls(lambda position, length: bytes(view[position : position + length]), label=label, cache=cache)
 
@@ -54,52 +54,20 @@ class TopicIndex:
         """The number of topics; their ids count from 0."""
         return self._header.topics
 
-    @property
-    def batch_count(self) -> int:
-        """The number of batches in the segment."""
-        return self._header.batches
-
-    @property
-    def length(self) -> int:
-        """The index's size in bytes."""
-        return self._header.length
-
     def match(self, flt: Filter) -> BitMap:
-        """The ids of the topics that `flt` matches."""
+        """Return the ids of the topics that `flt` matches."""
         return select(flt, self)
 
-    def batches_of(self, topic_ids: BitMap) -> BitMap:
-        """The numbers of the batches that hold any of these topics."""
-        used = self._bitmap(fmt.USED_BATCHES, 0)
-        if len(topic_ids) == self.topic_count:
-            return used.copy()
-        found = BitMap()
-        few: array[int] = array("I")
-        for rows, block in self._rows(fmt.BATCHES, topic_ids):
-            for row in rows:
-                posting = block[row]
-                if posting[:1] == fmt.IDS:
-                    few.extend(fmt.to_u32(posting[1:]))
-                else:
-                    found |= self._load(fmt.unpack_ref(posting, 1), fmt.unpack_bitmap, "batches")
-            if len(few) > len(used):
-                found.update(few)
-                few = array("I")
-            if len(found) == len(used):  # every batch: the other topics can't add one
-                return found
-        found.update(few)
-        return found
-
-    def name(self, topic_id: int) -> str:
-        """The name of one topic."""
-        return next(self.names(BitMap((topic_id,))))[1]
-
     def names(self, topic_ids: BitMap) -> Iterator[tuple[int, str]]:
-        """The ids and names of these topics, by rising id."""
-        ids = iter(topic_ids)
-        for rows, block in self._rows(fmt.NAMES, topic_ids):
-            for row in rows:
-                yield next(ids), block[row].decode()
+        """Yield the ids and names of these topics, by rising id."""
+        if topic_ids and topic_ids.max() >= self.topic_count:
+            raise UsageError(f"topic id {topic_ids.max()} is not in the index of {self.topic_count} topics")
+        table = self._load(self._directory[fmt.NAMES, 0], Refs, "block table")
+        size = self._header.rows_per_block
+        for number, ids in groupby(topic_ids, key=lambda topic_id: topic_id // size):
+            block = self._load(table[number], fmt.unpack_rows, "block")
+            for topic_id in ids:
+                yield topic_id, block[topic_id % size].decode()
 
     def drop_cache(self) -> None:
         """Let go of what queries of this index loaded, as when its segment is closed or removed."""
@@ -121,7 +89,7 @@ class TopicIndex:
             return None
         posting = block.postings[row]
         if posting[:1] == fmt.IDS:
-            return len(posting), lambda: BitMap(fmt.to_u32(posting[1:]))
+            return len(posting), lambda: BitMap(array("I", posting[1:]))
         blob = fmt.unpack_ref(posting, 1)
         return blob.length, lambda: self._load(blob, fmt.unpack_bitmap, "bitmap of a token")
 
@@ -144,17 +112,8 @@ class TopicIndex:
         ref = self._directory.get((kind, number))
         return BitMap() if ref is None else self._load(ref, fmt.unpack_bitmap, "bitmap")
 
-    def _rows(self, kind: int, topic_ids: BitMap) -> Iterator[tuple[list[int], Column]]:
-        """The blocks that hold rows of these topics, each with the numbers of those rows in it."""
-        if topic_ids and topic_ids.max() >= self.topic_count:
-            raise UsageError(f"topic id {topic_ids.max()} is not in the index of {self.topic_count} topics")
-        table = self._load(self._directory[kind, 0], Refs, "block table")
-        size = self._header.rows_per_block
-        for number, ids in groupby(topic_ids, key=lambda topic_id: topic_id // size):
-            yield [topic_id % size for topic_id in ids], self._load(table[number], fmt.unpack_rows, "block")
-
     def _load(self, ref: Ref, decode: Callable[[bytes], T], what: str) -> T:
-        """The decoded section, from the cache or read and checked."""
+        """Return a decoded section, from the cache or read and checked."""
         held = self._cache.get(self._owner, ref.position)
         if held is not None:
             return cast(T, held)

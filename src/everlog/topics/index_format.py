@@ -4,9 +4,8 @@ All numbers are little-endian. Every part that is loaded by itself has a CRC-32C
 the directory, whose CRC is in the header, and the header, which has its own; so no byte is used before it is checked.
 """
 
-import sys
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from struct import Struct
@@ -79,7 +78,7 @@ class Column:
     def __init__(self, packed: bytes, position: int, count: int) -> None:
         self._start = position + 4 * count
         self._bytes = packed
-        self._ends = to_u32(packed[position : self._start])
+        self._ends = array("I", packed[position : self._start])
         self.end = self._start + (self._ends[-1] if count else 0)
 
     def __len__(self) -> int:
@@ -98,14 +97,8 @@ class Refs:
     def __init__(self, packed: bytes) -> None:
         self._packed = packed
 
-    def __len__(self) -> int:
-        return len(self._packed) // REF.size
-
     def __getitem__(self, row: int) -> Ref:
         return unpack_ref(self._packed, row * REF.size)
-
-    def __iter__(self) -> Iterator[Ref]:
-        return (self[row] for row in range(len(self)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,25 +117,9 @@ class TokenBlock:
     postings: Column
 
 
-def to_u32(packed: bytes) -> "array[int]":
-    """Little-endian 32-bit numbers as an array."""
-    numbers = array("I", packed)
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers
-
-
-def from_u32(numbers: Iterable[int]) -> bytes:
-    """Numbers as little-endian 32-bit."""
-    packed = array("I", numbers)
-    if sys.byteorder == "big":
-        packed.byteswap()
-    return packed.tobytes()
-
-
 def pack_column(rows: Sequence[bytes]) -> bytes:
     """See Column."""
-    return from_u32(accumulate(map(len, rows))) + b"".join(rows)
+    return array("I", accumulate(map(len, rows))).tobytes() + b"".join(rows)
 
 
 def pack_block(*columns: Sequence[bytes]) -> bytes:

@@ -122,7 +122,7 @@ class BrokerCollector(Collector):
             ("start", "First offset that is retained.", "start"),
             ("committed", "Offset behind the last committed record.", "committed"),
             ("end", "Offset behind the last record.", "end"),
-            ("bytes", "Size of the segments.", "bytes"),
+            ("bytes", "Size of the segments.", "segment_bytes"),
             ("segments", "Number of segments.", "segments"),
             ("pending_bytes", "Appended and not committed.", "pending_bytes"),
             ("damaged", "Places found damaged and fenced off.", "damaged"),

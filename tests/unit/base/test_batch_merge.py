@@ -1,59 +1,24 @@
 """Batches made of other batches: rows selected by topic, rows and whole batches gathered into one."""
 
 import struct
+from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.messages import EXPIRY, Message, segment_batches
 
 from everlog.base import (
     HAS_EXPIRY,
-    MessageColumns,
-    RecordBuilder,
     Records,
     StorageError,
-    TopicTable,
     UsageError,
     gather,
+    row_column,
     select,
 )
 
-Message = tuple[bytes, int, bytes, bytes]  # topic, flags, properties, payload
-EXPIRY = b"\x02\x00\x00\x00\x07"
-
-
-def to_columns(messages: list[Message], table: TopicTable) -> MessageColumns:
-    """The columns a parser would make of these messages."""
-    columns = MessageColumns(max(len(messages), 1))
-    source = bytearray()
-    for i, (topic, flags, properties, payload) in enumerate(messages):
-        struct.pack_into("<I", columns.topics, 4 * i, table.intern(topic))
-        columns.flags[i] = flags
-        for column, more in (
-            (columns.property_starts, b""),
-            (columns.payload_starts, properties),
-            (columns.payload_ends, payload),
-        ):
-            source += more
-            struct.pack_into("<I", column, 4 * i, len(source))
-    columns.source = bytes(source)
-    return columns
-
-
-def batches(runs: list[list[Message]], base: int = 7, step_us: int = 10) -> list[Records]:
-    """One batch for each run of messages, as one segment holds them."""
-    builder = RecordBuilder()
-    table = TopicTable()
-    made = []
-    for number, run in enumerate(runs):
-        builder.append(to_columns(run, table), 0, len(run), 1_000 + step_us * number, table)
-        made.append(builder.take(base))
-        base += len(run)
-    return made
-
-
-def u32s(*numbers: int) -> bytearray:
-    return bytearray(struct.pack(f"<{len(numbers)}I", *numbers))
+batches = partial(segment_batches, base=7)
 
 
 def flipped(records: Records, position: int) -> Records:
@@ -77,11 +42,11 @@ some_runs = st.lists(st.lists(messages, min_size=1, max_size=12), min_size=1, ma
 
 def test_rows_of_wanted_topics_are_selected() -> None:
     (records,) = batches([[A, B, A, C, B]])
-    assert select(records, bytearray([1, 0, 1])) == u32s(0, 2, 3)
-    assert select(records, b"\x01\x00\x01", 1) == u32s(2, 3)
-    assert select(records, bytearray([1, 0, 1]), 1, 3) == u32s(2)
-    assert select(records, bytearray(3)) == u32s()
-    assert select(records, bytearray([9, 9, 9]), 9) == u32s()
+    assert select(records, bytearray([1, 0, 1])) == row_column([0, 2, 3])
+    assert select(records, b"\x01\x00\x01", 1) == row_column([2, 3])
+    assert select(records, bytearray([1, 0, 1]), 1, 3) == row_column([2])
+    assert select(records, bytearray(3)) == row_column([])
+    assert select(records, bytearray([9, 9, 9]), 9) == row_column([])
 
 
 def test_a_topic_nobody_was_asked_about_is_refused() -> None:
@@ -111,7 +76,7 @@ def test_gathered_rows_are_those_chosen_with_their_offsets(runs: list[list[Messa
     if not any(chosen):
         chosen[0] = [len(parts[0]) - 1]
     pairs: list[tuple[Records, bytearray | None]] = [
-        (part, None if i and len(rows) == len(part) else u32s(*rows))
+        (part, None if i and len(rows) == len(part) else row_column(rows))
         for i, (part, rows) in enumerate(zip(parts, chosen, strict=True))
     ]
     picked = gather(pairs)
@@ -119,14 +84,14 @@ def test_gathered_rows_are_those_chosen_with_their_offsets(runs: list[list[Messa
     assert picked.rows() == [part.row(i) for part, rows in zip(parts, chosen, strict=True) for i in rows]
     assert picked.new_names() == []
     assert picked.with_offsets
-    again = gather([(picked, u32s(len(picked) - 1))])
+    again = gather([(picked, row_column([len(picked) - 1]))])
     assert again.rows() == picked.rows()[-1:]
     assert again.verify()
 
 
 def test_a_selection_opens_again_from_its_bytes() -> None:
     parts = batches([[A, B, C], [C, A]])
-    picked = gather([(parts[0], u32s(1)), (parts[1], u32s(0, 1))])
+    picked = gather([(parts[0], row_column([1])), (parts[1], row_column([0, 1]))])
     opened = Records(b"...." + bytes(picked.to_bytes()), 4, picked.table)
     assert opened.verify()
     assert [opened.offset(i) for i in range(3)] == [8, 10, 11]
@@ -137,7 +102,7 @@ def test_offsets_that_do_not_rise_are_not_verified() -> None:
     import crc32c
 
     (part,) = batches([[A, B, C]])
-    picked = gather([(part, u32s(0, 1, 2))])
+    picked = gather([(part, row_column([0, 1, 2]))])
     data = bytearray(picked.to_bytes())
     for wrong in ((1, 1, 2), (1, 2, 3), (0, 2, 2), (0, 2, 1)):
         struct.pack_into("<3I", data, picked.layout.offsets, *wrong)
@@ -153,14 +118,14 @@ def test_whole_batches_with_a_gap_between_them_are_refused() -> None:
         gather([(parts[0], None), (parts[2], None)])
     with pytest.raises(UsageError):
         gather([(parts[1], None), (parts[0], None)])
-    picked = gather([(parts[0], u32s(0)), (parts[2], None)])
+    picked = gather([(parts[0], row_column([0])), (parts[2], None)])
     assert picked.rows() == [parts[0].row(0), parts[2].row(0)]
 
 
 def test_a_gap_is_seen_though_no_name_is_missing() -> None:
     parts = batches([[A], [A], [A]])
     with pytest.raises(UsageError):
-        gather([(parts[1], None), (gather([(parts[2], u32s(0))]), None)])
+        gather([(parts[1], None), (gather([(parts[2], row_column([0]))]), None)])
     with pytest.raises(UsageError):
         gather([(parts[0], None), (parts[2], None)])
 
@@ -174,12 +139,12 @@ def test_batches_of_two_segments_are_refused() -> None:
 def test_rows_that_are_not_rising_rows_of_the_batch_are_refused(rows: tuple[int, ...]) -> None:
     (part,) = batches([[A, B, C]])
     with pytest.raises(UsageError):
-        gather([(part, u32s(*rows))], verified=True)
+        gather([(part, row_column(rows))], verified=True)
 
 
 def test_nothing_can_not_be_gathered() -> None:
     (part,) = batches([[A]])
-    nothing: list[tuple[Records, bytearray | None]] = [(part, u32s())]
+    nothing: list[tuple[Records, bytearray | None]] = [(part, row_column([]))]
     for parts in ([], nothing):
         with pytest.raises(UsageError):
             gather(parts)
@@ -196,7 +161,7 @@ def test_a_batch_never_spans_more_than_its_deltas_hold() -> None:
 def test_a_damaged_row_is_never_gathered() -> None:
     (part,) = batches([[A, B, C, A]])
     whole = part.to_bytes()
-    rows = u32s(1, 2)
+    rows = row_column([1, 2])
     clean = gather([(part, rows)]).to_bytes()
     for position in range(len(whole)):
         try:

@@ -3,7 +3,8 @@
 from random import Random
 
 import pytest
-from tests.unit.commitlog.feeding import EXPIRY, to_columns
+from tests.messages import EXPIRY
+from tests.shard_logs import columns_of
 
 from everlog.base import RecordBuilder, Records, TopicTable, UsageError
 
@@ -12,7 +13,7 @@ def gathered(random: Random, runs: int) -> RecordBuilder:
     builder, table = RecordBuilder(), TopicTable()
     for n in range(runs):
         messages = [(b"t/%d" % random.randrange(9), bytes(random.randrange(60))) for _ in range(random.randrange(1, 4))]
-        columns = to_columns(messages, table, random.choice((b"", EXPIRY)))
+        columns = columns_of(messages, table, random.choice((b"", EXPIRY)))
         builder.append(columns, 0, len(messages), 1000 + n * random.randrange(5000), table)
     return builder
 
@@ -49,7 +50,7 @@ def test_parts_hold_together_what_one_batch_would(seed: int) -> None:
 def test_what_stays_is_gathered_on() -> None:
     builder, table = RecordBuilder(), TopicTable()
     for n in range(200):
-        builder.append(to_columns([(b"a", b"%d" % n)], table, EXPIRY), 0, 1, n, table)
+        builder.append(columns_of([(b"a", b"%d" % n)], table, EXPIRY), 0, 1, n, table)
         if n % 3 == 2:
             records = builder.take(n - 1 - n // 3, 2)
             assert [row[5] for row in records.rows()] == [b"%d" % k for k in range(n // 3 * 2, n // 3 * 2 + 2)]
@@ -59,7 +60,7 @@ def test_what_stays_is_gathered_on() -> None:
 @pytest.mark.parametrize("rows", [0, 3])
 def test_more_than_there_is_can_not_be_taken(rows: int) -> None:
     builder, table = RecordBuilder(), TopicTable()
-    builder.append(to_columns([(b"a", b"1"), (b"b", b"2")], table), 0, 2, 1, table)
+    builder.append(columns_of([(b"a", b"1"), (b"b", b"2")], table), 0, 2, 1, table)
     with pytest.raises(UsageError):
         builder.take(0, rows)
     assert builder.take(0).count == 2

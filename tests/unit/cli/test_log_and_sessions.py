@@ -7,7 +7,7 @@ import pytest
 from tests.brokers import RunningBroker
 from tests.listening import eventually
 from tests.raw_client import RawClient
-from tests.unit.commitlog.feeding import to_columns
+from tests.shard_logs import columns_of
 
 from everlog.base import TopicTable
 from everlog.cli import main
@@ -23,7 +23,7 @@ def make_store(data: Path, count: int, shards: int = 1) -> None:
     store = LogStore.open(str(data), LogSettings(durability="flush", segment_bytes=2000), shards=shards)
     table = TopicTable()
     for number in range(count):
-        columns = to_columns([(b"a/%d" % (number % 3), b"%d" % number)], table)
+        columns = columns_of([(b"a/%d" % (number % 3), b"%d" % number)], table)
         store.append(columns, 0, 1, number * SECOND, table)
         store.commit()
         for shard in store.shards:

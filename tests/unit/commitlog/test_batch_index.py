@@ -1,15 +1,8 @@
 """The batch index: offsets and times are found, stored columns come back."""
 
-from tests.unit.commitlog.feeding import numbered, to_columns
+from tests.shard_logs import batch
 
-from everlog.base import RecordBuilder, Records, TopicTable
 from everlog.commitlog.batch_index import GrowingIndex
-
-
-def batch(base: int, count: int, time: int) -> Records:
-    table, builder = TopicTable(), RecordBuilder()
-    builder.append(to_columns(numbered(count), table), 0, count, time, table)
-    return builder.take(base)
 
 
 def index() -> GrowingIndex:

@@ -8,20 +8,19 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.unit.commitlog.feeding import append, numbered, rows, small
-from tests.unit.commitlog.test_sync_write import plain
+from tests.shard_logs import append, numbered, rows, small
+from tests.twins import TWINS
 
-from everlog.commitlog import RealDisk, ScannedDisk, ShardLog, direct_file, sync_write
+from everlog.commitlog import RealDisk, ScannedDisk, ShardLog, direct_file
 from everlog.commitlog.direct_file import LARGE_BYTES, Pace, is_cached
 from everlog.commitlog.real_disk import RealFile
 
 PAGE = mmap.PAGESIZE
 
 
-@pytest.fixture(params=["installed", "interpreted"])
+@pytest.fixture(params=TWINS, ids=repr)
 def file(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RealFile]:
-    twin = sync_write if request.param == "installed" else plain()
-    monkeypatch.setattr(direct_file, "commit_around", twin.commit_around)
+    monkeypatch.setattr(direct_file, "commit_around", request.param.commit_around)
     monkeypatch.setattr(direct_file, "pace", Pace())
     opened = RealDisk().create(f"{tmp_path}/file")
     yield opened
@@ -112,9 +111,9 @@ def test_no_more_is_read_than_was_asked_for(file: RealFile) -> None:
     able(file)
     file.commit_at(0, [bytes(20 * LARGE_BYTES)], padded=True)
     file.read_once(0, 10 * LARGE_BYTES)
-    before = direct_file.pace.bytes
+    before = direct_file.pace.moved_bytes
     assert len(file.read_once(5, LARGE_BYTES)) == LARGE_BYTES
-    assert direct_file.pace.bytes - before == LARGE_BYTES + PAGE
+    assert direct_file.pace.moved_bytes - before == LARGE_BYTES + PAGE
 
 
 def refuse(number: int) -> Callable[..., None]:

@@ -6,8 +6,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.unit.commitlog.feeding import append, numbered, rows, small
-from tests.unit.commitlog.test_shard import opened
+from tests.shard_logs import append, numbered, opened, rows, small
 
 from everlog.commitlog import RealDisk, ShardLog
 from everlog.commitlog.ports import Block, Note

@@ -3,8 +3,7 @@
 from random import Random
 
 import pytest
-from tests.unit.commitlog.feeding import append, commit, numbered, rows, small
-from tests.unit.commitlog.test_shard import DIRECTORY, opened
+from tests.shard_logs import DIRECTORY, append, commit, numbered, opened, rows, small
 
 from everlog.base import StorageError
 from everlog.commitlog import ShardLog, SimulatedDisk

@@ -5,8 +5,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.unit.commitlog.feeding import Message, append, commit, numbered, rows, small
-from tests.unit.commitlog.test_shard import DIRECTORY, opened
+from tests.shard_logs import DIRECTORY, Message, append, commit, numbered, opened, rows, small
 
 from everlog.commitlog import LogSettings, RealDisk, ShardLog, SimulatedDisk, verify_directory
 
@@ -20,7 +19,7 @@ def ahead(**changes: object) -> LogSettings:
 
 def written(log: ShardLog) -> int:
     """Where the open segment's batches end."""
-    return log.segments()[-1].bytes
+    return log.segments()[-1].size_bytes
 
 
 def large(size: int) -> list[Message]:
@@ -61,7 +60,7 @@ def test_readers_beside_the_writer_take_zeros_for_no_damage() -> None:
     reader.refresh()
     assert (rows(reader), reader.damage) == (rows(log), [])
     (view,) = reader.segments()
-    assert view.bytes == written(log) < len(disk.files()[LOG])
+    assert view.size_bytes == written(log) < len(disk.files()[LOG])
     assert verify_directory(disk, DIRECTORY).damage == ()
 
 
@@ -105,7 +104,7 @@ def test_a_segment_is_cut_before_the_next_is_created() -> None:
     commit(log, numbered(1, 6), 2001)
     assert calls[:3] == ["truncate", "sync", "create"]
     first, second = log.segments()
-    assert len(disk.files()[LOG]) == first.bytes > end
+    assert len(disk.files()[LOG]) == first.size_bytes > end
     assert (first.end_offset, second.base_offset) == (6, 6)
     while log.seal_step():
         pass
@@ -121,7 +120,7 @@ def test_there_are_no_zeros_where_they_save_nothing(changes: dict[str, object]) 
     log = opened(disk, ahead(**changes))
     for n in range(3):
         commit(log, large(300))
-        assert len(disk.files()[LOG]) == log.segments()[0].bytes, n
+        assert len(disk.files()[LOG]) == log.segments()[0].size_bytes, n
 
 
 def test_a_large_commit_is_written_without_zeros() -> None:

@@ -13,7 +13,7 @@ class Facts:
     base_offset: int
     end_offset: int
     last_time: int
-    bytes: int
+    size_bytes: int
 
 
 SEGMENTS = [Facts(10 * k, 10 * k + 10, 100 * k, 50) for k in range(5)]
@@ -21,13 +21,13 @@ SEGMENTS = [Facts(10 * k, 10 * k + 10, 100 * k, 50) for k in range(5)]
 
 def test_nothing_goes_without_a_limit() -> None:
     assert plan_retention(SEGMENTS, 10_000, None, None).remove == ()
-    assert plan_retention([], 0, 0, 0) == RetentionPlan((), 0, 0, 0)
+    assert plan_retention([], 0, 0, 0) == RetentionPlan((), 0, 0)
 
 
 def test_segments_go_when_their_last_record_is_too_old() -> None:
     plan = plan_retention(SEGMENTS, 350, None, 100)
     assert plan.remove == (0, 10, 20)
-    assert (plan.start, plan.next_to, plan.freed_bytes) == (30, 40, 150)
+    assert (plan.start, plan.next_to) == (30, 40)
     assert plan_retention(SEGMENTS, 300, None, 100).remove == (0, 10)
 
 
@@ -45,7 +45,7 @@ def test_what_reaches_behind_an_offset_is_held_whatever_the_limits_say() -> None
     for limits in ((None, 100), (50, None)):
         assert plan_retention(SEGMENTS, 10_000, *limits, keep_from=0).held_bytes == 200
         plan = plan_retention(SEGMENTS, 10_000, *limits, keep_from=29)
-        assert (plan.remove, plan.start, plan.freed_bytes, plan.held_bytes) == ((0, 10), 20, 100, 100)
+        assert (plan.remove, plan.start, plan.held_bytes) == ((0, 10), 20, 100)
         assert plan_retention(SEGMENTS, 10_000, *limits, keep_from=30).remove == (0, 10, 20)
     assert plan_retention(SEGMENTS, 0, None, 100, keep_from=0).held_bytes == 0, "nothing was due"
 
@@ -86,7 +86,7 @@ def test_what_stays_is_a_suffix_within_the_limits(
     assert plan.remove == tuple(segment.base_offset for segment in segments[: len(plan.remove)])
     assert bool(kept) == bool(segments)
     if most is not None and len(kept) > 1:
-        assert sum(segment.bytes for segment in kept) <= most
+        assert sum(segment.size_bytes for segment in kept) <= most
     if age is not None:
         assert all(segment.last_time >= now - age for segment in kept[:-1])
     assert plan.start == (kept[0].base_offset if kept else 0)

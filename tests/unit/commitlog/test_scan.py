@@ -2,7 +2,7 @@
 
 from random import Random
 
-from tests.unit.commitlog.feeding import numbered, to_columns
+from tests.shard_logs import columns_of, numbered
 
 from everlog.base import RecordBuilder, TopicTable
 from everlog.commitlog import SimulatedDisk
@@ -18,7 +18,7 @@ def segment(bases: list[int], between: dict[int, bytes] | None = None) -> tuple[
     data, frames = bytearray(HEADER_BYTES), []
     for k, base in enumerate(bases):
         data += (between or {}).get(k, b"")
-        builder.append(to_columns(numbered(2, base), table), 0, 2, 100 + k, table)
+        builder.append(columns_of(numbered(2, base), table), 0, 2, 100 + k, table)
         batch = builder.take(base).to_bytes()
         frames.append(len(data))
         data += Frame(len(data), base, len(batch), 2, True).to_bytes(SALT) + batch
@@ -82,7 +82,7 @@ def test_batches_larger_than_a_window_are_read_whole() -> None:
     table, builder = TopicTable(), RecordBuilder()
     data = bytearray(HEADER_BYTES)
     for base in range(3):
-        builder.append(to_columns([(b"t", bytes([65 + base]) * (3 << 20))], table), 0, 1, 5, table)
+        builder.append(columns_of([(b"t", bytes([65 + base]) * (3 << 20))], table), 0, 1, 5, table)
         batch = builder.take(base).to_bytes()
         data += Frame(len(data), base, len(batch), 1, True).to_bytes(SALT) + batch
     assert scanned(bytes(data)).offset == 3

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from random import Random
 
-from tests.unit.commitlog.feeding import commit, numbered, rows, small, to_columns
-from tests.unit.commitlog.test_shard import DIRECTORY, opened
+from tests.shard_logs import DIRECTORY, columns_of, commit, numbered, opened, rows, small
 
 from everlog.base import RecordBuilder, Records, TopicTable
 from everlog.commitlog import ShardLog, SimulatedCrash, SimulatedDisk
@@ -72,7 +71,7 @@ def test_small_batches_are_merged_and_read_as_before() -> None:
     assert len(merged.batches()) < len(batches)
     assert max(merged.batches().counts) <= 6
     assert rows(log) == before
-    assert merged.bytes < held.bytes
+    assert merged.size_bytes < held.size_bytes
     assert [r.base_offset for r in held.read(0, len(batches))] == list(batches.offsets), "the old file reads on"
     assert log.statistics().merges == len(log.segments()) - 1
     log.close()
@@ -164,7 +163,7 @@ def test_a_merged_batch_is_what_one_append_would_have_made() -> None:
         commit(log, numbered(1, n))
     seal(log)
     (records,) = log.segments()[0].read(0, 1)
-    builder.append(to_columns(numbered(records.count), table), 0, records.count, 1, table)
+    builder.append(columns_of(numbered(records.count), table), 0, records.count, 1, table)
     assert bytes(records.data[records.start :][: records.size]) == builder.take(0).to_bytes()
 
 

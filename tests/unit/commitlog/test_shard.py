@@ -3,19 +3,11 @@
 from random import Random
 
 import pytest
-from tests.unit.commitlog.feeding import EXPIRY, append, commit, numbered, rows, rows_of, small, to_columns
+from tests.messages import EXPIRY
+from tests.shard_logs import DIRECTORY, append, columns_of, commit, numbered, opened, rows, rows_of, small
 
 from everlog.base import StorageError, TopicTable, Unavailable
-from everlog.commitlog import LogSettings, ShardLog, SimulatedDisk
-
-DIRECTORY = "data/shard-0"
-
-
-def opened(disk: SimulatedDisk | None = None, settings: LogSettings | None = None, **options: object) -> ShardLog:
-    return ShardLog.open(
-        disk or SimulatedDisk(Random(1)), DIRECTORY, settings or small(), background=False,
-        random_bytes=Random(2).randbytes, **options,
-    )  # type: ignore[arg-type]  # fmt: skip
+from everlog.commitlog import ShardLog, SimulatedDisk
 
 
 def test_a_new_log_is_empty() -> None:
@@ -47,7 +39,7 @@ def test_a_batch_that_is_written_and_not_yet_published_is_not_read() -> None:
 
 def test_properties_flags_and_times_come_back() -> None:
     log, table = opened(), TopicTable()
-    log.append(to_columns(numbered(1), table, EXPIRY), 0, 1, 77, table)
+    log.append(columns_of(numbered(1), table, EXPIRY), 0, 1, 77, table)
     log.commit_step()
     ((offset, time, _, flags, properties, payload),) = log.read(0, 100)[0].rows()
     assert (offset, time, flags, properties, payload) == (0, 77, 0x02, EXPIRY, b"payload 0")
@@ -55,7 +47,7 @@ def test_properties_flags_and_times_come_back() -> None:
 
 def test_only_wanted_messages_are_taken() -> None:
     log, table = opened(), TopicTable()
-    columns = to_columns([(b"a", b"1"), (b"b", b"2"), (b"a", b"3")], table)
+    columns = columns_of([(b"a", b"1"), (b"b", b"2"), (b"a", b"3")], table)
     routes = bytearray(8)
     routes[4 * table.lookup(b"a") + 1] = 5
     assert log.append(columns, 0, 3, 1, table, routes, 5) == 2
@@ -89,7 +81,7 @@ def test_a_segment_is_left_when_it_is_full_and_stands_alone() -> None:
         assert first.new_names() == [b"t/0", b"t/1"]
         assert [view.table.name(topic) for topic in range(2)] == [b"t/0", b"t/1"]
         assert view.read_at(0, 4) == b"EVLS"
-        assert view.bytes == len(view.read_at(0, 1 << 20))
+        assert view.size_bytes == len(view.read_at(0, 1 << 20))
 
 
 def test_an_open_batch_is_closed_at_its_limit_and_committed_in_one_group() -> None:

@@ -1,36 +1,22 @@
 """The write kernel, on both twins: whole writes, the sync before the mark, errors by number."""
 
 import errno
-import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from tests.twins import TWINS
 
-from everlog import _kernels
-from everlog.commitlog import raw_write, sync_write
+from everlog.commitlog import raw_write
 
 Write = Callable[..., None]
 
 
-def plain() -> ModuleType:
-    """The module interpreted, whatever else is loaded."""
-    finder = _kernels.PureFinder()
-    spec = finder.find_spec(sync_write.__name__)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(params=["installed", "interpreted"])
+@pytest.fixture(params=TWINS, ids=repr)
 def write(request: pytest.FixtureRequest) -> Write:
-    module = sync_write if request.param == "installed" else plain()
-    return module.write_blocks  # type: ignore[no-any-return]
+    return request.param.write_blocks  # type: ignore[no-any-return]
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """The tail: recent batches, within a limit, never dropping what is not written."""
 
-from tests.unit.commitlog.test_batch_index import batch
+from tests.shard_logs import batch
 
 from everlog.commitlog.tail import Tail
 
@@ -29,7 +29,7 @@ def test_the_oldest_go_at_the_limit() -> None:
     for base in range(0, 5000, 2):
         tail.add([batch(base, 2, 1)], base + 2)
     assert len(tail) == 3
-    assert tail.bytes == 3 * SIZE
+    assert tail.held_bytes == 3 * SIZE
     assert offsets(tail, 4996) == [4996, 4998]
     assert offsets(tail, 4992) is None
 
@@ -42,4 +42,4 @@ def test_what_is_not_written_stays_whatever_the_limit() -> None:
     assert offsets(tail, 0) is None
     assert offsets(tail, 2) == [2]
     tail.trim(4)
-    assert len(tail) == tail.bytes == 0
+    assert len(tail) == tail.held_bytes == 0

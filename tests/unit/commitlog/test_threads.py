@@ -4,7 +4,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.unit.commitlog.feeding import append, numbered, rows, small
+from tests.shard_logs import append, numbered, rows, small
 
 from everlog.base import StorageError, Unavailable
 from everlog.commitlog import RealDisk, ShardLog
@@ -88,7 +88,7 @@ def test_segments_are_sealed_by_the_second_thread(tmp_path: Path) -> None:
     view = log.segments()[0]
     mapped, section = view.mapped(), view.side("batches")
     assert mapped is not None
-    assert bytes(mapped) == view.read_at(0, view.bytes)
+    assert bytes(mapped) == view.read_at(0, view.size_bytes)
     assert section is not None
     assert bytes(section.mapped() or b"") == section.read_at(0, section.size)
     log.close()

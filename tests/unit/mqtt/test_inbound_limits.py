@@ -52,7 +52,7 @@ def test_an_alias_to_a_name_over_the_limits_is_refused(twin: Any) -> None:
 def carried_of(twin: Any, limit: int, calls: list[int]) -> Any:
     kind = type(decoder(twin).carried)
     carried = kind(limit)
-    carried.on_over = lambda: calls.append(carried.bytes)
+    carried.on_over = lambda: calls.append(carried.total_bytes)
     return carried
 
 
@@ -68,13 +68,13 @@ def test_what_is_carried_is_what_is_buffered_and_nothing_at_the_end(twin: Any, s
         step = random.randrange(1, 20)
         several[which].feed(stream[at[which] : at[which] + step])
         at[which] += step
-        assert carried.bytes == sum(one.buffered_bytes for one in several)
-    assert carried.bytes == 0
+        assert carried.total_bytes == sum(one.buffered_bytes for one in several)
+    assert carried.total_bytes == 0
     several[0].feed(b"\x30\x7f" + bytes(100))
-    assert carried.bytes == 102
+    assert carried.total_bytes == 102
     several[0].drop()
     several[0].drop()
-    assert carried.bytes == several[0].buffered_bytes == 0
+    assert carried.total_bytes == several[0].buffered_bytes == 0
     assert several[0].feed(b"more") == []
 
 

@@ -126,9 +126,9 @@ def test_nothing_is_read_behind_the_end(packet: PacketType) -> None:
         [Event.ACCEPT],
         [PacketType.CONNECT, Event.CHALLENGE],
         [PacketType.CONNECT, Event.ACCEPT, Event.ACCEPT],
-        [PacketType.CONNECT, Event.ACCEPT, Event.REFUSE],
+        [PacketType.CONNECT, Event.ACCEPT, Event.CONFIRM],
         [Event.CONNECT_WITH_METHOD, Event.CONFIRM],
-        [PacketType.CONNECT, Event.REFUSE, Event.ACCEPT],
+        [PacketType.CONNECT, Event.CLOSE, Event.ACCEPT],
     ],
 )
 def test_server_out_of_turn_is_our_own_error(steps: list[Step]) -> None:

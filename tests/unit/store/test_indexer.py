@@ -5,9 +5,8 @@ from array import array
 
 import crc32c
 import pytest
-from tests.unit.store.feeding import u32s
 
-from everlog.base import StorageError
+from everlog.base import StorageError, row_column
 from everlog.store import TopicIndexer
 from everlog.store.indexer import HEADER, read_plan
 from everlog.store.row_finder import RowFinder
@@ -22,7 +21,7 @@ def test_a_section_holds_the_topic_index_and_the_row_lists() -> None:
     index = TopicIndex.from_buffer(SECTION[plan.index_at : plan.index_at + plan.index_bytes])
     postings = SECTION[plan.postings_at : plan.postings_at + plan.postings_bytes]
     assert list(index.match(parse_filter("+/b"))) == [0, 2]
-    assert RowFinder(postings).find(u32s(0, 2), 0, 4) == bytearray(struct.pack("<3Q", 0, 1 << 32 | 1, 3 << 32))
+    assert RowFinder(postings).find(row_column([0, 2]), 0, 4) == bytearray(struct.pack("<3Q", 0, 1 << 32 | 1, 3 << 32))
     assert plan.postings_at % 8 == 0
 
 

@@ -7,21 +7,8 @@ from random import Random
 from unittest.mock import patch
 
 import pytest
-from tests.unit.store.feeding import (
-    PLENTY,
-    Message,
-    Row,
-    append,
-    drain,
-    fill,
-    filters,
-    numbered,
-    open_store,
-    rows_of,
-    settle,
-    small,
-    to_columns,
-)
+from tests.messages import Message, to_columns
+from tests.stores import PLENTY, Row, append, drain, fill, filters, numbered, open_store, rows_of, settle, small
 
 from everlog.base import EverlogError, Records, StorageError, TopicTable, UsageError
 from everlog.commitlog import RealDisk, ShardLog, SimulatedDisk

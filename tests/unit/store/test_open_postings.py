@@ -6,9 +6,10 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.store.feeding import EXPIRY, PLENTY, Message, to_columns, u32s
+from tests.messages import EXPIRY, Message, segment_batches
+from tests.stores import PLENTY
 
-from everlog.base import RecordBuilder, Records, TopicTable, UsageError
+from everlog.base import Records, TopicTable, UsageError, row_column
 from everlog.store.open_postings import OpenPostings, pick
 
 BYTES_A_RECORD, BYTES_A_TOPIC, BYTES_AT_FIRST = 13, 20, 8 << 10
@@ -16,17 +17,7 @@ BYTES_A_RECORD, BYTES_A_TOPIC, BYTES_AT_FIRST = 13, 20, 8 << 10
 
 def batches_of(runs: Sequence[Sequence[int]], payload: bytes = b"p") -> list[Records]:
     """A segment's batches, given the number of the topic of each message."""
-    return [*batches_with([[(b"t/%d" % topic, 2, b"", payload) for topic in run] for run in runs])]
-
-
-def batches_with(runs: Sequence[Sequence[Message]]) -> list[Records]:
-    builder, table, base = RecordBuilder(), TopicTable(), 0
-    made = []
-    for run in runs:
-        builder.append(to_columns(run, table), 0, len(run), 1_000, table)
-        made.append(builder.take(base))
-        base += len(run)
-    return made
+    return segment_batches([[(b"t/%d" % topic, 2, b"", payload) for topic in run] for run in runs])
 
 
 def listed(batches: Sequence[Records]) -> OpenPostings:
@@ -42,7 +33,8 @@ def topics_of(batches: Sequence[Records]) -> list[int]:
 
 def found_by(postings: OpenPostings, ids: Sequence[int], first: int, stop: int) -> list[tuple[int, int]]:
     """Rows and topics."""
-    return [(word >> 32, word & 0xFFFFFFFF) for word in memoryview(postings.find(u32s(*ids), first, stop)).cast("Q")]
+    words = memoryview(postings.find(row_column(ids), first, stop)).cast("Q")
+    return [(word >> 32, word & 0xFFFFFFFF) for word in words]
 
 
 runs = st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=60), min_size=1, max_size=8)
@@ -59,7 +51,7 @@ def test_exactly_the_rows_of_the_asked_topics_are_found_in_order(
     ids = sorted(asked)
     wanted = [(row, topic) for row, topic in enumerate(topics) if topic in asked and first <= row < stop]
     assert found_by(postings, ids, first, stop) == wanted
-    assert postings.count(u32s(*ids)) == sum(topic in asked for topic in topics)
+    assert postings.count(row_column(ids)) == sum(topic in asked for topic in topics)
     assert (postings.rows, postings.topics) == (len(topics), max(topics) + 1)
 
 
@@ -93,7 +85,7 @@ def test_rows_that_are_not_there_are_refused() -> None:
     postings = listed(batches_of([[0, 1]]))
     for first, stop in ((0, 3), (-1, 1), (2, 1)):
         with pytest.raises(UsageError):
-            postings.find(u32s(0), first, stop)
+            postings.find(row_column([0]), first, stop)
 
 
 def test_a_batch_that_uses_an_unknown_topic_is_refused() -> None:
@@ -105,10 +97,10 @@ def test_a_batch_that_uses_an_unknown_topic_is_refused() -> None:
 
 def test_picked_rows_count_from_their_batch_and_end_at_the_bytes() -> None:
     run: list[Message] = [(b"t", 2, EXPIRY if n % 2 else b"", b"x" * 10 * n) for n in range(10)]
-    first, second = batches_with([run, run])
-    found = listed([first, second]).find(u32s(0), 0, 20)
+    first, second = segment_batches([run, run])
+    found = listed([first, second]).find(row_column([0]), 0, 20)
     rows, size = pick(found, 10, 20, 10, second, PLENTY)
-    assert rows == u32s(*range(10))
+    assert rows == row_column(range(10))
     assert size == sum(25 + 10 * n + 5 * (n % 2) for n in range(10))
     sizes = [pick(found, 10, 20, 10, second, limit) for limit in range(0, size + 1, 5)]
     assert [len(rows) for rows, _ in sizes] == sorted(len(rows) for rows, _ in sizes)
@@ -119,7 +111,7 @@ def test_picked_rows_count_from_their_batch_and_end_at_the_bytes() -> None:
 
 def test_rows_outside_the_batch_are_not_picked() -> None:
     first, second = batches_of([[0, 1], [0, 0]])
-    found = listed([first, second]).find(u32s(0), 0, 4)
+    found = listed([first, second]).find(row_column([0]), 0, 4)
     for start, stop, base in ((0, 2, 0), (0, 1, 2), (1, 1, 2), (1, 9, 2)):
         with pytest.raises(UsageError):
             pick(found, start, stop, base, second, PLENTY)

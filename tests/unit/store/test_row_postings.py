@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.store.feeding import EXPIRY, Message, numbered, to_columns, u32s
+from tests.messages import EXPIRY, Message, segment_batches
+from tests.stores import numbered
 
 from everlog import _kernels
-from everlog.base import RecordBuilder, Records, StorageError, TopicTable, UsageError
+from everlog.base import Records, StorageError, TopicTable, UsageError, row_column
 from everlog.store.row_finder import RowFinder, to_flags
 from everlog.store.row_postings import build_row_postings
 from everlog.store.row_reader import RowReader
@@ -25,19 +26,14 @@ class Made:
     """A segment in memory, as a log would write it, with its row postings."""
 
     def __init__(self, runs: list[list[Message]], base: int = 100, step_us: int = 10) -> None:
-        builder, table = RecordBuilder(), TopicTable()
-        self.batches: list[Records] = []
+        self.batches = segment_batches(runs, base, step_us)
         data = bytearray(GAP)
         self.positions = array("Q")
-        for number, run in enumerate(runs):
-            builder.append(to_columns(run, table), 0, len(run), 5_000 + step_us * number, table)
-            records = builder.take(base)
-            base = records.end_offset
-            self.batches.append(records)
+        for records in self.batches:
             self.positions.append(len(data))
             data += records.to_bytes() + GAP
         self.log = bytes(data)
-        self.names = builder.table.all_names()
+        self.names = self.batches[-1].table.all_names()
         self.rows = [row for records in self.batches for row in records.rows()]
         self.postings = build_row_postings(self.names, [topics_of(records) for records in self.batches])
 
@@ -82,7 +78,7 @@ def test_the_rows_of_chosen_topics_are_found_in_order(runs: list[list[bytes]], d
     chosen = sorted(data.draw(st.sets(st.integers(0, finder.topics - 1))))
     first = data.draw(st.integers(0, finder.rows))
     stop = data.draw(st.integers(first, finder.rows))
-    ids = u32s(*chosen)
+    ids = row_column(chosen)
     expected = [
         (number, chosen.index(row[2]))
         for number, row in enumerate(made.rows)
@@ -103,7 +99,7 @@ def test_rows_are_taken_as_they_were_written(runs: list[list[bytes]], data: st.D
     drawn = st.tuples(st.sampled_from([0, 2, 5]), st.sampled_from([b"", EXPIRY]), st.binary(max_size=30))
     made = Made([[(topic, *data.draw(drawn)) for topic in run] for run in runs], base=1 << 40)
     chosen = sorted(data.draw(st.sets(st.integers(0, len(made.names) - 1), min_size=1)))
-    ids = u32s(*chosen)
+    ids = row_column(chosen)
     finder, row_reader = made.finder(), made.row_reader()
     found = finder.find(ids, 0, finder.rows)
     answer = finder.choose(ids)
@@ -128,14 +124,14 @@ def test_many_rows_are_sorted_over_every_digit() -> None:
     postings = build_row_postings(
         [b"a", b"b", b"c"], [memoryview(array("I", topics[at : at + 1000])) for at in range(0, 9000, 1000)]
     )
-    found = RowFinder(postings).find(u32s(0, 2), 0, 9_000)
+    found = RowFinder(postings).find(row_column([0, 2]), 0, 9_000)
     assert found is not None
     assert unpacked(found) == [(row, topic // 2) for row, topic in enumerate(topics) if topic != 1]
 
 
 def test_a_batch_ends_where_its_times_can_not_reach() -> None:
     made = Made([[(b"a", 2, b"", b"1")], [(b"a", 2, b"", b"2")]], step_us=0x1_0000_0000)
-    ids = u32s(0)
+    ids = row_column([0])
     found = made.finder().find(ids, 0, 2)
     answer = made.finder().choose(ids)
     assert found is not None
@@ -148,7 +144,7 @@ def test_a_batch_ends_where_its_times_can_not_reach() -> None:
 
 def test_no_damaged_byte_of_the_lists_changes_an_answer() -> None:
     made = three_runs()
-    ids = u32s(1, 3, 5)
+    ids = row_column([1, 3, 5])
     clean = made.finder().choose(ids), made.finder().find(ids, 0, len(made.rows))
     assert clean[0] is not None
     for position in range(len(made.postings)):
@@ -166,7 +162,7 @@ def test_no_damaged_byte_of_the_lists_changes_an_answer() -> None:
 
 def test_no_damaged_byte_of_the_segment_is_taken() -> None:
     made = three_runs()
-    ids = u32s(1, 3, 5)
+    ids = row_column([1, 3, 5])
     found = made.finder().find(ids, 0, len(made.rows))
     answer = made.finder().choose(ids)
     assert found is not None
@@ -191,7 +187,7 @@ def test_no_damaged_byte_of_the_segment_is_taken() -> None:
 
 def test_a_row_that_holds_another_topic_is_not_taken() -> None:
     made = three_runs()
-    ids = u32s(0, 1)
+    ids = row_column([0, 1])
     answer = made.finder().choose(ids)
     assert answer is not None
     wrong = bytearray(struct.pack("<2Q", 0 << 32 | 0, 1 << 32 | 0))  # row 1 is topic 1's
@@ -203,24 +199,24 @@ def test_a_row_that_holds_another_topic_is_not_taken() -> None:
 def test_rows_that_do_not_rise_or_were_not_asked_for_are_not_taken(words: list[int]) -> None:
     made = Made([[(b"a", 2, b"", b"%d" % n) for n in range(9)]])
     found = bytearray(struct.pack(f"<{len(words)}Q", *words))
-    assert made.row_reader().take(found, 0, len(words), u32s(0), TopicTable(), 1 << 30) is None
+    assert made.row_reader().take(found, 0, len(words), row_column([0]), TopicTable(), 1 << 30) is None
 
 
 def test_what_can_not_be_asked_is_refused() -> None:
     made = three_runs()
     finder, row_reader = made.finder(), made.row_reader()
     table = TopicTable()
-    for ids in (u32s(99), u32s(1, 1), u32s(2, 1)):
+    for ids in (row_column([99]), row_column([1, 1]), row_column([2, 1])):
         for ask in (finder.choose, finder.count, lambda ids: finder.find(ids, 0, 1)):
             with pytest.raises(UsageError):
                 ask(ids)
     for first, stop in ((0, 99), (3, 2), (-1, 2)):
         with pytest.raises(UsageError):
-            finder.find(u32s(0), first, stop)
+            finder.find(row_column([0]), first, stop)
         with pytest.raises(UsageError):
-            row_reader.take(bytearray(16), first, stop, u32s(0), table, 1)
+            row_reader.take(bytearray(16), first, stop, row_column([0]), table, 1)
     with pytest.raises(UsageError):
-        row_reader.take(bytearray(struct.pack("<Q", 99 << 32)), 0, 1, u32s(0), table, 1)
+        row_reader.take(bytearray(struct.pack("<Q", 99 << 32)), 0, 1, row_column([0]), table, 1)
     with pytest.raises(UsageError):
         row_reader.start_row(4)
     with pytest.raises(UsageError):
@@ -232,7 +228,7 @@ def test_what_can_not_be_asked_is_refused() -> None:
 def test_a_segment_that_is_not_the_indexed_one_is_not_read() -> None:
     made, other = three_runs(), three_runs()
     other.batches = Made([numbered(9), numbered(12, topics=4), numbered(2)], base=101).batches
-    ids = u32s(1)
+    ids = row_column([1])
     found = made.finder().find(ids, 0, len(made.rows))
     assert found is not None
     assert made.row_reader().take(found, 0, 2, ids, TopicTable(), 1 << 30) is not None
@@ -263,8 +259,8 @@ def test_an_unknown_version_is_refused_not_guessed() -> None:
 
 
 def test_flags_are_set_for_the_ids_that_are_there() -> None:
-    assert to_flags(u32s(0, 2, 9), 4) == bytearray((1, 0, 1, 0))
-    assert to_flags(u32s(), 0) == bytearray()
+    assert to_flags(row_column([0, 2, 9]), 4) == bytearray((1, 0, 1, 0))
+    assert to_flags(row_column([]), 0) == bytearray()
 
 
 @pytest.mark.skipif(bool(_kernels.interpreted()), reason="only compiled code survives a lost page")
@@ -278,7 +274,7 @@ def test_a_mapped_file_that_is_cut_short_is_an_answer_and_not_the_end(tmp_path: 
         with path.open("r+b") as file:
             mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
             if name == "log":
-                ids = u32s(0)
+                ids = row_column([0])
                 found = made.finder().find(ids, 0, 20)
                 answer = made.finder().choose(ids)
                 assert found is not None
@@ -290,8 +286,8 @@ def test_a_mapped_file_that_is_cut_short_is_an_answer_and_not_the_end(tmp_path: 
             else:
                 finder = RowFinder(memoryview(mapped)[: len(made.postings)])
                 os.truncate(path, 0)
-                answers += [finder.choose(u32s(0)), finder.find(u32s(0), 0, 20)]
-                assert finder.count(u32s(0)) == -1
+                answers += [finder.choose(row_column([0])), finder.find(row_column([0]), 0, 20)]
+                assert finder.count(row_column([0])) == -1
                 with pytest.raises(StorageError):
                     RowFinder(memoryview(mapped)[: len(made.postings)])
     assert answers == [None, None, None]

@@ -7,7 +7,8 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.store.feeding import PLENTY, Message, Row, append, drain, filters, rows_of, settle, small
+from tests.messages import Message
+from tests.stores import PLENTY, Row, append, drain, filters, rows_of, settle, small
 
 from everlog.base import DROPPED, GONE, UsageError
 from everlog.commitlog import Disk, SegmentView, SimulatedDisk, verify_directory
@@ -75,7 +76,7 @@ def test_the_first_filter_that_matches_decides() -> None:
 def test_old_topics_go_and_the_others_stay() -> None:
     disk = SimulatedDisk(Random(1))
     store = filled(disk)
-    before, size = everything(store), store.statistics()[0].bytes
+    before, size = everything(store), store.statistics()[0].segment_bytes
     thinned = store.thin(1_700 + 1_000)
     end = sealed_until(store, 1_700)
     assert end > 0
@@ -87,7 +88,7 @@ def test_old_topics_go_and_the_others_stay() -> None:
     assert everything(store, "audit/1") == [row for row in left if row[3] == b"audit/1"]
     assert drain(store.reader(None), (3,), 1, 1) == [row for row in left if row[1] >= 3]
     now = store.statistics()[0]
-    assert now.bytes == size - sum(one.bytes_before - one.bytes_after for _, one in thinned) < 0.7 * size
+    assert now.segment_bytes == size - sum(one.bytes_before - one.bytes_after for _, one in thinned) < 0.7 * size
     assert (now.start, now.committed, now.damaged, now.distrusted) == (0, 120, 0, 0)
     assert store.thin(1_700 + 1_000) == [], "once is enough"
     store.close()
@@ -273,7 +274,7 @@ def test_a_damaged_segment_is_not_rewritten() -> None:
     assert view.base_offset not in {one.base_offset for _, one in thinned}
     assert disk.files()[path] == before
     assert f"{path}.tmp" not in disk.files()
-    lost = store.read(None, (0,), PLENTY, PLENTY).lost
+    lost = store.reader(None).read((0,), PLENTY, PLENTY).lost
     assert len(lost) == 1
     assert view.base_offset <= lost[0].from_offset < view.end_offset
     store.close()

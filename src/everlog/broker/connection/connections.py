@@ -169,7 +169,7 @@ class Connections:
     def _shed(self) -> None:
         self._shedding = False
         everyone = sorted(self._open.values(), key=lambda connection: connection.reader.decoder.buffered_bytes)
-        while everyone and self.carried.bytes > self.limits.unfinished_bytes:
+        while everyone and self.carried.total_bytes > self.limits.unfinished_bytes:
             connection = everyone.pop()
             self.metrics.unfinished += 1
             report(_log, "limit", WARNING, limit="unfinished_bytes", client=connection.client_id, peer=connection.peer)

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Iterable
 
-from tests.unit.store.feeding import Message, to_columns
-
 from everlog.base import MessageColumns, RecordBuilder, TopicTable, UsageError
 from everlog.store import Found, Positions, ReadResult, ShardStatistics
 from everlog.topics import Filter, matches
+from tests.messages import Message, to_columns
 
 Kept = tuple[int, Message]  # time, message
 
