@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from everlog.base import QOS_BITS, QOS_SHIFT, RETAIN, PublishRun, TopicTable
-from everlog.mqtt import wire
+from everlog.mqtt import primitives
 from everlog.mqtt.packet_type import PacketType
 from everlog.mqtt.properties import Properties, decode_properties
 
@@ -24,12 +24,12 @@ class Message(NamedTuple):
     @property
     def properties(self) -> Properties:
         """The properties, decoded when they are asked for."""
-        data = wire.varint(len(self.section)) + self.section
-        return decode_properties(wire.Reader(data, 0, len(data)), PacketType.PUBLISH)
+        data = primitives.varint(len(self.section)) + self.section
+        return decode_properties(primitives.Reader(data, 0, len(data)), PacketType.PUBLISH)
 
     def with_user_properties(self, pairs: Iterable[tuple[str, str]]) -> "Message":
         """Return the message with further user properties behind its own."""
-        more = b"".join(_USER_PROPERTY + wire.string(key) + wire.string(value) for key, value in pairs)
+        more = b"".join(_USER_PROPERTY + primitives.string(key) + primitives.string(value) for key, value in pairs)
         return self._replace(section=self.section + more)
 
 

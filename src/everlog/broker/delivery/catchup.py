@@ -210,7 +210,7 @@ class Catchup:
         for lost in result.lost:
             self.lose(session, shard, lost.from_offset, min(lost.to_offset, end))
         for found in result.batches:
-            stopped = self._hand_over(session, found, shard, end, plan.merged)
+            stopped = self._pull(session, found, shard, end, plan.merged)
             if stopped >= 0:
                 session.read_on(shard, stopped)
                 return 0
@@ -236,7 +236,7 @@ class Catchup:
             self.lost += stop - first
             event(_log, "lost", WARNING, client=session.client_id, shard=shard, first=first, stop=stop)
 
-    def _hand_over(
+    def _pull(
         self, session: Session, found: Found, shard: int, end: int, merged: MergedSubscription | None
     ) -> int:
         """Give a session what was found below `end`; return the offset at which it was full, -1 if it never was.

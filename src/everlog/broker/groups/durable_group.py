@@ -184,7 +184,7 @@ class DurableGroup:
             else:
                 plan = self._owed_in_turn(credits)
             for member, positions in plan.items():
-                self._give_owed(member, positions, now_us)
+                self._deal_positions(member, positions, now_us)
         except EverlogError as error:
             self._read_failed(error)
 
@@ -222,27 +222,27 @@ class DurableGroup:
         self.group.turn += 1
         return able[self.group.turn % len(able)]
 
-    def _give_owed(self, member: Member, positions: list[int], now_us: int) -> None:
+    def _deal_positions(self, member: Member, positions: list[int], now_us: int) -> None:
         """Give owed messages, in order, to a member that has credit for them."""
         batch: tuple[int, Records] | None = None
         some: list[int] = []
         for position in positions:
             found = self._batch_of(position, batch)
             if some and found is not batch:
-                self._give(member, batch, some, now_us)
+                self._deal_rows(member, batch, some, now_us)
                 some = []
             batch = found
             owed = self.cursor.owed[position]
             if batch is None:
                 self._drop(position)
-            elif owed.member == member.session.client_id and self._give_again(member, batch[1], position, now_us):
+            elif owed.member == member.session.client_id and self._deal_again(member, batch[1], position, now_us):
                 continue
             else:
                 some.append(position)
         if some:
-            self._give(member, batch, some, now_us)
+            self._deal_rows(member, batch, some, now_us)
 
-    def _give(self, member: Member, batch: tuple[int, Records] | None, positions: list[int], now_us: int) -> None:
+    def _deal_rows(self, member: Member, batch: tuple[int, Records] | None, positions: list[int], now_us: int) -> None:
         """Give messages of one batch with packet ids of their own."""
         assert batch is not None
         shard, records = batch
@@ -255,7 +255,7 @@ class DurableGroup:
         self._push(member, OutgoingRows(records, rows, 0, len(positions), member.merged), shard, now_us, topics)
         self._drop_unsent(positions)
 
-    def _give_again(self, member: Member, records: Records, position: int, now_us: int) -> bool:
+    def _deal_again(self, member: Member, records: Records, position: int, now_us: int) -> bool:
         """[MQTT-4.4.0-1] with DUP and the packet id that it had, if the member had it; False if that can't be."""
         session, owed = member.session, self.cursor.owed[position]
         if not owed.packet_id or not member.merged.qos or session.window.state(owed.packet_id):
