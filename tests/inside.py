@@ -2,13 +2,16 @@
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 
 from everlog.broker import Broker, Connection, GroupState
 from everlog.mqtt import Connect, Publish
 from everlog.sessions import Session, StoredSession, Subscribed
 from everlog.topics import parse_filter
 
-FLUSH_S = "everlog.broker.connection.output._FLUSH_S"  # for monkeypatch: how long a client's last bytes may take to leave
+FLUSH_S = (
+    "everlog.broker.connection.output._FLUSH_S"  # for monkeypatch: how long a client's last bytes may take to leave
+)
 
 
 class Inside:
@@ -122,6 +125,10 @@ class Inside:
         self.connection(client_id).close(reason, why)
 
     # What the second hand does
+
+    def set_clock(self, clock: Callable[[], float]) -> None:
+        """Set the clock of keep-alives, of limits by the second and of deadlines."""
+        self._broker.connections.traffic.time = clock
 
     def sweep_clients(self, after_s: float = 0.0) -> None:
         """Do what is due so much later: wills, sessions that expire, clients that fell silent."""

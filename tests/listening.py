@@ -20,7 +20,7 @@ def on_loop(running: RunningBroker, coroutine: Coroutine[Any, Any, T]) -> T:
 @contextmanager
 def opened(running: RunningBroker, *listeners: Listener) -> Iterator[Listening]:
     """The listeners open on the broker, until the block ends."""
-    listening = on_loop(running, listen(running.broker, listeners))
+    listening = on_loop(running, listen(running.broker.connections, listeners))
     try:
         yield listening
     finally:

@@ -5,9 +5,9 @@ from typing import Any
 
 from everlog.base import MessageColumns, TopicTable
 from everlog.broker.delivery.audiences import Audiences
-from everlog.broker.delivery.read_plan import ReadPlans
 from everlog.broker.delivery.kept_topics import KeptTopics
 from everlog.broker.delivery.pending_acks import AckQueue
+from everlog.broker.delivery.read_plan import ReadPlans
 from everlog.broker.delivery.retained_messages import RetainedMessages
 from everlog.broker.delivery.router import Router
 from everlog.broker.groups import GroupOptions, GroupRegistry

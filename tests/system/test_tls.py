@@ -195,7 +195,7 @@ def test_a_peer_that_does_not_end_tls_is_cut_off_when_the_broker_stops(
 @pytest.mark.parametrize("kind", ["tls", "wss"])
 def test_tls_without_a_certificate_is_refused(running: RunningBroker, kind: str) -> None:
     with pytest.raises(UsageError, match="needs a certificate"):
-        on_loop(running, listen(running.broker, [Listener("127.0.0.1", 0, kind)]))  # type: ignore[arg-type]
+        on_loop(running, listen(running.broker.connections, [Listener("127.0.0.1", 0, kind)]))  # type: ignore[arg-type]
 
 
 def test_bad_files_are_named(running: RunningBroker, authority: Authority, server: Pair, tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_bad_files_are_named(running: RunningBroker, authority: Authority, serve
         (secured(server, None, required=True), "nothing says who signs them"),
     ):
         with pytest.raises(UsageError, match=message) as caught:
-            on_loop(running, listen(running.broker, [listener]))
+            on_loop(running, listen(running.broker.connections, [listener]))
         assert caught.value.hint
 
 
@@ -223,7 +223,7 @@ def test_an_unreadable_key_is_named(running: RunningBroker, server: Pair, tmp_pa
     shutil.copy(server.key, key)
     key.chmod(0)
     with pytest.raises(UsageError, match=r"key\.pem can't be read: Permission denied"):
-        on_loop(running, listen(running.broker, [secured(Pair(server.cert, str(key)))]))
+        on_loop(running, listen(running.broker.connections, [secured(Pair(server.cert, str(key)))]))
 
 
 def test_a_port_in_use_is_named_and_nothing_stays_open(running: RunningBroker) -> None:
@@ -233,7 +233,9 @@ def test_a_port_in_use_is_named_and_nothing_stays_open(running: RunningBroker) -
         first = free.getsockname()[1]
         free.close()
         with pytest.raises(Unavailable, match=f"port {port} on 127.0.0.1 is in use") as caught:
-            on_loop(running, listen(running.broker, [Listener("127.0.0.1", first), Listener("127.0.0.1", port)]))
+            on_loop(
+                running, listen(running.broker.connections, [Listener("127.0.0.1", first), Listener("127.0.0.1", port)])
+            )
         assert f"sport = :{port}" in caught.value.hint
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", first), 20)
@@ -242,7 +244,7 @@ def test_a_port_in_use_is_named_and_nothing_stays_open(running: RunningBroker) -
 @pytest.mark.parametrize("host", ["203.0.113.7", "no-such-host.invalid"])
 def test_an_address_of_another_machine_is_named(running: RunningBroker, host: str) -> None:
     with pytest.raises(UsageError, match=f"{host} is no address of this machine"):
-        on_loop(running, listen(running.broker, [Listener(host, 0)]))
+        on_loop(running, listen(running.broker.connections, [Listener(host, 0)]))
 
 
 def test_addresses_say_how_to_connect(running: RunningBroker, server: Pair) -> None:
