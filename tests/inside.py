@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 
 from everlog.broker import Broker, Connection, GroupState
 from everlog.mqtt import Connect, Publish
@@ -124,6 +125,10 @@ class Inside:
         self.connection(client_id).close(reason, why)
 
     # What the second hand does
+
+    def set_clock(self, clock: Callable[[], float]) -> None:
+        """Set the clock of keep-alives, of limits by the second and of deadlines."""
+        self._broker.connections.traffic.time = clock
 
     def sweep_clients(self, after_s: float = 0.0) -> None:
         """Do what is due so much later: wills, sessions that expire, clients that fell silent."""

@@ -6,7 +6,7 @@
 from collections.abc import Callable, Iterable
 
 from everlog.base import MessageColumns, RecordBuilder, Records, StorageError, TopicTable
-from everlog.store import Found, Lost, Positions, ReadResult
+from everlog.store import Found, Lost, Positions, ReadResult, ShardStatistics
 from everlog.topics import Filter, matches
 
 
@@ -105,6 +105,24 @@ class MemoryLog:
             next((row[0] for records in shard.batches for row in records.rows() if row[1] >= time_us), shard.committed)
             for shard in self.shards
         )
+
+    def statistics(self) -> list[ShardStatistics]:
+        """Return every shard in numbers; each batch counts as a segment."""
+        return [
+            ShardStatistics(
+                number,
+                shard.start,
+                shard.committed,
+                shard.end,
+                bytes=sum(records.size for records in shard.batches),
+                segments=len(shard.batches),
+                sealed=0,
+                pending_bytes=shard.pending_bytes,
+                damaged=0,
+                distrusted=0,
+            )
+            for number, shard in enumerate(self.shards)
+        ]
 
     def on_commit(self, call: Callable[[int], None]) -> None:
         """Have `call` called with a shard's number when more of it was committed."""

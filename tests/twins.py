@@ -41,17 +41,11 @@ _HOMES = {
     "everlog.commitlog.sync_write": ("commit_around", "write_blocks"),
     "everlog.mqtt.inbound": ("Decoder",),
     "everlog.mqtt.outbound": ("PublishWriter", "write_acks", "write_answers"),
+    "everlog.sessions.received_ids": ("ReceivedIds",),
     "everlog.sessions.window": ("Window",),
-    "everlog.broker.delivery.partition": (
-        "Partitioner",
-        "count_qos_2",
-        "distinct_topics",
-        "drop_known",
-        "drop_reserved",
-        "forget_ids",
-        "known_ids",
-        "merge_rows",
-    ),
+    "everlog.broker.delivery.partition": ("Partitioner", "merge_rows"),
+    "everlog.broker.delivery.pending_acks": ("AckQueue", "PendingAcks"),
+    "everlog.broker.connection.run_checks": ("count_qos_2", "distinct_topics", "drop_reserved"),
 }
 
 
@@ -88,15 +82,15 @@ class Twin:
     PublishWriter: Any
     write_acks: Any
     write_answers: Any
+    ReceivedIds: Any
     Window: Any
     Partitioner: Any
+    merge_rows: Any
+    AckQueue: Any
+    PendingAcks: Any
     count_qos_2: Any
     distinct_topics: Any
-    drop_known: Any
     drop_reserved: Any
-    forget_ids: Any
-    known_ids: Any
-    merge_rows: Any
 
     def __init__(self, name: str, modules: Mapping[str, ModuleType]) -> None:
         self.name = name
@@ -114,9 +108,15 @@ def _load() -> dict[str, ModuleType]:
 
 def _open_doors(name: str, usual: ModuleType, pure: ModuleType) -> list[tuple[ModuleType, str, object]]:
     """Kernels import each other through the doors of their rooms: those show the interpreted ones for a while."""
-    room = sys.modules[".".join(name.split(".")[:2])]
-    shown = [(room, each, value) for each, value in vars(room).items() if value is getattr(usual, each, room)]
-    for _, each, _ in shown:
+    parts = name.split(".")
+    rooms = [sys.modules[".".join(parts[:depth])] for depth in range(2, len(parts))]
+    shown = [
+        (room, each, value)
+        for room in rooms
+        for each, value in vars(room).items()
+        if value is getattr(usual, each, room)
+    ]
+    for room, each, _ in shown:
         setattr(room, each, getattr(pure, each))
     return shown
 

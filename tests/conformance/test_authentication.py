@@ -324,7 +324,7 @@ def test_an_exchange_that_does_not_end_is_cut_off_in_time(stages):
     client.send(hello(b"1"))
     client.expect(Auth)
     now = stage.call(stage.broker.time)
-    stage.broker.time = lambda: now
+    stage.inside.set_clock(lambda: now)
     stage.call(lambda: stage.inside.sweep_pending(29))
     client.send(auth(b"2"))
     client.expect(Auth)

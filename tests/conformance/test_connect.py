@@ -375,7 +375,7 @@ def test_a_client_over_the_connections_is_told_so(stages, version):
 def test_a_client_over_the_rate_is_told_so(stages, version):
     stage = stages(limits=Limits(connects_per_second=1))
     now = stage.call(stage.broker.time)
-    stage.broker.time = lambda: now
+    stage.inside.set_clock(lambda: now)
     stage.connected("first", version)
     second = stage.client(version)
     reason = Reason.CONNECTION_RATE_EXCEEDED if version == 5 else Reason.SERVER_UNAVAILABLE
@@ -387,7 +387,7 @@ def test_a_client_over_the_rate_is_told_so(stages, version):
 def test_few_are_told_that_there_are_too_many_and_only_for_a_while(stages):
     stage = stages(limits=Limits(connections=1, connect_timeout_s=100.0))
     now = stage.call(stage.broker.time)
-    stage.broker.time = lambda: now
+    stage.inside.set_clock(lambda: now)
     stage.connected("first")
     silent = [stage.client() for _ in range(100)]
     stage.until(lambda: stage.inside.pending == 100)
@@ -398,7 +398,7 @@ def test_few_are_told_that_there_are_too_many_and_only_for_a_while(stages):
         one.expect_closed()
     assert (stage.inside.pending, stage.broker.metrics.connect_timeouts) == (0, 0)
     stage.client().expect_closed()  # and no more than so many a second
-    stage.broker.time = lambda: now + 2
+    stage.inside.set_clock(lambda: now + 2)
     assert stage.client().connect("second").reason is Reason.SERVER_BUSY
 
 

@@ -72,7 +72,7 @@ def test_names_are_forgotten_when_they_take_too_many_bytes(stages):
 def at(stage, seconds):
     """The broker's clock stands still, so many seconds from now."""
     now = stage.call(stage.broker.time) + seconds
-    stage.broker.time = lambda: now
+    stage.inside.set_clock(lambda: now)
 
 
 def test_bytes_that_end_no_packet_are_no_sign_of_life(stage, version):

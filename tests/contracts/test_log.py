@@ -188,6 +188,20 @@ def test_what_is_appended_moves_the_end_and_waits(opened: Opened) -> None:
     assert [shard.pending_bytes for shard in opened.log.shards] == list(opened.origin)
 
 
+def test_statistics_say_where_each_shard_is(opened: Opened) -> None:
+    opened.append(numbered(10))
+    opened.commit()
+    opened.append(numbered(5))
+    shards = opened.log.shards
+    found = opened.log.statistics()
+    assert [(one.shard, one.start, one.committed, one.end) for one in found] == [
+        (number, shard.start, shard.committed, shard.end) for number, shard in enumerate(shards)
+    ]
+    assert [one.pending_bytes for one in found] == [shard.pending_bytes for shard in shards]
+    assert sum(one.records for one in found) == 10
+    assert all((one.bytes > 0 and one.segments > 0) for one in found if one.records)
+
+
 def test_routes_say_which_messages_are_a_shards(opened: Opened) -> None:
     table = TopicTable()
     messages: list[Message] = [(b"a", 0, b"", b"0"), (b"a", 2, b"", b"1"), (b"b", 2, b"", b"2"), (b"b", 4, b"", b"3")]

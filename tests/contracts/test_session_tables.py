@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from everlog.sessions.packing import pack_offsets, pack_will
 from tests.memory_tables import MemoryTables
 
 from everlog.mqtt import Properties, Will
@@ -21,6 +20,7 @@ from everlog.sessions import (
     StoredSession,
     SubscriptionRow,
 )
+from everlog.sessions.row_format import pack_offsets, pack_will
 
 ANNE = SessionRow(
     "anne", "user", 5, 3600, 17, pack_will(Will("gone", b"anne", 1, properties=Properties(will_delay_interval=9)))

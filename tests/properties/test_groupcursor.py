@@ -2,11 +2,11 @@
 
 import hypothesis.strategies as st
 import pytest
-from everlog.sessions.packing import pack_owed, unpack_owed
 from hypothesis import given, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from everlog.sessions import GroupCursor, Owed, shares
+from everlog.sessions.row_format import pack_owed, unpack_owed
 
 MEMBERS = ("anne", "bert", "carl")
 TOPICS = (b"a", b"b", b"c")

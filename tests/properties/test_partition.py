@@ -1,4 +1,4 @@
-"""The partition kernels against plain Python: audiences of rows, merged rows, sets of packet ids."""
+"""Kernels of delivery and of runs against plain Python: audiences of rows, merged rows, sets of packet ids."""
 
 import pytest
 from hypothesis import given
@@ -78,6 +78,18 @@ def run_of(twin: Twin, messages: list[Publish]):
     return twin.PublishRun(run.columns, 1, run.stop, run.any_flags), table
 
 
+def ids_of(twin: Twin, ids):
+    """A set of received packet ids."""
+    bits = bytearray(8192)
+    for one in ids:
+        bits[one >> 3] |= 1 << (one & 7)
+    return twin.ReceivedIds(bits)
+
+
+def members(received) -> set[int]:
+    return {one for one in range(65_536) if received.bits[one >> 3] >> (one & 7) & 1}
+
+
 packet_ids = st.sampled_from([1, 2, 7, 8, 255, 256, 32_768, 65_534, 65_535])
 messages = st.lists(
     st.builds(
@@ -95,9 +107,7 @@ messages = st.lists(
 @given(messages, st.sets(packet_ids), st.sets(st.integers(0, 29)))
 def test_known_qos_2_messages_are_dropped_and_new_ones_remembered(twin: Twin, plan, before, dropped):
     run, _ = run_of(twin, plan)
-    bits = bytearray(8192)
-    for one in before:
-        bits[one >> 3] |= 1 << (one & 7)
+    received = ids_of(twin, before)
     flags = run.columns.flags
     for place in dropped & set(range(len(plan))):
         flags[run.start + place] |= 0x80
@@ -110,33 +120,27 @@ def test_known_qos_2_messages_are_dropped_and_new_ones_remembered(twin: Twin, pl
             count += gone
             known.add(message.packet_id)
         expected.append(gone)
-    assert twin.drop_known(run, bits) == count
+    assert received.drop_duplicates(run) == count
     assert [bool(flags[run.start + place] & 0x80) for place in range(len(plan))] == expected
-    assert {one for one in range(65_536) if bits[one >> 3] >> (one & 7) & 1} == known
+    assert members(received) == known
     assert twin.count_qos_2(run) == sum(one.qos == 2 and not gone for one, gone in zip(plan, expected, strict=True))
 
 
 @both
 @given(st.sets(packet_ids), st.lists(packet_ids, max_size=10))
 def test_released_ids_are_forgotten(twin: Twin, before, released):
-    bits = bytearray(8192)
-    for one in before:
-        bits[one >> 3] |= 1 << (one & 7)
+    received = ids_of(twin, before)
     column = b"".join(one.to_bytes(2, "little") for one in released)
-    assert twin.known_ids(column, bits) == sum(one in before for one in released)
-    assert twin.forget_ids(column, bits) == len(set(released) & before)
-    assert {one for one in range(65_536) if bits[one >> 3] >> (one & 7) & 1} == before - set(released)
+    assert received.count(column) == sum(one in before for one in released)
+    assert received.discard(column) == len(set(released) & before)
+    assert members(received) == before - set(released)
 
 
 @both
-def test_a_set_of_ids_that_is_too_small_is_refused(twin: Twin):
-    run, _ = run_of(twin, [Publish("a", b"", 2, packet_id=1)])
-    for call in (
-        lambda bits: twin.drop_known(run, bits),
-        *(lambda b, f=f: f(b"\1\0", b) for f in (twin.known_ids, twin.forget_ids)),
-    ):
+def test_a_set_of_ids_of_another_size_is_refused(twin: Twin):
+    for size in (0, 8191, 8193):
         with pytest.raises(UsageError):
-            call(bytearray(8191))
+            twin.ReceivedIds(bytearray(size))
 
 
 @both

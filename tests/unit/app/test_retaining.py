@@ -5,7 +5,6 @@ import json
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,7 @@ from tests.restarts import Client, Disk, Running, eventually
 
 from everlog.app.retaining import WARN_EVERY_S, Retaining, RetentionOptions
 from everlog.base import StorageError
-from everlog.broker import Event
-from everlog.broker.reports.survey import SLICE
+from everlog.broker import Event, GroupOptions
 from everlog.commitlog import LogSettings
 from everlog.mqtt import Puback, Publish, Pubrec
 from everlog.sessions import Session, Subscribed, stored
@@ -27,14 +25,14 @@ AGE_US = 3600 * 1_000_000
 class Kept:
     """A broker on a store of small segments, its retention run by hand."""
 
-    def __init__(self, running: Running, store: LogStore, data: Path, await_table: bool = False) -> None:
+    def __init__(self, running: Running, store: LogStore, options: RetentionOptions) -> None:
         self.running = running
         self.store = store
         self.now_s = 0.0
-        self.data = data
-        options = RetentionOptions(str(data), await_table)
-        self.retaining = Retaining(store, running.broker, options, clock=lambda: self.now_s)
-        self.state = running.broker.retention
+        self.data = Path(options.data)
+        unread_loss, now_us = running.broker.reports.unread_loss, running.broker.now_us
+        self.retaining = Retaining(store, unread_loss, options, now_us, clock=lambda: self.now_s)
+        self.state = unread_loss.state
 
     async def publish(self, count: int, topics: int = 7) -> None:
         """Messages of 100 bytes over some topics, in order; a second goes by with each ten."""
@@ -67,7 +65,7 @@ class Kept:
 
     async def leave(self, client: Client, client_id: str) -> None:
         await client.leave()
-        await eventually(lambda: client_id in self.running.broker.clients.asleep)
+        await eventually(lambda: client_id in self.running.inside.asleep)
 
     def starts(self) -> list[int]:
         return [log.start for log in self.store.shards]
@@ -85,6 +83,7 @@ async def kept(
     await_table: bool = False,
     cold: ColdStore | None = None,
     classes: tuple[tuple[str, int | None], ...] = (),
+    ordered: bool = False,
     **limits: Any,
 ) -> AsyncIterator[Kept]:
     settings: dict[str, Any] = {"durability": "flush", "segment_bytes": 2000, "batch_bytes": 600, "tail_bytes": 0}
@@ -94,8 +93,9 @@ async def kept(
     disk = Disk()
     disk.log = store  # type: ignore[assignment]
     try:
-        async with Running(disk, cold=cold) as running:
-            yield Kept(running, store, data, await_table)
+        groups = GroupOptions(ordered=("g",) if ordered else ())
+        async with Running(disk, cold=cold, groups=groups) as running:
+            yield Kept(running, store, RetentionOptions(str(data), await_table, cold is not None))
     finally:
         store.close()
 
@@ -147,8 +147,8 @@ async def test_an_away_session_loses_what_it_is_told_and_gets_the_rest(
         back = await world.client("gone")
         found = await back.publishes(200 - sum(starts))
         assert len({one.payload for one in found}) == 200 - sum(starts)
-        session = world.running.broker.clients.sessions["gone"]
-        assert session.counters.lost == world.running.broker.router.pulling.lost == sum(starts)
+        session = world.running.inside.sessions["gone"]
+        assert session.counters.lost == world.running.inside.lost == sum(starts)
         asked = [(one["shard"], one["first"], one["stop"]) for one in events("lost")]
         assert sorted(asked) == [(shard, 0, start) for shard, start in enumerate(starts) if start]
         await back.nothing_more()
@@ -205,10 +205,7 @@ async def test_a_group_that_nobody_serves_is_told(tmp_path: Path, events: Events
 async def test_what_members_have_and_did_not_acknowledge_a_group_has_not_read(
     tmp_path: Path, ordered: bool, events: Events
 ) -> None:
-    async with kept(tmp_path / "data", **BySize) as world:
-        groups = world.running.broker.groups
-        if ordered:
-            groups.options = replace(groups.options, ordered=("g",))
+    async with kept(tmp_path / "data", ordered=ordered, **BySize) as world:
         client = await world.client("member")
         await client.subscribe("$share/g/t/#")
         await world.publish(100)
@@ -224,7 +221,7 @@ async def test_what_members_have_and_did_not_acknowledge_a_group_has_not_read(
         assert events("retention_lost") == [told], "nobody could give it to another member any more"
         await world.leave(client, "member")
         await (await world.client("member")).nothing_more()
-        assert groups.lost == 1
+        assert world.running.inside.group_lost == 1
 
 
 async def test_a_member_who_has_what_goes_next_makes_its_group_one_of_those_who_lose(tmp_path: Path) -> None:
@@ -302,15 +299,14 @@ async def test_only_ten_are_named_and_all_are_counted(tmp_path: Path) -> None:
         await world.publish(40)
 
         def put() -> None:
-            for number in range(3 * SLICE):
-                session = Session(f"s{number}", expiry_s=60)
-                session.subscriptions["t/#"] = Subscribed("t/#", 1)
-                session.lag[0] = 3 + number % 2
-                world.running.broker.clients.put_asleep(stored(session, [40]))
+            filters = {"t/#": Subscribed("t/#", 1)}
+            for number in range(600):  # more than are looked at in one turn of the loop
+                session = Session(f"s{number}", expiry_s=60, subscriptions=filters, lag={0: 3 + number % 2})
+                world.running.inside.add_asleep(stored(session, [40]))
 
         put()
         await world.retaining.once()
-        assert world.state.next_readers == 3 * SLICE + 1
+        assert world.state.next_readers == 601
         assert len(world.state.next_named) == 10
         assert world.state.next_named[0].name == "one"
         assert {one.begins for one in world.state.next_named} == {"0:0", "0:3"}
@@ -454,16 +450,13 @@ async def test_what_was_under_way_and_is_emptied_is_not_sent_again(tmp_path: Pat
             one.payload for one in first if not is_short(one)
         ]
         await back.nothing_more()
-        session = world.running.broker.clients.sessions["slow"]
+        session = world.running.inside.sessions["slow"]
         assert session.inflight == left
 
 
 @pytest.mark.parametrize("ordered", [False, True])
 async def test_what_a_group_owes_and_is_emptied_is_dropped(tmp_path: Path, ordered: bool) -> None:
-    async with kept(tmp_path / "data", classes=SHORT) as world:
-        if ordered:
-            options = world.running.broker.groups.options
-            world.running.broker.groups.options = replace(options, ordered=("g",))
+    async with kept(tmp_path / "data", classes=SHORT, ordered=ordered) as world:
         client = await world.client("member")
         await client.subscribe("$share/g/long", "$share/g/short")
         await world.publish_both(60)
@@ -477,7 +470,7 @@ async def test_what_a_group_owes_and_is_emptied_is_dropped(tmp_path: Path, order
         again = await back.publishes(left)
         assert sum(not is_short(one) for one in again) == 30
         await back.nothing_more()
-        assert world.running.broker.groups.lost == world.state.thinned
+        assert world.running.inside.group_lost == world.state.thinned
 
 
 async def test_short_lived_topics_wait_for_the_table_too(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def left_behind(tmp_path: Path) -> Path:
             pump.expect_nothing()
         with RawClient(broker.port) as other:
             other.connect("other")
-            eventually(lambda: broker.call(lambda: len(broker.broker.clients.connections)) == 1, "pump is away")
+            eventually(lambda: broker.call(lambda: len(broker.inside.connections)) == 1, "pump is away")
             publish(other, 4)
     tables.close()
     store.close()
@@ -210,4 +210,4 @@ def test_a_running_broker_drops_a_session_when_asked(capsys: pytest.CaptureFixtu
         with RawClient(broker.port) as pump:
             pump.connect("pump", False, expiry=3600)
         output(capsys, "sessions", "drop", "pump", "-h", "127.0.0.1", "-p", broker.port)
-        eventually(lambda: broker.call(lambda: len(broker.broker.clients)) == 0, "the session is gone")
+        eventually(lambda: broker.call(lambda: broker.inside.session_count) == 0, "the session is gone")

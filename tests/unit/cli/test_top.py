@@ -80,7 +80,7 @@ def test_troubles_are_counters_of_the_broker() -> None:
 
 def test_once_prints_one_frame_of_a_running_broker(capsys: pytest.CaptureFixture[str]) -> None:
     with RunningBroker() as running:
-        web = on_loop(running, start_web(running.broker, "127.0.0.1", 0))
+        web = on_loop(running, start_web(running.broker.reports, "127.0.0.1", 0))
         assert web is not None
         assert main(["top", "--once", "--interval", "0.05", "--url", web.url]) == 0
         on_loop(running, web.close())

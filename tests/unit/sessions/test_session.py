@@ -5,14 +5,14 @@ from tests.twins import batch_of
 
 from everlog.base import NOT_KEPT
 from everlog.mqtt import Publish
-from everlog.sessions import Delivery, Piece, Session, is_within
+from everlog.sessions import MergedSubscription, OutgoingRows, Session, Terms, is_within
 
 SIZE = 1_000
 
 
-def session(limit=100, **options):
+def session(limit=100, expiry_s=0, **options):
     made = Session("c", **options)
-    made.connected(4, limit, 1 << 28, 0)
+    made.connected(Terms(expiry_s=expiry_s, max_inflight=limit, max_packet_bytes=1 << 20))
     return made
 
 
@@ -22,22 +22,22 @@ def batch(count=10, qos=1, base=0):
     )
 
 
-def piece(to, count=10, qos=1, base=0, **options):
-    return Piece(batch(count, qos, base), None, 0, count, Delivery(to, 1, **options))
+def rows(to, count=10, qos=1, base=0, **options):
+    return OutgoingRows(batch(count, qos, base), None, 0, count, MergedSubscription(to, 1, **options))
 
 
 def test_a_session_takes_what_its_window_allows_and_leaves_the_rest_in_the_log():
     one = session(4)
-    assert len(one.push(piece(one, base=50), 2, 0)) > 4 * SIZE
+    assert len(one.push(rows(one, base=50), 2, 0)) > 4 * SIZE
     assert (one.lag, one.inflight, one.queued_bytes) == ({2: 54}, 4, 0)
-    assert one.push(piece(one, base=60), 2, 0) == b""
+    assert one.push(rows(one, base=60), 2, 0) == b""
     assert one.lag == {2: 54}
 
 
 def test_what_is_in_no_log_waits_in_the_queue_in_order():
     one = session(4)
-    one.push(piece(one), NOT_KEPT, 0)
-    one.push(piece(one, 2), NOT_KEPT, 0)
+    one.push(rows(one), NOT_KEPT, 0)
+    one.push(rows(one, 2), NOT_KEPT, 0)
     assert one.waiting
     assert one.queued_bytes > 8 * SIZE
     while one.waiting:
@@ -51,53 +51,55 @@ def test_what_is_in_no_log_waits_in_the_queue_in_order():
 
 def test_the_oldest_qos_0_messages_are_dropped_when_too_much_waits():
     one = session(queue_bytes=25 * SIZE)
-    one.ready = False
+    one.output_full()
     for number in range(5):
-        one.push(piece(one, 10, number % 2), NOT_KEPT, 0)
+        one.push(rows(one, 10, number % 2), NOT_KEPT, 0)
     assert one.queued_bytes <= 25 * SIZE
-    assert not one.over_quota
+    assert not one.take_over_quota()
     assert one.counters.dropped == 30
-    one.ready = True
+    one.output_free()
     one.drain(0)
     assert (one.counters.sent, one.inflight) == (20, 20)
 
 
 def test_without_qos_0_messages_the_session_is_over_its_quota():
     one = session(queue_bytes=25 * SIZE)
-    one.ready = False
+    one.output_full()
     for _ in range(3):
-        one.push(piece(one), NOT_KEPT, 0)
-    assert one.over_quota
-    one.disconnected()
-    one.connected(4, 100, 1 << 28, 0)
-    assert not one.over_quota
+        one.push(rows(one), NOT_KEPT, 0)
+    assert one.take_over_quota()
+    assert not one.take_over_quota()
+    one.push(rows(one), NOT_KEPT, 0)
+    one.disconnected(1)
+    one.connected(Terms())
+    assert not one.take_over_quota()
 
 
 @pytest.mark.parametrize("queue_bytes", [500, 5 * SIZE, 99 * SIZE])
 def test_the_newest_rows_of_a_batch_larger_than_the_queue_stay(queue_bytes):
     one = session(queue_bytes=queue_bytes)
-    one.ready = False
-    one.push(piece(one, 100, 0), NOT_KEPT, 0)
+    one.output_full()
+    one.push(rows(one, 100, 0), NOT_KEPT, 0)
     assert one.queued_bytes <= queue_bytes
-    one.ready = True
+    one.output_free()
     one.drain(0)
     assert one.counters.sent + one.counters.dropped == 100
     assert (one.counters.sent > 0) == (queue_bytes > SIZE)
 
 
-def test_a_shared_piece_is_never_left_in_the_log():
+def test_what_a_shared_group_gave_is_never_left_in_the_log():
     one = session(4)
-    group = object()
-    one.push(piece(one, base=50, group=group), 2, 0)
+    group = ("g", "t")
+    one.push(rows(one, base=50, group=group), 2, 0)
     assert one.lag == {}
     assert one.queued_bytes > 0
 
 
 def test_a_lost_member_gives_up_what_waits_and_what_is_under_way_at_qos_1():
     one = session(4)
-    group = object()
-    one.push(piece(one, 6, group=group), 0, 0)
-    one.push(piece(one, 3), NOT_KEPT, 0)
+    group = ("g", "t")
+    one.push(rows(one, 6, group=group), 0, 0)
+    one.push(rows(one, 3), NOT_KEPT, 0)
     one.window.forget(2)
     given = one.give_up_shared()
     assert [(each.row(), each.stop - each.start) for each in given][:3] == [(0, 1), (2, 1), (3, 1)]
@@ -107,27 +109,27 @@ def test_a_lost_member_gives_up_what_waits_and_what_is_under_way_at_qos_1():
 
 def test_a_durable_member_keeps_what_is_under_way():
     one = session(4, expiry_s=100)
-    one.push(piece(one, 6, group=object()), 0, 0)
+    one.push(rows(one, 6, group=("g", "t")), 0, 0)
     assert sum(each.stop - each.start for each in one.give_up_shared()) == 2
-    assert one.unlogged.find(1, 0).row() == 0
+    assert one.copy_of(1, 0).row() == 0
     assert one.in_memory_only
 
 
 def test_what_is_acknowledged_is_let_go_of():
     one = session(10, expiry_s=100)
     for number in range(500):
-        one.push(piece(one, 1), NOT_KEPT, 0)
+        one.push(rows(one, 1), NOT_KEPT, 0)
         one.window.forget(number + 1)
         one.window.room()
-    assert len(one.unlogged) < 100
+    assert len(one._copies) < 100
 
 
 def test_retained_messages_are_taken_as_there_is_room():
     one = session(3)
-    one.feed(piece(one, 1) for _ in range(10))
-    one.feed(piece(one, 1, 0) for _ in range(2))
+    one.feed(rows(one, 1) for _ in range(10))
+    one.feed(rows(one, 1, 0) for _ in range(2))
     got = 0
-    while one.feeds:
+    while one.waiting:
         one.take_feed(0)
         got += one.inflight
         assert one.inflight <= 3
@@ -135,16 +137,15 @@ def test_retained_messages_are_taken_as_there_is_room():
             one.window.forget(packet_id)
     assert got == 10
     assert one.counters.sent == 12
-    assert not one.waiting
 
 
 def test_retained_messages_wait_while_the_output_is_full():
     one = session()
-    one.feed(piece(one, 1) for _ in range(3))
-    one.ready = False
+    one.feed(rows(one, 1) for _ in range(3))
+    one.output_full()
     assert one.take_feed(0) == b""
     assert one.waiting
-    one.disconnected()
+    one.disconnected(1)
     assert not one.waiting
 
 
@@ -173,10 +174,10 @@ def test_the_stretches_of_own_messages_are_bounded():
 def test_a_session_shares_runs_only_when_its_bytes_are_anybodys():
     one = session()
     assert not one.shares_runs(0)  # a maximum packet size of its own
-    one.connected(4, 10, 268_435_460, 0)
+    one.connected(Terms(max_inflight=10))
     assert one.shares_runs(0)
-    one.lag[0] = 3
+    one.read_on(0, 3)
     assert not one.shares_runs(0)
     assert one.shares_runs(1)
-    one.connected(5, 10, 268_435_460, 5)
+    one.connected(Terms(5, max_inflight=10, max_aliases=5))
     assert not one.shares_runs(1)

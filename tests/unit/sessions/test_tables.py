@@ -28,13 +28,14 @@ from everlog.sessions import (
     cursor_of,
     group_row,
     pack_session,
-    packing,
     restored,
+    row_format,
     settle,
     settle_group,
     stored,
     unpack_session,
 )
+from everlog.sessions.received_ids import ID_SET_BYTES
 
 OFFSETS = st.integers(0, (1 << 56) - 1)
 IDS = st.integers(1, 0xFFFF)
@@ -150,42 +151,49 @@ def test_a_batch_that_fails_changes_nothing(tmp_path: Path) -> None:
 
 @given(st.sets(IDS))
 def test_id_sets_come_back(ids: set[int]) -> None:
-    bits = bytearray(packing.ID_SET_BYTES)
+    bits = bytearray(ID_SET_BYTES)
     for packet_id in ids:
         bits[packet_id >> 3] |= 1 << (packet_id & 7)
-    assert packing.unpack_ids(packing.pack_ids(bits)) == bits
+    assert row_format.unpack_ids(row_format.pack_ids(bits)) == bits
 
 
 @given(st.lists(st.tuples(IDS, st.integers(1, 3), st.integers(0, (1 << 64) - 1)), unique_by=lambda one: one[0]))
 def test_a_window_comes_back(pending: list[tuple[int, int, int]]) -> None:
     window = Window(0xFFFF)
     window.restore(pending, 7)
-    assert packing.unpack_inflight(window.packed()) == window.pending()
-    assert packing.pack_inflight(window.pending()) == window.packed()
+    assert row_format.unpack_inflight(window.packed()) == window.pending()
+    assert row_format.pack_inflight(window.pending()) == window.packed()
 
 
 @given(st.lists(st.tuples(st.integers(0, 255), OFFSETS, st.binary(max_size=9))))
 def test_unsure_ids_come_back(entries: list[tuple[int, int, bytes]]) -> None:
-    assert packing.unpack_unsure(packing.pack_unsure(entries)) == entries
+    assert row_format.unpack_unsure(row_format.pack_unsure(entries)) == entries
 
 
 @pytest.mark.parametrize("damaged", [b"\x00\x00\x09\x00ab", b"\xff\xff\x02\x00ab"])
 def test_a_set_that_does_not_fit_is_refused(damaged: bytes) -> None:
     with pytest.raises(StorageError):
-        packing.unpack_ids(damaged)
+        row_format.unpack_ids(damaged)
 
 
 def a_session() -> Session:
-    session = Session("anne", 5, 60, queue_bytes=99, user="u")
-    session.kept = True
-    session.away_us = 12
-    session.will = Will("gone", b"x", 2, True, Properties(will_delay_interval=3, content_type="t"))
-    session.subscriptions = {"a/+": Subscribed("a/+", 2, True, True, 2, 77, (1, 2), True), "b": Subscribed("b", 0)}
-    session.lag = {0: 10, 1: 20}
-    session.doubt = {1: 25}
-    session.window.restore([(3, 1, 5), (9, RELEASED, 1 << 56 | 6)], 10)
-    session.received[5] = 0x81
-    session.unsure = [(1, 30, b"\x28\x00")]
+    session = Session(
+        "anne",
+        5,
+        60,
+        queue_bytes=99,
+        user="u",
+        kept=True,
+        away_us=12,
+        will=Will("gone", b"x", 2, True, Properties(will_delay_interval=3, content_type="t")),
+        subscriptions={"a/+": Subscribed("a/+", 2, True, True, 2, 77, (1, 2), True), "b": Subscribed("b", 0)},
+        lag={0: 10, 1: 20},
+        doubt={1: 25},
+        unsure=[(1, 30, b"\x28\x00")],
+    )
+    received = bytearray(ID_SET_BYTES)
+    received[5] = 0x81
+    session.restore_ids([(3, 1, 5), (9, RELEASED, 1 << 56 | 6)], 10, received)
     return session
 
 
@@ -198,7 +206,7 @@ def test_a_session_comes_back_from_what_is_stored() -> None:
     assert again.subscriptions == session.subscriptions
     assert (again.lag, again.doubt, again.unsure) == (session.lag, session.doubt, session.unsure)
     assert again.pending() == session.pending()
-    assert again.received == session.received
+    assert again.received_bits == session.received_bits != bytearray(ID_SET_BYTES)
     assert again.next_id == 10
     assert again.kept
 
@@ -206,51 +214,53 @@ def test_a_session_comes_back_from_what_is_stored() -> None:
 def test_a_message_in_no_log_is_not_sent_again_but_its_release_is_repeated() -> None:
     session = a_session()
     unkept = pack_position(NOT_KEPT, 0)
-    session.window.restore([(1, 1, unkept), (2, RELEASED, unkept), (3, 2, unkept), (4, 2, 9)], 5)
+    session.restore_ids([(1, 1, unkept), (2, RELEASED, unkept), (3, 2, unkept), (4, 2, 9)], 5, None)
     again = restored(stored(session, [10, 20]), 99)
     assert [(packet_id, state) for packet_id, state, _ in again.pending()] == [(2, RELEASED), (3, RELEASED), (4, 2)]
 
 
 def test_an_id_whose_message_is_committed_needs_no_proof_any_more() -> None:
     session = a_session()
-    assert cursor_of(session, [0, 29]).unsure
+    session.drop_confirmed([0, 29])
+    assert row_format.unpack_unsure(cursor_of(session, [0, 29]).unsure) == [(1, 30, b"\x28\x00")]
+    session.drop_confirmed([0, 30])
     assert not cursor_of(session, [0, 30]).unsure
 
 
 def live(*positions: int, **fields: bytes) -> StoredSession:
-    return StoredSession(SessionRow("anne", expiry_s=60), (), Cursor(packing.pack_offsets(positions), **fields))  # type: ignore[arg-type]
+    return StoredSession(SessionRow("anne", expiry_s=60), (), Cursor(row_format.pack_offsets(positions), **fields))  # type: ignore[arg-type]
 
 
 def test_who_was_connected_left_when_the_broker_last_wrote() -> None:
     found = settle(live(LIVE, 4), (9, 8), 1234, [20, 20])
     assert found.row.away_us == 1234
-    assert packing.unpack_offsets(found.cursor.positions) == (9, 4)
-    assert packing.unpack_offsets(found.cursor.doubt) == (20, 20)
+    assert row_format.unpack_offsets(found.cursor.positions) == (9, 4)
+    assert row_format.unpack_offsets(found.cursor.doubt) == (20, 20)
 
 
 def test_positions_never_lie_behind_the_end_of_the_log() -> None:
-    inflight = packing.pack_inflight([(1, 1, 5), (2, 1, 15), (3, RELEASED, 16), (4, 2, 6), (5, 2, 17)])
+    inflight = row_format.pack_inflight([(1, 1, 5), (2, 1, 15), (3, RELEASED, 16), (4, 2, 6), (5, 2, 17)])
     found = settle(live(18, inflight=inflight), (18,), 1, [10])
-    assert packing.unpack_offsets(found.cursor.positions) == (10,)
-    left = [(packet_id, state) for packet_id, state, _ in packing.unpack_inflight(found.cursor.inflight)]
+    assert row_format.unpack_offsets(found.cursor.positions) == (10,)
+    left = [(packet_id, state) for packet_id, state, _ in row_format.unpack_inflight(found.cursor.inflight)]
     assert left == [(1, 1), (3, RELEASED), (4, 2), (5, RELEASED)], "a client that has 5 is told to forget its id"
 
 
 def test_a_shard_that_nothing_is_known_of_is_read_from_its_beginning() -> None:
-    assert packing.unpack_offsets(settle(live(LIVE), (5,), 1, [10, 10]).cursor.positions) == (5, 0)
+    assert row_format.unpack_offsets(settle(live(LIVE), (5,), 1, [10, 10]).cursor.positions) == (5, 0)
 
 
 def test_an_id_counts_only_if_its_message_is_in_the_log() -> None:
-    bits = bytearray(packing.ID_SET_BYTES)
+    bits = bytearray(ID_SET_BYTES)
     bits[0] = 0b110
-    unsure = packing.pack_unsure([(0, 10, b"\x01\x00"), (0, 11, b"\x02\x00")])
-    found = settle(live(LIVE, received=packing.pack_ids(bits), unsure=unsure), (5,), 1, [10])
-    assert packing.unpack_ids(found.cursor.received)[0] == 0b010
+    unsure = row_format.pack_unsure([(0, 10, b"\x01\x00"), (0, 11, b"\x02\x00")])
+    found = settle(live(LIVE, received=row_format.pack_ids(bits), unsure=unsure), (5,), 1, [10])
+    assert row_format.unpack_ids(found.cursor.received)[0] == 0b010
     assert not found.cursor.unsure
 
 
 def test_a_session_that_was_away_is_left_as_it_is() -> None:
-    away = StoredSession(SessionRow("anne", away_us=5), (), Cursor(packing.pack_offsets((3,))))
+    away = StoredSession(SessionRow("anne", away_us=5), (), Cursor(row_format.pack_offsets((3,))))
     assert settle(away, (9,), 99, [20]) is away
 
 
@@ -258,7 +268,7 @@ def test_acks_in_any_order_leave_the_rest_packed() -> None:
     window = Window(100)
     window.restore([(number, 1, number) for number in range(1, 11)], 11)
     window.acked(AckRun(4, b"".join(number.to_bytes(2, "little") for number in (3, 9, 1)), bytes(3)))
-    assert [entry[0] for entry in packing.unpack_inflight(window.packed())] == [2, 4, 5, 6, 7, 8, 10]
+    assert [entry[0] for entry in row_format.unpack_inflight(window.packed())] == [2, 4, 5, 6, 7, 8, 10]
 
 
 def stored_group(positions: tuple[int, ...], *, served: bool, doubt: tuple[int, ...] = ()) -> GroupRow:
@@ -273,19 +283,19 @@ def stored_group(positions: tuple[int, ...], *, served: bool, doubt: tuple[int, 
 def test_a_group_owes_after_a_start_what_was_in_flight_but_not_what_stays_with_a_session() -> None:
     row, owed = settle_group(stored_group((20, LIVE), served=True), (15, 16), (30, 31))
     assert dict(owed) == {3: Owed("anne", 65_535, 1), 1 << 56 | 9: Owed("anne", 1, 1), 5: Owed("bert", 8, 1)}
-    assert packing.unpack_offsets(row.positions) == (20, 16)
-    assert packing.unpack_offsets(row.doubt) == (30, 31)
+    assert row_format.unpack_offsets(row.positions) == (20, 16)
+    assert row_format.unpack_offsets(row.doubt) == (30, 31)
     assert settle_group(row, (99, 99), (30, 31)) == (row, owed)
 
 
 def test_a_group_that_nobody_served_keeps_its_doubt() -> None:
     row, _ = settle_group(stored_group((20, 21), served=False, doubt=(3, 0)), (15, 16), (30, 31))
-    assert packing.unpack_offsets(row.doubt) == (3, 0)
+    assert row_format.unpack_offsets(row.doubt) == (3, 0)
 
 
 def test_a_group_trusts_nothing_that_the_log_does_not_have() -> None:
     row, owed = settle_group(stored_group((20, LIVE), served=False), (15,), (4,))
-    assert packing.unpack_offsets(row.positions) == (4,)
+    assert row_format.unpack_offsets(row.positions) == (4,)
     assert [position for position, _ in owed] == [3]
 
 
@@ -294,4 +304,4 @@ def test_a_group_trusts_nothing_that_the_log_does_not_have() -> None:
 )
 def test_what_a_group_owes_is_refused_when_it_is_no_such_thing(packed: bytes) -> None:
     with pytest.raises(StorageError):
-        packing.unpack_owed(packed)
+        row_format.unpack_owed(packed)

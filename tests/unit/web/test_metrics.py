@@ -30,7 +30,7 @@ def read(running: RunningBroker) -> dict[str, float]:
     """Every sample by its name and labels."""
 
     async def text() -> bytes:
-        return await Exposition(running.broker).text()
+        return await Exposition(running.broker.reports).text()
 
     found = {}
     for family in text_string_to_metric_families(on_loop(running, text()).decode()):
@@ -75,8 +75,7 @@ def test_they_follow_what_clients_do(running: RunningBroker) -> None:
 
 def test_the_sessions_most_behind_are_named(running: RunningBroker) -> None:
     def put() -> None:
-        session = Session('a "strange"\nname', expiry_s=60)
-        session.lag[0] = 0
+        session = Session('a "strange"\nname', expiry_s=60, lag={0: 0})
         running.inside.add_session(session)
         running.log.shards[0].committed = 7
         running.inside.routed[0] = 7
@@ -108,6 +107,6 @@ def test_every_counter_of_the_broker_has_a_meaning() -> None:
 
 
 def test_every_metric_is_documented(running: RunningBroker) -> None:
-    names = running.call(lambda: Exposition(running.broker).names())
+    names = running.call(lambda: Exposition(running.broker.reports).names())
     text = REFERENCE.read_text()
     assert not sorted(name for name in names if f"`{name}`" not in text and f"`{name}{{" not in text)

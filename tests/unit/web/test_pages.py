@@ -24,7 +24,7 @@ def running() -> Iterator[RunningBroker]:
 
 @contextlib.contextmanager
 def served(running: RunningBroker, *checks: Check) -> Iterator[Web]:
-    web = on_loop(running, start_web(running.broker, "127.0.0.1", 0, checks=checks or None))
+    web = on_loop(running, start_web(running.broker.reports, "127.0.0.1", 0, checks=checks))
     assert web is not None
     try:
         yield web
@@ -65,7 +65,7 @@ def test_the_first_page_lists_the_others(running: RunningBroker) -> None:
 
 def test_health_and_readiness(running: RunningBroker) -> None:
     reasons: list[str] = []
-    with served(running, not_stopping(running.broker), lambda: reasons[0] if reasons else None) as web:
+    with served(running, not_stopping(lambda: running.broker.closing), lambda: reasons[0] if reasons else None) as web:
         assert get(web, "/healthz") == (200, "ok\n")
         assert get(web, "/readyz") == (200, "ok\n")
         reasons.append("the moon is wrong")
@@ -85,9 +85,9 @@ def test_a_broker_without_listeners_is_not_ready() -> None:
 
 
 def test_a_failed_shard_is_named(running: RunningBroker) -> None:
-    check = log_is_writable(running.broker)
+    check = log_is_writable(running.broker.log)
     assert check() is None
-    running.log.shards[0].failure = StorageError("disk full", hint="make room")  # type: ignore[attr-defined]
+    running.log.shards[0].failure = StorageError("disk full", hint="make room")
     assert check() == "shard 0 can't be written: disk full (make room)"
 
 
@@ -150,12 +150,12 @@ def test_a_request_in_parts() -> None:
 def test_a_port_that_must_be_taken_is_an_error_when_it_is_not_free(running: RunningBroker) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert on_loop(running, start_web(running.broker, "127.0.0.1", port, must=False)) is None
+        assert on_loop(running, start_web(running.broker.reports, "127.0.0.1", port, must=False)) is None
         with pytest.raises(Unavailable, match=f"port {port} on 127.0.0.1 is in use") as caught:
-            on_loop(running, start_web(running.broker, "127.0.0.1", port))
+            on_loop(running, start_web(running.broker.reports, "127.0.0.1", port))
         assert "--http-port" in caught.value.hint
 
 
 def test_an_address_of_another_machine_is_an_error_in_any_case(running: RunningBroker) -> None:
     with pytest.raises(UsageError, match=r"203\.0\.113\.7 is no address"):
-        on_loop(running, start_web(running.broker, "203.0.113.7", 0, must=False))
+        on_loop(running, start_web(running.broker.reports, "203.0.113.7", 0, must=False))

@@ -1,41 +1,53 @@
 """Who gets a topic's messages."""
 
 from tests.parts import make_audiences
+from tests.twins import batch_of
 
 from everlog.base import TopicTable
-from everlog.broker import audience
-from everlog.broker.delivery.audiences import combine
-from everlog.broker.groups.shared_group import Group
+from everlog.broker.delivery import audiences
+from everlog.broker.delivery.overlaps import combine
+from everlog.broker.groups.shared_group import SharedGroup
+from everlog.mqtt import Publish
 from everlog.sessions import Session, Subscribed
 from everlog.topics import parse_filter
 
 
 class Stage:
-    def __init__(self, max_topics=100):
-        self.table = TopicTable(0)
-        self.audiences = make_audiences(self.table, max_topics)
+    def __init__(self, max_topics=100, known_topics=100):
+        self.table = TopicTable(0, known_topics)
+        self.groups = {}
+        self.audiences = make_audiences(self.table, self, max_topics)
+
+    def target(self, name, pattern):
+        return self.groups[name, pattern]
 
     def subscribe(self, session, text, **options):
         options.setdefault("qos", 1)
-        self.audiences.subscribe(session, parse_filter(text), Subscribed(text, **options))
+        flt, one = parse_filter(text), Subscribed(text, **options)
+        if flt.group is not None:
+            key = flt.group, flt.pattern
+            if key not in self.groups:
+                self.groups[key] = SharedGroup(*key, lambda *rows: None)
+            self.groups[key].join(session, one)
+        self.audiences.subscribe(session, flt, one)
 
     def unsubscribe(self, session, text):
-        return self.audiences.unsubscribe(session, parse_filter(text))
+        flt = parse_filter(text)
+        if flt.group is not None and self.groups[flt.group, flt.pattern].leave(session):
+            del self.groups[flt.group, flt.pattern]
+        return self.audiences.unsubscribe(session, flt)
 
     def number(self, topic):
-        found = self.table.intern(topic.encode())
-        self.audiences.extend()
-        place = self.audiences.column[4 * found : 4 * found + 4]
-        if place == audience.UNKNOWN:
-            self.audiences.resolve([found])
-        return int.from_bytes(self.audiences.column[4 * found : 4 * found + 4], "little")
+        records = batch_of([Publish(topic, b"")])
+        parts = self.audiences.split(records, 0)
+        return parts[0][0] if parts else 0
 
-    def members(self, topic):
+    def audience(self, topic):
         number = self.number(topic)
-        return self.audiences.members[number]
+        return self.audiences.by_number[number]
 
     def sessions(self, topic):
-        return {member.session for member in self.members(topic)}
+        return {merged.session for merged in self.audience(topic).subscriptions}
 
 
 def test_topics_with_the_same_subscribers_share_an_audience():
@@ -66,14 +78,14 @@ def test_a_group_that_was_empty_for_a_while_is_another_group():
     for _ in range(3):
         session = Session("a")
         stage.subscribe(session, "$share/g/t")
-        (group,) = stage.members("t")
-        assert isinstance(group, Group)
-        assert [delivery.session for delivery, _, _ in group.split(0, 1)] == [session]
+        assert stage.audience("t").subscriptions == ()
+        (group,) = stage.audience("t").targets
+        assert list(group.members) == [session]
         stage.unsubscribe(session, "$share/g/t")
-        assert stage.members("t") == ()
+        assert stage.number("t") == 0
 
 
-def test_overlapping_subscriptions_are_one_delivery():
+def test_overlapping_subscriptions_are_merged_to_one():
     found = combine(
         [
             Subscribed("a", 0, identifier=300),
@@ -96,48 +108,48 @@ def test_own_messages_go_by_the_subscriptions_without_no_local():
     stage = Stage()
     session = Session("a")
     stage.subscribe(session, "a/#", qos=2, no_local=True, identifier=1)
-    (hidden,) = stage.members("a/c")
+    (hidden,) = stage.audience("a/c").subscriptions
     assert (hidden.no_local, hidden.own) == (True, None)
     stage.subscribe(session, "a/b", qos=0)
-    (mixed,) = stage.members("a/b")
+    (mixed,) = stage.audience("a/b").subscriptions
     assert (mixed.qos, mixed.identifiers, mixed.no_local) == (2, b"\x0b\x01", True)
     assert (mixed.own.qos, mixed.own.identifiers) == (0, b"")
     stage.subscribe(session, "a/b", qos=1)
-    (mixed,) = stage.members("a/b")
+    (mixed,) = stage.audience("a/b").subscriptions
     assert mixed.own.qos == 1
 
 
-def test_a_session_finds_its_delivery_alone_or_in_a_group():
+def test_a_session_gets_a_message_by_itself_or_in_a_group():
     stage = Stage()
     a, b, c = Session("a"), Session("b"), Session("c")
     stage.subscribe(a, "t")
     stage.subscribe(b, "$share/g/t", qos=2)
-    topic = stage.table.intern(b"t")
-    assert stage.audiences.delivery_of(topic, a).qos == 1
-    assert stage.audiences.delivery_of(topic, b).qos == 2
-    assert stage.audiences.delivery_of(topic, c) is None
-    assert stage.audiences.delivery(stage.number("t"), b) is None
+    records = batch_of([Publish("t", b"")])
+    assert stage.audiences.merged_of(records, 0, a).qos == 1
+    assert stage.audiences.merged_of(records, 0, b).qos == 2
+    assert stage.audiences.merged_of(records, 0, c) is None
+    assert stage.audiences.merged(stage.number("t"), b) is None
 
 
 def test_sessions_that_left_are_let_go_of(monkeypatch):
-    monkeypatch.setattr(audience, "_MAX_GONE", 10)
+    monkeypatch.setattr(audiences, "_MAX_GONE", 10)
     stage = Stage()
     for number in range(100):
         session = Session(str(number))
         stage.subscribe(session, "t")
         stage.number("t")
         stage.unsubscribe(session, "t")
-    assert len(stage.audiences.members) < 30
+    assert len(stage.audiences.by_number) < 30
 
 
 def test_too_many_audiences_are_made_anew(monkeypatch):
-    monkeypatch.setattr(audience, "_MAX_AUDIENCES", 8)
+    monkeypatch.setattr(audiences, "_MAX_AUDIENCES", 8)
     stage = Stage()
     sessions = [Session(str(number)) for number in range(30)]
     for number, session in enumerate(sessions):
         stage.subscribe(session, f"t/{number}")
         assert stage.sessions(f"t/{number}") == {session}
-    assert len(stage.audiences.members) <= 10
+    assert len(stage.audiences.by_number) <= 10
     assert stage.sessions("t/3") == {sessions[3]}
 
 
@@ -151,8 +163,14 @@ def test_a_table_that_begins_anew_is_followed():
 
 
 def test_a_topic_without_an_id_has_an_audience_too():
-    stage = Stage()
+    stage = Stage(known_topics=1)
     session = Session("a")
     stage.subscribe(session, "t/+")
-    assert stage.audiences.number_of("t/x") == stage.number("t/y")
-    assert stage.audiences.number_of("other") == 0
+    known = stage.number("t/y")
+    records = batch_of([Publish(topic, b"") for topic in ("other", "t/x", "t/y", "other", "t/x")])
+    ((number, rows, start, stop),) = stage.audiences.split(records, 0)
+    assert stage.table.lookup(b"t/x") < 0
+    assert (number, list(memoryview(rows).cast("I")[start:stop])) == (known, [1, 2, 4])
+    ((number, rows, start, stop),) = stage.audiences.split(records, 2, 4)
+    assert (number, list(memoryview(rows).cast("I")[start:stop])) == (known, [2])
+    assert stage.audiences.merged_of(records, 1, session) is None

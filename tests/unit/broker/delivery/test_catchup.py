@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from tests.parts import RouterStage, make_courses, numbers
+from tests.parts import RouterStage, make_read_plans, numbers
 
 from everlog.base import StorageError
 from everlog.broker.delivery.read_plan import NO_BOUND
@@ -18,7 +18,7 @@ LARGE = 60_000  # bytes of a message
 def stage():
     """A log whose reader gives one batch a step, as the store's gives no more than it is asked for."""
     made = RouterStage()
-    made.keep.add("#")
+    made.kept.add("#")
     whole = made.log.reader
 
     class Reader:
@@ -42,7 +42,7 @@ def stage():
 def behind(stage, count, **options):
     clients = [stage.client("t", qos=0, **options) for _ in range(count)]
     for client in clients:
-        client.session.lag[0] = 0
+        client.session.read_on(0, 0)
     return clients
 
 
@@ -158,52 +158,50 @@ class Readers:
 
 
 def subscribed(**begins):
-    session = Session("c")
-    session.subscriptions = {text: Subscribed(text, 1, since=since) for text, since in begins.items()}
-    return session
+    return Session("c", subscriptions={text: Subscribed(text, 1, since=since) for text, since in begins.items()})
 
 
 def test_a_filter_that_begins_later_is_not_read_before():
     log = Readers()
-    courses = make_courses(log)
+    plans = make_read_plans(log)
     session = subscribed(a=(0, 5), b=(100, 0), c=())
-    session.subscriptions["$share/g/x"] = Subscribed("$share/g/x", 1, since=(0, 0))
-    first = courses.course(session, 0, 0)
+    session.subscribe(Subscribed("$share/g/x", 1, since=(0, 0)))
+    first = plans.plan(session, 0, 0)
     assert (log.asked, first.bound) == ([["a", "c"]], 100)
     assert first.filters == (parse_filter("a"), parse_filter("c"))
-    assert courses.course(session, 0, 99) is first
-    assert courses.course(session, 0, 100).bound == NO_BOUND
-    other = courses.course(session, 1, 3)
+    assert plans.plan(session, 0, 99) is first
+    assert plans.plan(session, 0, 100).bound == NO_BOUND
+    other = plans.plan(session, 1, 3)
     assert (log.asked[2:], other.bound) == ([["b", "c"]], 5)
-    assert courses.course(session, 1, 5).reader is courses.course(session, 0, 100).reader
+    assert plans.plan(session, 1, 5).reader is plans.plan(session, 0, 100).reader
 
 
 def test_where_nothing_has_begun_nothing_is_read():
     log = Readers()
-    course = make_courses(log).course(subscribed(a=(50,), b=(40,)), 0, 0)
-    assert (course.reader, course.bound, log.asked) == (None, 40, [])
+    plan = make_read_plans(log).plan(subscribed(a=(50,), b=(40,)), 0, 0)
+    assert (plan.reader, plan.bound, log.asked) == (None, 40, [])
 
 
 def test_very_many_beginnings_are_read_as_one():
     log = Readers()
-    course = make_courses(log).course(subscribed(**{f"f{number}": (number,) for number in range(100)}), 0, 0)
-    assert (len(log.asked[0]), course.bound) == (100, NO_BOUND)
+    plan = make_read_plans(log).plan(subscribed(**{f"f{number}": (number,) for number in range(100)}), 0, 0)
+    assert (len(log.asked[0]), plan.bound) == (100, NO_BOUND)
 
 
 def test_the_shard_that_is_furthest_back_in_time_comes_first():
-    courses = make_courses(Readers())
+    plans = make_read_plans(Readers())
     session = subscribed(a=(0, 0))
-    session.lag = {0: 0, 1: 0}
+    session.leave((0, 0))
     for shard in (0, 1):
-        courses.course(session, shard, 0).time_us = 100 - shard
-    assert courses.furthest_back(session) == 1
-    courses.course(session, 1, 0).time_us = 101
-    assert courses.furthest_back(session) == 0
+        plans.plan(session, shard, 0).time_us = 100 - shard
+    assert plans.furthest_back(session) == 1
+    plans.plan(session, 1, 0).time_us = 101
+    assert plans.furthest_back(session) == 0
 
 
 def test_what_is_committed_and_not_routed_yet_is_left_to_the_router():
     stage = RouterStage()
-    stage.keep.add("#")
+    stage.kept.add("#")
     stage.publish(*numbers(4))
     (client,) = behind(stage, 1)
     stage.publish(*numbers(4, 8), turn=False)
@@ -216,9 +214,8 @@ def test_what_is_committed_and_not_routed_yet_is_left_to_the_router():
 
 def test_what_goes_to_the_session_in_one_way_needs_no_look_at_its_topics():
     def way(**subscriptions):
-        session = Session("c")
-        session.subscriptions = {text: Subscribed(text, **options) for text, options in subscriptions.items()}
-        found = make_courses(Readers()).course(session, 0, 10).delivery
+        session = Session("c", subscriptions={text: Subscribed(text, **each) for text, each in subscriptions.items()})
+        found = make_read_plans(Readers()).plan(session, 0, 10).merged
         return None if found is None else (found.qos, found.identifiers, found.position, found.until)
 
     assert way(a={"qos": 1, "since": (10,), "identifier": 7}) == (1, b"\x0b\x07", False, ())

@@ -1,117 +1,117 @@
 """What is kept, as one byte for each topic and QoS."""
 
 import pytest
-from tests.parts import make_keep
+from tests.parts import make_kept_topics
 
 from everlog.base import NOT_KEPT, TopicTable
 
 
 def made(max_topics=100, shards=4):
     table = TopicTable(0)
-    return table, make_keep(table, lambda name: len(name) % shards, max_topics)
+    return table, make_kept_topics(table, lambda name: len(name) % shards, max_topics)
 
 
-def routes(keep, table, topic):
+def routes(kept, table, topic):
     number = table.lookup(topic.encode())
-    keep.extend()
-    return list(keep.routes[4 * number : 4 * number + 4])
+    kept.extend()
+    return list(kept.routes[4 * number : 4 * number + 4])
 
 
 def test_a_kept_topic_has_its_shard_and_others_have_none():
-    table, keep = made()
-    keep.add("a/+")
+    table, kept = made()
+    kept.add("a/+")
     for name in (b"a/b", b"a/bc", b"b"):
         table.intern(name)
-    assert keep.extend()
-    assert routes(keep, table, "a/b") == [3] * 4
-    assert routes(keep, table, "a/bc") == [0] * 4
-    assert routes(keep, table, "b") == [NOT_KEPT] * 4
+    assert kept.extend()
+    assert routes(kept, table, "a/b") == [3] * 4
+    assert routes(kept, table, "a/bc") == [0] * 4
+    assert routes(kept, table, "b") == [NOT_KEPT] * 4
 
 
 def test_topics_known_before_the_first_filter_are_looked_at_again():
-    table, keep = made()
+    table, kept = made()
     table.intern(b"a")
-    assert not keep.extend()
-    keep.add("a")
-    assert keep.extend()
-    assert routes(keep, table, "a") == [1] * 4
-    keep.remove("a")
+    assert not kept.extend()
+    kept.add("a")
+    assert kept.extend()
+    assert routes(kept, table, "a") == [1] * 4
+    kept.remove("a")
     table.intern(b"b")
-    assert not keep.extend()
-    assert routes(keep, table, "a") == [NOT_KEPT] * 4
-    keep.add("#")
-    keep.extend()
-    assert routes(keep, table, "b") == [1] * 4
+    assert not kept.extend()
+    assert routes(kept, table, "a") == [NOT_KEPT] * 4
+    kept.add("#")
+    kept.extend()
+    assert routes(kept, table, "b") == [1] * 4
 
 
 def test_a_lowest_qos_lets_lower_ones_pass_by():
-    table, keep = made()
-    keep.add("a", 1)
+    table, kept = made()
+    kept.add("a", 1)
     table.intern(b"a")
-    keep.extend()
-    assert routes(keep, table, "a")[:3] == [NOT_KEPT, 1, 1]
-    keep.add("+", 2)
-    assert routes(keep, table, "a")[:3] == [NOT_KEPT, 1, 1]
-    keep.add("#")
-    assert routes(keep, table, "a")[:3] == [1, 1, 1]
-    keep.remove("#")
-    keep.remove("a", 1)
-    assert routes(keep, table, "a")[:3] == [NOT_KEPT, NOT_KEPT, 1]
+    kept.extend()
+    assert routes(kept, table, "a")[:3] == [NOT_KEPT, 1, 1]
+    kept.add("+", 2)
+    assert routes(kept, table, "a")[:3] == [NOT_KEPT, 1, 1]
+    kept.add("#")
+    assert routes(kept, table, "a")[:3] == [1, 1, 1]
+    kept.remove("#")
+    kept.remove("a", 1)
+    assert routes(kept, table, "a")[:3] == [NOT_KEPT, NOT_KEPT, 1]
 
 
 def test_a_filter_is_kept_as_long_as_anyone_asks_for_it():
-    table, keep = made()
+    table, kept = made()
     table.intern(b"a")
     for text in ("a", "$share/g/a", "a"):
-        keep.add(text)
-    assert keep.filters() == [("a", 0)]
-    keep.remove("a")
-    keep.remove("$share/g/a")
-    keep.extend()
-    assert routes(keep, table, "a") == [1] * 4
-    keep.remove("a")
-    keep.remove("a")
-    assert keep.filters() == []
-    assert routes(keep, table, "a") == [NOT_KEPT] * 4
+        kept.add(text)
+    assert kept.filters() == [("a", 0)]
+    kept.remove("a")
+    kept.remove("$share/g/a")
+    kept.extend()
+    assert routes(kept, table, "a") == [1] * 4
+    kept.remove("a")
+    kept.remove("a")
+    assert kept.filters() == []
+    assert routes(kept, table, "a") == [NOT_KEPT] * 4
 
 
 @pytest.mark.parametrize("cached", [2, 4, 1000])
 def test_a_change_finds_topics_that_the_cache_has_let_go(cached):
-    table, keep = made(cached)
-    keep.add("x")
+    table, kept = made(cached)
+    kept.add("x")
     for start in range(0, 60, 10):
         for number in range(start, start + 10):
             table.intern(b"t/%d" % number)
-        keep.extend()
-    keep.add("t/#")
-    assert all(routes(keep, table, f"t/{number}")[0] != NOT_KEPT for number in range(60))
-    keep.remove("t/#")
-    assert all(routes(keep, table, f"t/{number}")[0] == NOT_KEPT for number in range(60))
+        kept.extend()
+    kept.add("t/#")
+    assert all(routes(kept, table, f"t/{number}")[0] != NOT_KEPT for number in range(60))
+    kept.remove("t/#")
+    assert all(routes(kept, table, f"t/{number}")[0] == NOT_KEPT for number in range(60))
 
 
 def test_a_table_that_begins_anew_is_followed():
-    table, keep = made()
-    keep.add("a")
+    table, kept = made()
+    kept.add("a")
     table.intern(b"b")
     table.intern(b"a")
-    keep.extend()
+    kept.extend()
     table.reset()
     table.intern(b"a")
-    keep.extend()
-    assert len(keep.routes) == 4
-    assert routes(keep, table, "a") == [1] * 4
+    kept.extend()
+    assert len(kept.routes) == 4
+    assert routes(kept, table, "a") == [1] * 4
 
 
 def test_filters_that_come_together_cost_one_look_at_each_topic():
     looked = []
     table = TopicTable(0)
-    keep = make_keep(table, lambda name: looked.append(name) or 0, 2000)
+    kept = make_kept_topics(table, lambda name: looked.append(name) or 0, 2000)
     for number in range(500):
         table.intern(b"a/b/%d" % number)
     for text in ("a/#", "a/+/#", "+/b/#", "+/+/#", "a/b/+", "+/b/+", "+/+/+", "#"):
-        keep.add(text)
-    assert keep.extend()
+        kept.add(text)
+    assert kept.extend()
     assert len(looked) == 500
-    keep.remove("#")
-    keep.extend()
+    kept.remove("#")
+    kept.extend()
     assert len(looked) == 1000

@@ -8,20 +8,21 @@ from everlog.base import Unavailable
 
 def test_answers_wait_for_the_commit_and_keep_their_order():
     stage = RouterStage(manual=True)
-    stage.keep.add("kept")
+    stage.kept.add("kept")
     client = stage.client("#")
     stage.publish("1", topic="kept", sink=client)
     stage.publish("2", topic="free", sink=client)
-    assert (client.answered, client.payloads, client.held) == ([], ["2"], 2)
-    assert stage.router.held_bytes == 6
+    assert (client.answered, client.payloads) == ([], ["2"])
+    assert stage.router.pending.waiting_bytes == 6
     stage.log.commit_now()
     stage.router.committed()
-    assert (len(client.answered), client.payloads, client.held, stage.router.held_bytes) == (2, ["2", "1"], 0, 0)
+    assert (client.answered, client.payloads) == ([(b"ack", 1)] * 2, ["2", "1"])
+    assert stage.router.pending.waiting_bytes == 0
 
 
 def test_a_full_window_leaves_kept_messages_in_the_log():
     stage = RouterStage()
-    stage.keep.add("#")
+    stage.kept.add("#")
     client = stage.client("t", inflight=3)
     stage.publish(*numbers(5))
     stage.publish(*numbers(5, 10))
@@ -39,7 +40,7 @@ def test_a_full_window_leaves_kept_messages_in_the_log():
 
 def test_a_batch_that_goes_on_behind_what_is_routed_is_not_handed_over_twice():
     stage = RouterStage()
-    stage.keep.add("#")
+    stage.kept.add("#")
     client = stage.client("t", inflight=2)
     stage.publish(*numbers(4))
     shard = stage.log.shards[0]
@@ -58,7 +59,7 @@ def test_a_batch_that_goes_on_behind_what_is_routed_is_not_handed_over_twice():
 
 def test_what_can_not_be_read_stops_nobody():
     stage = RouterStage()
-    stage.keep.add("#")
+    stage.kept.add("#")
     client = stage.client("t", inflight=2)
     stage.publish(*numbers(4))
     stage.log.shards[0].batches.clear()
@@ -79,14 +80,14 @@ def test_what_can_not_be_read_stops_nobody():
 
 def test_a_full_table_of_topics_does_not_stop_what_is_in_the_log():
     stage = RouterStage(max_topics=4)
-    stage.keep.add("#")
+    stage.kept.add("#")
     client = stage.client("t/+", "u", inflight=100)
     for number in range(4):
         stage.publish(str(number), topic=f"t/{number}")
     stage.table.reset()
     for number in range(4):
         stage.publish(f"u{number}", topic=f"other/{number}")
-    client.session.lag[0] = 0
+    client.session.read_on(0, 0)
     stage.pump(client)
     assert client.payloads == numbers(4) * 2
     assert client.session.lag == {}
@@ -94,7 +95,7 @@ def test_a_full_table_of_topics_does_not_stop_what_is_in_the_log():
 
 def test_messages_under_way_go_out_again_before_what_was_missed():
     stage = RouterStage(shards=3)
-    stage.keep.add("#")
+    stage.kept.add("#")
     client = stage.client("#", inflight=5)
     for number in range(9):
         stage.publish(str(number), topic="t" * (1 + number % 3))
@@ -111,7 +112,7 @@ def test_messages_under_way_go_out_again_before_what_was_missed():
 
 def test_a_message_gone_from_the_log_is_given_up():
     stage = RouterStage()
-    stage.keep.add("#")
+    stage.kept.add("#")
     client = stage.client("t")
     stage.publish("0", "1")
     stage.log.shards[0].batches.clear()
@@ -134,8 +135,8 @@ class SlowTables:
 
 def test_a_message_whose_id_is_not_stored_yet_is_not_committed_with_an_earlier_one():
     stage, tables = RouterStage(), SlowTables()
-    stage.keep.add("#")
-    stage.router.attach(tables)
+    stage.kept.add("#")
+    stage.router.use(stage.groups, tables)
     stage.publish("1", turn=False)
     stage.router.ids_ahead = True
     stage.turn()
@@ -151,7 +152,7 @@ def test_a_message_whose_id_is_not_stored_yet_is_not_committed_with_an_earlier_o
 
 def test_a_message_that_the_log_refused_leaves_no_old_time_behind():
     stage = RouterStage()
-    stage.keep.add("t")
+    stage.kept.add("t")
     shard = stage.log.shards[0]
     append, shard.append = shard.append, refusing
     with pytest.raises(Unavailable):

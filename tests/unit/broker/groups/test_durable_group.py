@@ -4,16 +4,16 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from everlog.sessions.packing import unpack_owed
 from tests.memory_tables import MemoryTables
 from tests.restarts import Client, Disk, Running, eventually
 
 from everlog.base import Records, StorageError
-from everlog.broker import GroupOptions, GroupState, durablegroup
-from everlog.broker.reports.sys_topics import ROOT, Sample, SysInfo
+from everlog.broker import GroupOptions, GroupState, Numbers
+from everlog.broker.groups import durable_group
+from everlog.broker.reports.sys_topics import ROOT, SysInfo
 from everlog.commitlog import LogSettings
 from everlog.mqtt import Puback, Publish
-from everlog.sessions import Changes, GroupRow
+from everlog.sessions import Changes, GroupRow, unpack_owed
 from everlog.store import LogStore
 
 FILTER = "$share/g/t/#"
@@ -321,12 +321,12 @@ def test_a_batch_that_could_not_be_written_is_written_later() -> None:
 def test_what_the_broker_says_of_a_group_is_taken_back_when_it_is_gone() -> None:
     info = SysInfo()
     states = (GroupState("g", "a", True, lag=5, inflight=2, members=1), GroupState("g", "b", True, lag=7, members=2))
-    said = info.changes(Sample(groups=states))
+    said = info.changes(Numbers(largest_groups=states))
     assert [said[f"{ROOT}groups/g/{name}"] for name in ("lag", "inflight", "members")] == ["12", "2", "3"]
-    assert info.changes(Sample(groups=states)) == {}
-    gone = info.changes(Sample(time=1))
+    assert info.changes(Numbers(largest_groups=states)) == {}
+    gone = info.changes(Numbers(uptime_s=1))
     assert [gone[f"{ROOT}groups/g/{name}"] for name in ("lag", "inflight", "members")] == ["", "", ""]
-    assert f"{ROOT}groups/g/lag" not in info.changes(Sample(time=2))
+    assert f"{ROOT}groups/g/lag" not in info.changes(Numbers(uptime_s=2))
 
 
 def test_a_group_stays_where_it_is_when_its_only_connected_member_unsubscribes() -> None:
@@ -397,8 +397,8 @@ def test_a_qos_2_message_never_goes_to_two_members_whenever_the_broker_crashes()
 def test_a_long_backlog_is_dealt_a_bit_in_each_turn_of_the_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(durablegroup, "_TURN_BYTES", 1000)
-    monkeypatch.setattr(durablegroup, "_PULL_RECORDS", 10)
+    monkeypatch.setattr(durable_group, "_TURN_BYTES", 1000)
+    monkeypatch.setattr(durable_group, "_PULL_RECORDS", 10)
 
     async def run() -> None:
         disk = Disk()

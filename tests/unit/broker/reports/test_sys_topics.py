@@ -1,7 +1,7 @@
-"""The `$SYS` topics: their texts from samples, and on a running broker."""
+"""The `$SYS` topics: their texts from numbers, and on a running broker."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import paho.mqtt.client as paho
@@ -10,16 +10,16 @@ from tests.brokers import RunningBroker
 from tests.listening import eventually, on_loop
 
 from everlog import __version__
-from everlog.broker import Survey, Surveyor, SysTopics
-from everlog.broker.reports.survey import SLICE
-from everlog.broker.reports.sys_topics import ROOT, Sample, SysInfo, all_topics, take_sample
+from everlog.broker import Numbers, Survey
+from everlog.broker.reports.survey import Surveyor
+from everlog.broker.reports.sys_topics import ROOT, SysInfo, all_topics
 from everlog.sessions import Session, Subscribed, stored
 
-REFERENCE = Path(__file__).parents[3] / "docs" / "reference" / "sys-topics.md"
+REFERENCE = Path(__file__).parents[4] / "docs" / "reference" / "sys-topics.md"
 
 
 def test_texts_are_those_that_dashboards_know() -> None:
-    topics = SysInfo().topics(Sample(time=61.7, connected=3, sessions=5, retained=2, received=9, stored=4))
+    topics = SysInfo().topics(Numbers(uptime_s=61.7, connected=3, sessions=5, retained=2, received=9, stored=4))
     assert topics["$SYS/broker/version"] == f"everlog version {__version__}"
     assert topics["$SYS/broker/uptime"] == "61 seconds"
     assert topics["$SYS/broker/clients/connected"] == "3"
@@ -32,14 +32,14 @@ def test_texts_are_those_that_dashboards_know() -> None:
 
 def test_the_most_clients_at_once_are_remembered() -> None:
     info = SysInfo()
-    info.topics(Sample(connected=7))
-    assert info.topics(Sample(connected=1))["$SYS/broker/clients/maximum"] == "7"
+    info.topics(Numbers(connected=7))
+    assert info.topics(Numbers(connected=1))["$SYS/broker/clients/maximum"] == "7"
 
 
 def test_loads_go_to_the_rate_per_minute_sooner_over_one_minute_than_over_fifteen() -> None:
     info, texts = SysInfo(), {}
     for step in range(1, 7):  # 10 a second for a minute
-        texts = info.topics(Sample(time=10.0 * step, received=100 * step))
+        texts = info.topics(Numbers(uptime_s=10.0 * step, received=100 * step))
     one, five, fifteen = (float(texts[f"{ROOT}load/messages/received/{m}min"]) for m in (1, 5, 15))
     assert one == pytest.approx(600 * (1 - math.exp(-1)), abs=0.01)
     assert five == pytest.approx(600 * (1 - math.exp(-1 / 5)), abs=0.01)
@@ -48,9 +48,9 @@ def test_loads_go_to_the_rate_per_minute_sooner_over_one_minute_than_over_fiftee
 
 def test_only_what_changed_is_said_again() -> None:
     info = SysInfo()
-    assert set(info.changes(Sample())) == set(all_topics())
-    assert info.changes(Sample()) == {}
-    assert set(info.changes(Sample(time=1.0, connected=1))) == {
+    assert set(info.changes(Numbers())) == set(all_topics())
+    assert info.changes(Numbers()) == {}
+    assert set(info.changes(Numbers(uptime_s=1.0, connected=1))) == {
         f"{ROOT}uptime",
         f"{ROOT}clients/connected",
         f"{ROOT}clients/active",
@@ -82,17 +82,21 @@ def subscriber(running: RunningBroker, got: dict[str, bytes], topic: str = "$SYS
     return client
 
 
+def surveyor(running: RunningBroker, *clock: Callable[[], float]) -> Surveyor:
+    broker = running.broker
+    return Surveyor(broker.registry, broker.metrics, broker.log, *clock)
+
+
 def surveyed(running: RunningBroker) -> Survey:
-    return on_loop(running, Surveyor(running.broker).take())
+    return on_loop(running, surveyor(running).take())
 
 
-def sampled(running: RunningBroker) -> Sample:
-    counted = surveyed(running)
-    return running.call(lambda: take_sample(running.broker, counted, 0.0))  # type: ignore[no-any-return]
+def counted(running: RunningBroker) -> Numbers:
+    return on_loop(running, running.broker.reports.take())
 
 
 def test_they_are_retained_for_whoever_subscribes_later(running: RunningBroker) -> None:
-    on_loop(running, SysTopics(running.broker, 10).publish(0.0))
+    on_loop(running, running.broker.sys_topics(10).publish())
     got: dict[str, bytes] = {}
     client = subscriber(running, got)
     eventually(lambda: len(got) == len(all_topics()), "every topic arrived")
@@ -104,7 +108,7 @@ def test_they_are_retained_for_whoever_subscribes_later(running: RunningBroker) 
 def test_the_timer_tells_live_subscribers_and_zero_never_starts_one(running: RunningBroker) -> None:
     got: dict[str, bytes] = {}
     client = subscriber(running, got)
-    never, often = SysTopics(running.broker, 0), SysTopics(running.broker, 0.01)
+    never, often = running.broker.sys_topics(0), running.broker.sys_topics(0.01)
     running.call(never.start)
     assert never._task is None
     running.call(often.start)
@@ -116,7 +120,7 @@ def test_the_timer_tells_live_subscribers_and_zero_never_starts_one(running: Run
 
 
 def test_a_client_can_not_publish_to_them(running: RunningBroker) -> None:
-    on_loop(running, SysTopics(running.broker, 10).publish(0.0))
+    on_loop(running, running.broker.sys_topics(10).publish())
     client = paho.Client(paho.CallbackAPIVersion.VERSION2, "liar")
     client.connect("127.0.0.1", running.port)
     client.loop_start()
@@ -131,28 +135,28 @@ def test_a_client_can_not_publish_to_them(running: RunningBroker) -> None:
     watcher.loop_stop()
 
 
-def test_a_sample_counts_messages_both_ways(running: RunningBroker) -> None:
+def test_numbers_count_messages_both_ways(running: RunningBroker) -> None:
     got: dict[str, bytes] = {}
     client = subscriber(running, got, "t")
     eventually(lambda: running.broker.metrics.subscribes, "the subscription is there")
     client.publish("t", b"m", 1).wait_for_publish(20)
     eventually(lambda: got, "the message came back")
-    sample = sampled(running)
-    assert (sample.received, sample.sent, sample.connected, sample.subscriptions) == (1, 1, 1, 1)
-    assert min(sample.bytes_in, sample.bytes_out) > 0
+    found = counted(running)
+    assert (found.received, found.survey.sent, found.connected, found.survey.subscriptions) == (1, 1, 1, 1)
+    assert min(found.bytes_in, found.bytes_out) > 0
     client.disconnect()
     client.loop_stop()
     eventually(lambda: not running.inside.sessions, "the session has ended")
-    assert sampled(running).sent == 1  # what went to it still counts
+    assert counted(running).survey.sent == 1  # what went to it still counts
 
 
 def test_a_survey_names_those_most_behind_and_lets_others_run(running: RunningBroker) -> None:
     def fill() -> None:
         running.broker.log.shards[0].committed = 10_000  # type: ignore[misc]
         running.inside.routed[0] = 10_000
-        for number in range(10 * SLICE + 1):
-            session = Session(f"s{number}", expiry_s=60, subscriptions={"$share/g/t": Subscribed("$share/g/t", 1)})
-            session.lag[0] = 10_000 - number
+        for number in range(2001):  # more than are counted in one turn of the loop
+            shared = {"$share/g/t": Subscribed("$share/g/t", 1)}
+            session = Session(f"s{number}", expiry_s=60, subscriptions=shared, lag={0: 10_000 - number})
             running.inside.add_session(session)
 
     running.call(fill)
@@ -169,8 +173,7 @@ def test_sessions_asleep_are_counted_too(running: RunningBroker) -> None:
     def put() -> None:
         running.broker.log.shards[0].committed = 50  # type: ignore[misc]
         running.inside.routed[0] = 50
-        session = Session("sleeper", expiry_s=60, subscriptions={"t": Subscribed("t", 1)})
-        session.lag[0] = 20
+        session = Session("sleeper", expiry_s=60, subscriptions={"t": Subscribed("t", 1)}, lag={0: 20})
         running.inside.add_asleep(stored(session, [50]))
 
     running.call(put)
@@ -187,8 +190,8 @@ def test_a_survey_that_took_long_stands_for_longer(running: RunningBroker) -> No
         now[0] += 1.0  # so that every step takes a second
         return now[0]
 
-    surveyor = Surveyor(running.broker, clock)
-    first = on_loop(running, surveyor.take())
-    assert on_loop(running, surveyor.take()) is first
+    slow = surveyor(running, clock)
+    first = on_loop(running, slow.take())
+    assert on_loop(running, slow.take()) is first
     now[0] += 1000
-    assert on_loop(running, surveyor.take()) is not first
+    assert on_loop(running, slow.take()) is not first
