@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from tests.memory_log import MemoryLog
-from tests.unit.store.feeding import PLENTY, Message, Row, filters, numbered, rows_of, to_columns
+from tests.messages import Message, to_columns
+from tests.stores import PLENTY, Row, filters, numbered, rows_of
 
 from everlog.base import NOT_KEPT, StorageError, TopicTable
 from everlog.broker.delivery.ports import Log, Shard

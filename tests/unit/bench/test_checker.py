@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.unit.bench.kernels import FILLER, RUN, TWINS, checker, feed, names_of, packets
+from tests.load_kernels import FILLER, RUN, TWINS, checker, feed, names_of, packets
 
 from everlog.base import UsageError
 

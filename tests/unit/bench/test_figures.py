@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from tests.unit.bench.kernels import TWINS, names_of
+from tests.load_kernels import TWINS, names_of
 
 from everlog.bench.load.gaps import Gaps
 

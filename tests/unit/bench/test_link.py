@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.unit.bench.kernels import NAMING, TWINS, checker, names_of, packets, sender
+from tests.load_kernels import NAMING, TWINS, checker, names_of, packets, sender
 
 from everlog.bench.load.link import CONTROL, GONE
 from everlog.mqtt import Pingresp

@@ -4,7 +4,7 @@ import struct
 from typing import Any
 
 import pytest
-from tests.unit.bench.kernels import FILLER, NAMING, RUN, TWINS, names_of, packets, sender
+from tests.load_kernels import FILLER, NAMING, RUN, TWINS, names_of, packets, sender
 
 from everlog.base import UsageError
 from everlog.mqtt import Publish, encode
