@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 
-from everlog.base import MessageColumns, TopicTable
+from everlog.base import QOS_SHIFT, MessageColumns, TopicTable
 from everlog.bench.measurement import Row
 from everlog.commitlog import Durability, LogSettings, RealDisk, ShardLog, wall_clock_us
 
@@ -27,7 +27,7 @@ def messages(count: int, table: TopicTable, first_topic: int = 0, topics: int = 
     for i in range(count):
         topic = table.intern(b"sensors/%d/temperature" % (first_topic + i % topics))
         struct.pack_into("<I", columns.topics, 4 * i, topic)
-        columns.flags[i] = 0x02
+        columns.flags[i] = 1 << QOS_SHIFT
         at = PAYLOAD_BYTES * i
         for column, position in (
             (columns.property_starts, at),

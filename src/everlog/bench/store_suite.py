@@ -13,7 +13,7 @@ from array import array
 from time import process_time
 
 from everlog import _kernels
-from everlog.base import MessageColumns, RecordBuilder, Records, TopicTable, gather, select
+from everlog.base import QOS_SHIFT, MessageColumns, RecordBuilder, Records, TopicTable, gather, select
 from everlog.bench.measurement import Row, measure
 from everlog.commitlog import LogSettings
 from everlog.store import LogStore, Positions
@@ -62,7 +62,7 @@ def columns_of(count: int) -> MessageColumns:
     starts = array("I", range(0, count * PAYLOAD_BYTES, PAYLOAD_BYTES))
     columns.property_starts[:] = columns.payload_starts[:] = starts.tobytes()
     columns.payload_ends[:] = array("I", [start + PAYLOAD_BYTES for start in starts]).tobytes()
-    columns.flags[:] = b"\x02" * count
+    columns.flags[:] = bytes([1 << QOS_SHIFT]) * count
     return columns
 
 
