@@ -1,5 +1,5 @@
 # make run    install what is missing and start the broker on 127.0.0.1:1883
-# make test   install everything and run the tests, kernels compiled and interpreted, some on Spark, two runs at a time
+# make test   install everything and run the tests, kernels compiled and interpreted, some on Spark; the last lines name what failed
 # make test-spark   all tests of what runs on Spark
 # make soak   the tests that take minutes each: a broker killed 50 times, kills in the midst of Spark jobs
 # make check  style, types, room borders, module sizes
@@ -14,7 +14,7 @@ KERNEL_SOURCES := $(shell find src -name '*.pxd') $(patsubst %.pxd,%.py,$(shell 
 BUILD := setup.py src/everlog/_kernels.py
 FUZZ_SECONDS ?= 60
 
-.PHONY: run test test-spark test-parts test-whole test-core test-interpreted soak check bench fuzz install kernels lock clean
+.PHONY: run test test-spark soak check bench fuzz install kernels lock clean
 
 run: install
 	$(BIN)/everlog serve
@@ -45,24 +45,10 @@ kernels: .venv/.kernels
 	touch $@
 
 test: .venv/.all .venv/.kernels .venv/.servers
-	$(MAKE) --no-print-directory -j 2 test-whole test-parts test-core test-interpreted
+	$(BIN)/python tools/run_tests.py
 
 test-spark: .venv/.all .venv/.kernels
 	$(BIN)/python -m pytest -q tests/spark -m 'not soak'
-
-test-core:
-	$(BIN)/python -m pytest -q tests/spark -m core
-
-PARTS := tests/unit tests/contracts tests/fuzz tests/properties
-test-parts:
-	$(BIN)/python -m pytest -q -m 'not soak' $(PARTS)
-
-test-whole:
-	$(BIN)/python -m pytest -q -m 'not soak' --ignore tests/spark $(addprefix --ignore ,$(PARTS))
-
-# the rooms that have kernels; what is made of them is tested once
-test-interpreted:
-	EVERLOG_PURE=1 $(BIN)/python -m pytest -q -m 'not soak' tests/unit tests/contracts tests/fuzz
 
 soak: .venv/.all .venv/.kernels .venv/.servers
 	$(BIN)/python -m pytest -q -m soak

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 
-from everlog.base import MessageColumns, TopicTable
+from everlog.base import QOS_SHIFT, MessageColumns, TopicTable
 from everlog.bench.measurement import Row
 from everlog.commitlog import Durability, LogSettings, RealDisk, ShardLog, wall_clock_us
 
@@ -21,13 +21,13 @@ TRIALS = 3  # the best counts: other programs and a machine's first use of its m
 
 
 def messages(count: int, table: TopicTable, first_topic: int = 0, topics: int = TOPICS) -> MessageColumns:
-    """QoS 1 messages of 100 bytes as a parser leaves them."""
+    """Return QoS 1 messages of 100 bytes as a parser leaves them."""
     columns = MessageColumns(count)
     columns.source = os.urandom(PAYLOAD_BYTES * count)
     for i in range(count):
         topic = table.intern(b"sensors/%d/temperature" % (first_topic + i % topics))
         struct.pack_into("<I", columns.topics, 4 * i, topic)
-        columns.flags[i] = 0x02
+        columns.flags[i] = 1 << QOS_SHIFT
         at = PAYLOAD_BYTES * i
         for column, position in (
             (columns.property_starts, at),
@@ -40,7 +40,7 @@ def messages(count: int, table: TopicTable, first_topic: int = 0, topics: int = 
 
 @contextmanager
 def place() -> Iterator[str]:
-    """A directory on this machine's disk; BENCH_DIR says where."""
+    """Yield a new directory on this machine's disk, in BENCH_DIR if that is set, and delete it afterwards."""
     path = tempfile.mkdtemp(prefix="everlog-bench-log-", dir=os.environ.get("BENCH_DIR"))
     try:
         yield path
@@ -49,12 +49,12 @@ def place() -> Iterator[str]:
 
 
 def opened(path: str, durability: Durability, **changes: int) -> ShardLog:
-    """A log for one measurement."""
+    """Open a log for one measurement."""
     return ShardLog.open(RealDisk(), f"{path}/shard", LogSettings(durability=durability, **changes))
 
 
 def append_rate(durability: Durability, run: int, total: int) -> float:
-    """Records a second appended by one producer in runs, committed as they come, until the last is."""
+    """Return records per second that one producer appends in runs until the last is committed."""
     with place() as path:
         log, table = opened(path, durability), TopicTable()
         columns = messages(run, table)
@@ -69,7 +69,7 @@ def append_rate(durability: Durability, run: int, total: int) -> float:
 
 
 def producers_rate(producers: int, run: int, seconds: float) -> tuple[float, float]:
-    """Records a second at `fsync`, and records a commit, from producers that each wait for their own commit."""
+    """Return records per second at `fsync`, and records per commit, of producers that each wait for their commit."""
     with place() as path:
         log = opened(path, "fsync")
         stop = time.perf_counter() + seconds
@@ -94,7 +94,7 @@ def producers_rate(producers: int, run: int, seconds: float) -> tuple[float, flo
 
 
 def lone_latency_us(rounds: int, listening: bool) -> tuple[float, float]:
-    """Median microseconds of a lone append until it is committed, and of a bare write and sync, taken in turns.
+    """Return the median microseconds of a lone append until it is committed, and of a bare write and sync in turns.
 
     When somebody listens, as a broker does, the committing thread commits; else the thread that waits.
     """
@@ -121,7 +121,7 @@ def lone_latency_us(rounds: int, listening: bool) -> tuple[float, float]:
 
 
 def read_rates(total: int, run: int) -> tuple[float, float]:
-    """Records a second read in order as verified columns, and bytes a second of raw ranges, from the page cache."""
+    """Return records per second read as verified columns, and bytes per second of raw ranges, from the page cache."""
     with place() as path:
         log, table = opened(path, "flush", tail_bytes=0), TopicTable()
         columns = messages(run, table)
@@ -146,7 +146,7 @@ def read_rates(total: int, run: int) -> tuple[float, float]:
 
 
 def open_cost(segments: int, topics: int) -> tuple[float, float, float]:
-    """Milliseconds to open a log of sealed segments, MB that takes, and milliseconds after an unclean stop."""
+    """Return milliseconds and MB of opening a log of sealed segments, and milliseconds after an unclean stop."""
     with place() as path:
         run = topics // segments
         settings = LogSettings(durability="flush", segment_bytes=run * 100)
@@ -168,7 +168,7 @@ def open_cost(segments: int, topics: int) -> tuple[float, float, float]:
 
 
 def _open_in_child(path: str) -> tuple[float, float]:
-    """Milliseconds and MB of an open, in a process of its own that has everything imported."""
+    """Return milliseconds and MB of an open in a process of its own that has everything imported."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
         return pool.submit(_opening, path).result()
 
@@ -189,7 +189,7 @@ def _resident_bytes() -> int:
 
 
 def run() -> list[Row]:
-    """Every measurement; each says what it must reach."""
+    """Return every measurement; each says what it must reach."""
     results: list[Row] = []
     for durability, at_least in (("memory", ""), ("flush", "at least 1.5 M/s"), ("fsync", "")):
         rate = max(append_rate(durability, 500, 1_000_000) for _ in range(TRIALS))  # type: ignore[arg-type]

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 RECORDS = 10_000_000
-RUNS = 100  # different ones; they come again and again
+RUNS = 100  # with different payloads; they are used in turn
 ROUNDS = 3
 STEP_RECORDS = 10_000
 STEP_BYTES = 4 << 20
 
 
 def run() -> list[Row]:
-    """Rows of name, value, unit and note; about three minutes, interpreted a hundredth of the records."""
+    """Return all rows in about three minutes; interpreted, with a hundredth of the records."""
     missing = [name for name in ("pyspark", "deltalake") if find_spec(name) is None]
     if missing:
         return [("not measured", 0, "", "pip install 'everlog[spark]'")]
@@ -47,14 +47,14 @@ def run() -> list[Row]:
 
 
 def _reading(chance: random.Random) -> bytes:
-    """A payload of 100 bytes as a sensor may send it."""
+    """Return a payload of 100 bytes as a sensor may send it."""
     value, battery, number = chance.uniform(-20, 40), chance.randrange(100), chance.getrandbits(64)
     text = f'{{"value":{value:.4f},"battery":{battery},"id":"{number:016x}","unit":"celsius","state":"in service"}}'
     return text.encode().ljust(PAYLOAD_BYTES)[:PAYLOAD_BYTES]
 
 
 def compact_rows(spark: "SparkSession", where: str, records: int) -> list[Row]:
-    """Compaction with both codecs."""
+    """Measure compaction with both codecs."""
     from everlog.spark import CODECS, Compaction, CompactionOptions, OnSpark, locate
 
     rows: list[Row] = []
@@ -75,7 +75,7 @@ def compact_rows(spark: "SparkSession", where: str, records: int) -> list[Row]:
 
 
 def cold_rows(table: str) -> list[Row]:
-    """Reading the table back as records, in one thread."""
+    """Measure reading the table back as records in one thread."""
     from everlog.spark import LakeStore, locate
     from everlog.topics import parse_filter
 

@@ -1,4 +1,4 @@
-"""Timing a thing and showing rows of results."""
+"""How work is timed, and how rows of results are shown."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -8,7 +8,7 @@ Row: TypeAlias = tuple[str, float, str, str]  # name, value, unit, note
 
 
 def measure(work: Callable[[], int], seconds: float = 0.5) -> float:
-    """Units of work a second of CPU: the best of several stretches, as other programs can only slow it down."""
+    """Return units of work per second of CPU: the best of several stretches, as others can only slow it down."""
     best = 0.0
     done = time.perf_counter() + seconds
     while time.perf_counter() < done:
@@ -21,7 +21,7 @@ def measure(work: Callable[[], int], seconds: float = 0.5) -> float:
 
 
 def figure(value: float) -> str:
-    """A number as people read it."""
+    """Return a number as people read it."""
     if value >= 1000:
         return f"{value:,.0f}"
     return f"{value:.3g}"

@@ -31,7 +31,7 @@ _RECIPE = f"{SESSIONS:,} sessions, one filter of its own each"
 
 
 def run() -> list[Row]:
-    """Rows of name, value, unit and note; about 20 seconds."""
+    """Return all rows in about 20 seconds."""
     with tempfile.TemporaryDirectory(prefix="everlog-bench-") as directory:
         path = f"{directory}/sessions.db"
         tables = SqliteTables(path)
@@ -61,7 +61,7 @@ def run() -> list[Row]:
 
 
 def _fill(tables: SqliteTables, away_us: int) -> None:
-    """Positions lie inside the (empty) log, so that a start has nothing to put right."""
+    """Store sessions whose positions lie inside the (empty) log, so that a start has nothing to put right."""
     position = LIVE if away_us == ALIVE else 0
     cursor = Cursor(position.to_bytes(8, "little", signed=True), 77)
     tables.apply(
@@ -77,7 +77,7 @@ def _fill(tables: SqliteTables, away_us: int) -> None:
 
 
 def _apply_rows(tables: SqliteTables) -> list[Row]:
-    """Every batch differs from the one before: SQLite writes and syncs nothing for a row that stays as it is."""
+    """Measure batches that differ from the one before: SQLite writes nothing for a row that stays as it is."""
     rows: list[Row] = []
     for count, inflight in ((1_000, 0), (1_000, 100), (10_000, 0)):
         names = _NAMES[:: SESSIONS // count]
@@ -103,7 +103,7 @@ def _seconds(tables: SqliteTables, changes: Changes, durable: bool) -> float:
 
 
 def _sync_ms(directory: Path) -> float:
-    """So that the figure above can be told from one without a sync."""
+    """Return the median milliseconds of a bare sync, to tell the figures above from those without one."""
     times = []
     with open(directory / "beside", "wb", buffering=0) as file:
         for _ in range(51):
@@ -115,7 +115,7 @@ def _sync_ms(directory: Path) -> float:
 
 
 def _apart(work: object, directory: str) -> tuple[float, ...]:
-    """Do something in a process of its own, so that its memory is its own."""
+    """Work in a new process, whose memory is that of the work alone."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         found: tuple[float, ...] = pool.apply(work, (directory,))  # type: ignore[arg-type]
         return found
@@ -127,7 +127,7 @@ def _memory_mb() -> float:
 
 
 def _start(directory: str) -> tuple[float, ...]:
-    """A broker's start: seconds, seconds of CPU, megabytes; and all that the process has then."""
+    """Start a broker: return seconds, seconds of CPU, megabytes that it took, and all that the process has then."""
 
     async def start() -> tuple[float, ...]:
         with tempfile.TemporaryDirectory(dir=directory) as log:
@@ -147,7 +147,7 @@ def _start(directory: str) -> tuple[float, ...]:
 
 
 def _objects(directory: str) -> tuple[float, ...]:
-    """What the same sessions would take as objects: seconds, seconds of CPU, megabytes."""
+    """Make the same sessions as objects: return seconds, seconds of CPU and megabytes."""
     before, began, worked = _memory_mb(), perf_counter(), process_time()
     sessions = []
     for name in _NAMES:

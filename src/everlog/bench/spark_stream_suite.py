@@ -38,7 +38,7 @@ WARM_UP = 60  # messages that are sent before the first that counts
 
 
 def run() -> list[Row]:
-    """Rows of name, value, unit and note; about two minutes, interpreted a hundredth of the records."""
+    """Return all rows in about two minutes; interpreted, with a hundredth of the records."""
     if find_spec("pyspark") is None:
         return [("not measured", 0, "", "pip install 'everlog[spark]'")]
     from everlog.spark import spark_session
@@ -59,7 +59,7 @@ def run() -> list[Row]:
 
 
 class Arrivals:
-    """When each message was acknowledged, was in a batch, and was in hand; by its number."""
+    """The times at which each message was acknowledged, was in a batch, and was in hand, by its number."""
 
     def __init__(self) -> None:
         self.acked: dict[int, float] = {}
@@ -67,7 +67,7 @@ class Arrivals:
         self.held: dict[int, float] = {}
 
     def take(self, frame: "DataFrame", number: int) -> None:
-        """What `foreachBatch` calls."""
+        """Note the messages of a batch; `foreachBatch` calls it."""
         called = time.monotonic()
         rows = frame.select("payload").collect()
         now = time.monotonic()
@@ -76,12 +76,12 @@ class Arrivals:
             self.held[int(bytes(row[0]))] = now
 
     def delays(self, at: dict[int, float]) -> list[float]:
-        """Milliseconds from the PUBACK, of those that count."""
+        """Return the milliseconds from the PUBACK, for the messages that count."""
         return [max(0.0, 1000 * (at[number] - self.acked[number])) for number in range(WARM_UP, WARM_UP + MESSAGES)]
 
 
 def lateness_rows(spark: "SparkSession", broker: Running, where: str) -> list[Row]:
-    """A message every now and then, and how long it takes to arrive."""
+    """Measure how long a message takes to arrive when one is sent every now and then."""
     arrivals, load = Arrivals(), _load()
     stream = spark.readStream.format("everlog").option("columns", "topic,payload").option("from", "latest")
     query = (
@@ -110,7 +110,7 @@ def lateness_rows(spark: "SparkSession", broker: Running, where: str) -> list[Ro
 
 
 def _until_it_reads(port: int, arrivals: Arrivals) -> None:
-    """Send one message until the stream has seen it: a stream that begins with the latest begins late."""
+    """Send one message until the stream has seen it, as a stream that begins with the latest begins late."""
     with _Publisher(port) as publisher:
         while -1 not in arrivals.held:
             publisher.publish(b"-1")
@@ -150,7 +150,7 @@ class _Publisher:
 
 
 def backlog_rows(spark: "SparkSession", where: str, records: int) -> list[Row]:
-    """A whole log through micro-batches, the best of several runs."""
+    """Measure a whole log through micro-batches, the best of several runs."""
     rows: list[Row] = []
     for columns in (None, "offset"):
         runs = [_drain(spark, where, records, columns, number) for number in range(ROUNDS)]
@@ -162,7 +162,7 @@ def backlog_rows(spark: "SparkSession", where: str, records: int) -> list[Row]:
 
 
 def _drain(spark: "SparkSession", where: str, records: int, columns: str | None, number: int) -> tuple[float, float]:
-    """Seconds that one query takes from the beginning of the log to its end, and of CPU that were used meanwhile."""
+    """Return the seconds of one query over the whole log, and the seconds of CPU that were used meanwhile."""
     counted: list[int] = []
 
     def count(frame: "DataFrame", batch: int) -> None:

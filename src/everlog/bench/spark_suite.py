@@ -1,7 +1,7 @@
 """What Spark reads a second from the log itself, and from the compacted table beside it, on two cores of this machine.
 
 Each figure is the best of several runs in one session, as other programs can only slow it down; those of the first
-seconds, in which Python's workers start and Java compiles, are not counted. So with compaction: its codecs take turns.
+seconds, in which Python's workers start and Java compiles, are not counted. Compaction takes turns with its codecs.
 The driver has 1 GB. Rates are by the clock: beside each stands the CPU time of Spark and its workers, and what else
 ran, in percent of one CPU; where that is not near 0, go by CPU.
 """
@@ -40,7 +40,7 @@ FILTER = "a/b/c/#"  # 1% of the topics
 
 
 def run() -> list[Row]:
-    """Rows of name, value, unit and note; about four minutes, interpreted a hundredth of the records."""
+    """Return all rows in about four minutes; interpreted, with a hundredth of the records."""
     if find_spec("pyspark") is None:
         return [("not measured", 0, "", "pip install 'everlog[spark]'")]
     from everlog.spark import spark_session
@@ -82,7 +82,7 @@ def fill(where: str, records: int, topics: int, payloads: Sequence[bytes] = ()) 
 
 
 def read_rows(spark: "SparkSession", where: str, records: int) -> list[Row]:
-    """The queries on the log."""
+    """Measure the queries on the log."""
 
     def load(**options: str) -> "DataFrame":
         return spark.read.format("everlog").options(tier="log", **options).load(where)
@@ -105,7 +105,7 @@ def read_rows(spark: "SparkSession", where: str, records: int) -> list[Row]:
 
 
 def table_rows(spark: "SparkSession", where: str, table: str, records: int) -> list[Row]:
-    """The same queries on the compacted table, through Spark's own reader of Parquet, and what compacting took."""
+    """Measure compaction, then the same queries on the table through Spark's own reader of Parquet."""
     from everlog.spark import find_lake, locate
 
     rows = compaction_rows(spark, where, table)
@@ -122,13 +122,13 @@ def table_rows(spark: "SparkSession", where: str, table: str, records: int) -> l
 
 
 def compaction_rows(spark: "SparkSession", where: str, table: str) -> list[Row]:
-    """What compacting takes, from the plan to the commit; the table of each codec that was made last stays."""
+    """Measure compaction from the plan to the commit; the last table of each codec stays."""
     from everlog.spark import Compaction, CompactionOptions, OnSpark, locate
 
     best: dict[str, Row] = {}
     for number, codec in enumerate(COMPACTIONS):
         shutil.rmtree(f"{table}-{codec}", ignore_errors=True)
-        Path(where, "lake.json").unlink(missing_ok=True)  # which names the last table, that it be not forgotten
+        Path(where, "lake.json").unlink(missing_ok=True)  # else it would not leave the last table
         options = CompactionOptions(codec=codec, everything=True)
         made = Compaction(where, locate(f"{table}-{codec}"), OnSpark(spark), options)
         before = sample([os.getpid()])
@@ -142,7 +142,7 @@ def compaction_rows(spark: "SparkSession", where: str, table: str) -> list[Row]:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What a query took: seconds on the clock, of CPU in this process and its children, and of CPU elsewhere."""
+    """The seconds of a query: on the clock, of CPU in this process and its children, and of CPU elsewhere."""
 
     wall_s: float
     cpu_s: float
@@ -150,7 +150,7 @@ class Spent:
 
     @classmethod
     def between(cls, before: Sample, after: Sample) -> "Spent":
-        """From one look at the machine to another."""
+        """Return what was spent between two samples."""
         cpu = (after.cpu_s or 0.0) - (before.cpu_s or 0.0)
         other = after.machine_cpu_s - before.machine_cpu_s - cpu
         return cls((after.at_ns - before.at_ns) / 1e9, cpu, max(0.0, other))
@@ -160,7 +160,7 @@ class Spent:
 
 
 def _count(frame: "DataFrame") -> Any:
-    """Every column crosses from Python to Spark, which counts the rows."""
+    """Count the rows in Spark: every column crosses from Python to it."""
     return frame.count()
 
 
@@ -169,7 +169,7 @@ def _by_topic(frame: "DataFrame") -> Any:
 
 
 def _payload_bytes(frame: "DataFrame") -> Any:
-    """Every column is read: Spark's own reader would leave out what is not used."""
+    """Hash every column, as Spark's own reader would leave out what is not used."""
     from pyspark.sql import functions as F
 
     return frame.select(F.count(F.struct(*frame.columns)), F.sum(F.hash(*_hashable(frame)))).collect()
@@ -180,7 +180,7 @@ def _hashable(frame: "DataFrame") -> list[str]:
 
 
 def _best(frame: "DataFrame", ask: Callable[["DataFrame"], Any]) -> Spent:
-    """The quickest of several, after some that are not counted."""
+    """Return the quickest of several runs, after some that are not counted."""
     warm = perf_counter() + WARM_UP_S
     while perf_counter() < warm:
         ask(frame)

@@ -13,7 +13,7 @@ from array import array
 from time import process_time
 
 from everlog import _kernels
-from everlog.base import MessageColumns, RecordBuilder, Records, TopicTable, gather, select
+from everlog.base import QOS_SHIFT, MessageColumns, RecordBuilder, Records, TopicTable, gather, select
 from everlog.bench.measurement import Row, measure
 from everlog.commitlog import LogSettings
 from everlog.store import LogStore, Positions
@@ -31,7 +31,7 @@ HOUR_US = 3_600_000_000
 
 
 def run() -> list[Row]:
-    """Rows of name, value, unit and note; about 30 seconds, interpreted a hundredth of the records."""
+    """Return all rows in about 30 seconds; interpreted, with a hundredth of the records."""
     records = RECORDS if not _kernels.interpreted() else RECORDS // 100
     topics = TOPICS if records == RECORDS else TOPICS // 100
     rows: list[Row] = []
@@ -45,7 +45,7 @@ def run() -> list[Row]:
 
 
 def topic_names(count: int) -> list[bytes]:
-    """Distinct topics of depth 5 in random order; each of FORMS selects 1% of them."""
+    """Return distinct topics of depth 5 in random order; each of FORMS selects 1% of them."""
     share = count // 100
     names = [f"a/b/c/d{i % 100}/f{i}" for i in range(share)]
     names += [f"n{i}/b/c/d/e" for i in range(share)]
@@ -62,12 +62,12 @@ def columns_of(count: int) -> MessageColumns:
     starts = array("I", range(0, count * PAYLOAD_BYTES, PAYLOAD_BYTES))
     columns.property_starts[:] = columns.payload_starts[:] = starts.tobytes()
     columns.payload_ends[:] = array("I", [start + PAYLOAD_BYTES for start in starts]).tobytes()
-    columns.flags[:] = b"\x02" * count
+    columns.flags[:] = bytes([1 << QOS_SHIFT]) * count
     return columns
 
 
 def _fill(where: str, records: int, topics: int, shards: int, segment_bytes: int) -> LogStore:
-    """A store of sealed segments with records on topics in random order."""
+    """Return a store of sealed segments with records on topics in random order."""
     settings = LogSettings(durability="flush", segment_bytes=segment_bytes, segment_us=HOUR_US, tail_bytes=0)
     store = LogStore.open(where, settings, shards=shards, background=False)
     table = TopicTable()
@@ -92,7 +92,7 @@ def _fill(where: str, records: int, topics: int, shards: int, segment_bytes: int
 
 
 def _read(store: LogStore, text: str | None) -> tuple[int, float]:
-    """How many records a reader finds from the beginning to the end, and the CPU time of it."""
+    """Return how many records a reader finds from the beginning to the end, and the CPU time of it."""
     reader = store.reader(None if text is None else [parse_filter(text)])
     positions: Positions = (0,) * len(store.shards)
     found = 0
@@ -132,7 +132,7 @@ def _filtered(where: str, records: int, topics: int, shards: int, segment_bytes:
 
 
 def _open_segment_rows(records: int) -> list[Row]:
-    """Sessions that come back for one record each, out of many in a segment that is not sealed."""
+    """Measure sessions that come back for one record each, out of many in a segment that is not sealed."""
     where = tempfile.mkdtemp(prefix="everlog-bench-")
     sessions = records // 1000
     try:

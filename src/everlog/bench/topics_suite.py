@@ -23,12 +23,12 @@ _WALKED = 20  # one topic in so many is walked, and the time multiplied
 
 
 def run() -> list[Row]:
-    """Rows of name, value, unit and note; about 6 seconds."""
+    """Return all rows in about 6 seconds."""
     return [*_trie_rows(), *_index_rows()]
 
 
 def topic_names(count: int, seed: int = 1) -> list[str]:
-    """Distinct topics of depth 5 in random order; each of FORMS selects about 1% of them."""
+    """Return distinct topics of depth 5 in random order; each of FORMS selects about 1% of them."""
     share = count // 100
     names = [f"a/b/c/d{i % 100}/f{i}" for i in range(share)]
     names += [f"n{i}/b/c/d/e" for i in range(share)]

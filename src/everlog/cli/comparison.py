@@ -32,7 +32,7 @@ class Ticker:
         self._progress.stop()
 
     def tell(self, case: str, broker: str, report: Report | None) -> None:
-        """A run begins (no report) or has ended."""
+        """Show that a run begins (no report) or has ended."""
         if report is None:
             self._progress.update(self._task, description=f"{case:<13} {broker:<10}")
         else:
@@ -44,7 +44,7 @@ class Ticker:
 
 
 def print_comparison(reports: Mapping[tuple[str, str], Report], verdicts: Sequence[Verdict]) -> None:
-    """A row for each case and broker; ours with what is demanded of it."""
+    """Print a row for each case and broker, ours with what is demanded of it."""
     table = Table(title="brokers on the first CPU, generator on the last", title_justify="left", show_lines=False)
     for name in ("case", "broker"):
         table.add_column(name)
@@ -64,7 +64,7 @@ def print_comparison(reports: Mapping[tuple[str, str], Report], verdicts: Sequen
 def print_against(
     lines: Sequence[Line], between: Sequence[tuple[str, str, Mapping[str, float]]], rounds: Rounds
 ) -> None:
-    """A row for each figure of each case; red where this checkout was worse in every round, green where better."""
+    """Print a row for each figure of each case; red where this was worse in every round, green where better."""
     table = Table(title="medians (and extremes) of the rounds; this as a multiple of against, in the same round")
     for name in ("case", "kept", "figure"):
         table.add_column(name)

@@ -42,7 +42,7 @@ class Line:
 
     @property
     def is_worse(self) -> bool | None:
-        """Whether every round was worse, or none; None when rounds differ, so that it may be noise."""
+        """Whether every round was worse (True) or better (False); None when rounds differ, which is noise."""
         if self.ratio is None or self.ratio.low <= 1 <= self.ratio.high:
             return None
         return (self.ratio.high < 1) == (self.figure == RATE)
@@ -109,7 +109,7 @@ def _spread(values: Sequence[float | None]) -> Spread | None:
 
 
 def between_cases(found: Sequence[Line], cases: Sequence[Case]) -> list[tuple[str, str, dict[str, float]]]:
-    """Return the figures of which a case demands that they are near another case's: case, demand, multiples."""
+    """Return case, demand and multiples by checkout for the demands that compare a case with another case."""
     medians = {
         (line.case, line.figure, name): spread.median
         for line in found

@@ -11,7 +11,7 @@ PEER = "mosquitto"
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """A figure of ours is at least or at most `value` times another's: the peer's, another case's, or 1."""
+    """A demand that a figure of ours is at least or at most `value` times the peer's, another case's, or 1."""
 
     figure: str
     value: float
@@ -20,7 +20,7 @@ class Demand:
 
     @property
     def words(self) -> str:
-        """As `rate at least 3x mosquitto`."""
+        """The demand in words, such as `rate at least 3x mosquitto`."""
         unit = "" if not self.against else f"x {self.against}"
         return f"{LABELS.get(self.figure, self.figure)} at {'least' if self.at_least else 'most'} {self.value:g}{unit}"
 
@@ -139,7 +139,7 @@ CASES = (
 
 
 def figure_of(report: Mapping[str, Any], path: str) -> float | None:
-    """A number in a report, by its dotted name."""
+    """Return a number of a report by its dotted name, or None when it is not there."""
     found: Any = report
     for name in path.split("."):
         found = found.get(name) if isinstance(found, Mapping) else None

@@ -25,7 +25,7 @@ if not cython.compiled:
 
 
 class Checker:
-    """Checks what one subscriber receives. `names` are the topics of all streams, in order; `flags` QoS and retain.
+    """The checks of one subscriber. `names` are the topics of all streams, in order; `flags` QoS and retain.
 
     `prefix` is what every PUBLISH begins with up to its topic. A topic id of the run's table is a stream.
     """
@@ -62,7 +62,7 @@ class Checker:
         self.rest_bytes = 0
 
     def scan(self, data: Buffer, end: int, now_ns: int) -> int:
-        """Check the plain deliveries that bytes up to `end` begin with; where they stop. Their PUBACKs are in `acks`.
+        """Check the plain deliveries that bytes up to `end` begin with; return where they stop. `acks` has PUBACKs.
 
         `rest_bytes` is what follows if it is the beginning of another, which should be there again next time.
         """
@@ -106,7 +106,7 @@ class Checker:
         return at
 
     def take(self, run: PublishRun, now_ns: int) -> int:
-        """Check a run of deliveries; how many of them belong to this run."""
+        """Check a run of deliveries; return how many of them belong to this run."""
         columns = run.columns
         source = pointer(columns.source)
         flags = pointer(columns.flags)
@@ -140,14 +140,14 @@ class Checker:
         return 0
 
     def _stream(self, source: Buffer, at: int) -> int:
-        """The stream that a stamp names, if it is one of this run."""
+        """Return the stream that a stamp names, or _FOREIGN when it is none of this run."""
         if get32(source, at) != self.run:
             return _FOREIGN
         stream = get32(source, at + 4) * self.topics + get64(source, at + 8) % self.topics
         return stream if stream < self.streams else _FOREIGN
 
     def _check(self, source: Buffer, at: int, size: int, stream: int, now_ns: int) -> int:
-        """One payload of a stream."""
+        """Check one payload of a stream."""
         tally = self.tally
         filler = pointer(self.filler)
         if size != len(self.filler) or not equal(source, at + _STAMP_BYTES, filler, _STAMP_BYTES, size - _STAMP_BYTES):
@@ -166,7 +166,7 @@ class Checker:
         return 0
 
     def _unexpected(self, stream: int, number: int) -> bool:
-        """A message that is not the next of its stream; whether it is new."""
+        """Count a message that is not the next of its stream; return whether it is new."""
         expected = u64s(self.expected)
         gaps: Any = self.gaps.get(stream)
         if number > expected[stream]:

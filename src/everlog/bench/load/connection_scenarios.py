@@ -40,7 +40,7 @@ def idle(run: Run) -> None:
 
 
 def churn(run: Run) -> None:
-    """Clients connect and vanish without DISCONNECT, over and over, while one pair exchanges messages.
+    """Let clients connect and vanish without DISCONNECT, over and over, while one pair exchanges messages.
 
     As many as `connections` are there at once; the oldest vanish.
     """

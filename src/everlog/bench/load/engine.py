@@ -22,7 +22,7 @@ _READ = select.EPOLLIN | select.EPOLLRDHUP
 
 
 class Trouble(Exception):
-    """The run ends early: `status` is timeout, stalled, disconnected or error."""
+    """The reason why a run ends early: `status` is timeout, stalled, disconnected or error."""
 
     def __init__(self, status: str, message: str = "") -> None:
         super().__init__(message)
@@ -30,7 +30,7 @@ class Trouble(Exception):
 
 
 class Engine:
-    """Serves the clients of one run until conditions hold. `tolerant` counts lost connections and goes on."""
+    """The loop that serves the clients of one run. A `tolerant` one counts lost connections and goes on."""
 
     def __init__(self, shared: Shared, timeout_s: float, stall_s: float, tolerant: bool = False) -> None:
         self.shared = shared
@@ -112,7 +112,7 @@ class Engine:
         self._changed += 1
 
     def _attend(self, client: Client, told: int) -> None:
-        """What a link could not do by itself."""
+        """Do what a link could not do by itself."""
         if told & CONTROL:
             before = client.state
             client.hear()
@@ -188,7 +188,7 @@ class Engine:
                     client.link.release(4)
 
     def until(self, done: Callable[[], bool], quiet_s: float | None = None) -> bool:
-        """Serve until a condition holds; False if nothing was delivered or acked for `quiet_s` before it did."""
+        """Serve until a condition holds; return False if nothing was delivered or acked for `quiet_s` before it did."""
         progress = (-1, -1, -1)
         since = now_ns()
         while not done():

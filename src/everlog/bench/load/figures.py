@@ -11,7 +11,7 @@ _BUCKETS = 7424  # 256 for the values below 256, then 128 for each doubling up t
 
 
 class Histogram:
-    """Counts of nanoseconds; a quantile is at most 0.8% above the true one and never below it."""
+    """A histogram of nanoseconds; a quantile is at most 0.8% above the true one and never below it."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -39,7 +39,7 @@ class Histogram:
         return 0
 
     def quantile(self, share: float) -> int:
-        """The value that this share of all values does not exceed; 0 when there are none."""
+        """Return the value that this share of all values does not exceed; 0 when there are none."""
         if self.count == 0:
             return 0
         wanted = max(1, math.ceil(share * self.count))
@@ -57,7 +57,7 @@ class Histogram:
 
 
 def upper_end(index: int) -> int:
-    """The largest value that a bucket holds."""
+    """Return the largest value that a bucket holds."""
     if index < 256:
         return index
     shift = index // 128 - 1

@@ -12,7 +12,7 @@ MANY = 100  # with fewer connections, memory has other reasons
 
 
 def flow(run: Run) -> None:
-    """Publishers, and subscribers of everything (or, with `own`, of one publisher each)."""
+    """Publish to subscribers of everything (or, with `own`, of one publisher each)."""
     options, engine = run.options, run.engine
     publishers = run.publishers(options.publishers, options.topics)
     fast, slow = _subscribers(run)
@@ -25,7 +25,7 @@ def flow(run: Run) -> None:
 
 
 def echo(run: Run) -> None:
-    """Publishers that each subscribe to their own topic: every connection sends and receives."""
+    """Let publishers subscribe to their own topic each: every connection sends and receives."""
     options, engine = run.options, run.engine
     publishers = run.publishers(options.publishers, options.topics)
     checker = run.checker(options.publishers, options.topics)  # one for all: each stream goes to one of them
@@ -39,9 +39,9 @@ def echo(run: Run) -> None:
 
 
 def bystander(run: Run) -> None:
-    """Two publishers, of which one uses the log's first shard only and the other all but that.
+    """Let one publisher use the first shard of the log only, and another all shards but that.
 
-    Just the other one counts: its acks show whether it waits for a shard that it does not use.
+    Only the second one counts: its acks show whether it waits for a shard that it does not use.
     """
     names = [run.naming.topic(0, number) for number in range(TOPICS)]
     shards = {name: shard_of(name.encode(), run.options.shards) for name in names}
@@ -53,7 +53,7 @@ def bystander(run: Run) -> None:
 
 
 def _subscribers(run: Run) -> tuple[list[Client], list[Client]]:
-    """The subscribers that count, and the slow ones, which have a tally of their own."""
+    """Return the subscribers that count, and the slow ones, which have a tally of their own."""
     options = run.options
     fast: list[Client] = []
     slow: list[Client] = []
@@ -68,7 +68,7 @@ def _subscribers(run: Run) -> tuple[list[Client], list[Client]]:
 
 
 def _publishers_of(run: Run, subscriber: int) -> range:
-    """Whose messages a subscriber gets."""
+    """Return the publishers whose messages a subscriber gets."""
     count = run.options.publishers
     first = subscriber % count
     return range(first, first + 1) if run.options.own else range(count)

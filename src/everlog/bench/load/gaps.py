@@ -11,12 +11,12 @@ class Gaps:
         self._stops: list[int] = []
 
     def skip(self, start: int, stop: int) -> None:
-        """Numbers `start` to `stop` were passed over; they are above all that were skipped before."""
+        """Note that numbers `start` to `stop` were passed over; they are above all that were skipped before."""
         self._starts.append(start)
         self._stops.append(stop)
 
     def fill(self, number: int) -> bool:
-        """A number has come after all; False if it was not missing, so it is a duplicate."""
+        """Note that a number has come after all; return False if it was not missing and so is a duplicate."""
         place = bisect_right(self._starts, number) - 1
         if place < 0 or number >= self._stops[place]:
             return False

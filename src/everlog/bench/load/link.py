@@ -55,7 +55,7 @@ class Link:
 
     @property
     def unsent(self) -> int:
-        """Bytes that wait to go out."""
+        """How many bytes wait to go out."""
         return self.end - self.begin
 
     def put(self, data: Buffer) -> int:
@@ -80,7 +80,7 @@ class Link:
         return 0
 
     def serve(self, readable: bool) -> int:
-        """Do what the socket is ready for; GONE, CONTROL and WAITING (for room to write) say what is left to do."""
+        """Do what the socket is ready for; return what is left to do: GONE, CONTROL, WAITING (for room to write)."""
         told = 0
         if readable:
             told = self._read()
@@ -106,7 +106,7 @@ class Link:
         return CONTROL if self.control else 0
 
     def _parse(self, end: int, now: int) -> int:
-        """What is usual is checked where it stands in the buffer; the decoder gets the rest."""
+        """Check what is usual where it stands in the buffer, and leave the rest to the decoder."""
         at = 0
         if self.decoder.buffered_bytes == 0:
             if self.checker is not None:
@@ -158,7 +158,7 @@ class Link:
         return self.write()
 
     def write(self) -> int:
-        """Send what waits and what the window allows; GONE, WAITING or 0."""
+        """Send what waits and what the window allows; return GONE, WAITING or 0."""
         sender = self.sender
         for _ in range(_FILLS):
             if sender is not None and self.open and self.end - self.begin < _FILL_BYTES // 2:

@@ -33,13 +33,13 @@ _GOODBYE = encode(Disconnect(), 4)
 
 
 class State(Enum):
-    """Where a client is in its life."""
+    """A stage of a client's life."""
 
     IDLE, CONNECTING, SUBSCRIBING, UP, LEAVING = range(5)
 
 
 class Shared:
-    """What all clients of a run share: the read buffer, the columns, the names and the tally."""
+    """The read buffer, columns, names and tally that all clients of a run share."""
 
     def __init__(self, port: int, username: str | None = None, password: str | None = None) -> None:
         self.address = ("127.0.0.1", port)
@@ -84,7 +84,7 @@ class Client:
         self._socket: socket.socket | None = None
 
     def open(self) -> Link:
-        """Connect and say CONNECT. On loopback the handshake is done when `connect` returns."""
+        """Connect and send CONNECT. On loopback the handshake is done when `connect` returns."""
         self._socket = wire = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         shared = self.shared
         try:
@@ -134,7 +134,7 @@ class Client:
             self._up()
 
     def subscribe(self, filters: tuple[str, ...]) -> None:
-        """Say SUBSCRIBE; the client is up again after the SUBACK."""
+        """Send SUBSCRIBE; the client is up again after the SUBACK."""
         self.state = State.SUBSCRIBING
         self.link.put(encode(Subscribe(1, tuple(Subscription(text, self.qos) for text in filters)), 4))
 
@@ -155,13 +155,13 @@ class Client:
         self.link.put(_PING)
 
     def leave(self) -> None:
-        """Say DISCONNECT; the broker closes."""
+        """Send DISCONNECT; the broker closes the connection."""
         self.state = State.LEAVING
         self.link.open = False
         self.link.put(_GOODBYE)
 
     def close(self) -> None:
-        """Drop the connection without a word."""
+        """Drop the connection without DISCONNECT."""
         if self._socket is not None:
             self._socket.close()
         self._socket = None

@@ -1,4 +1,4 @@
-"""What a run is asked to do, and the names and bytes that follow from it."""
+"""The options of a run, and the names and bytes that follow from them."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,7 +13,7 @@ MAX_CONNECTIONS, MAX_MESSAGES, MAX_SECONDS = 60_000, 100_000_000, 600.0
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """One run of one scenario. Loopback only: this tool has no business elsewhere."""
+    """The options of one run of one scenario, against a broker on this machine only."""
 
     scenario: str
     port: int
@@ -63,11 +63,11 @@ class Options:
 
     @property
     def delivered_qos(self) -> int:
-        """The QoS that deliveries have."""
+        """The QoS of deliveries."""
         return self.qos if self.sub_qos is None else min(self.qos, self.sub_qos)
 
     def but(self, **changes: Any) -> "Options":
-        """The same with changes."""
+        """Return the same options with changes."""
         return replace(self, **changes)
 
 
@@ -78,11 +78,11 @@ class Naming:
         self.prefix = f"b{run & 0xFFFF:04x}"
 
     def topic(self, publisher: int, topic: int) -> str:
-        """The name of a publisher's topic."""
+        """Return the name of a publisher's topic."""
         return f"{self.prefix}/p{publisher:05d}/t{topic:06d}"
 
     def of_publisher(self, publisher: int) -> str:
-        """A filter for all topics of a publisher."""
+        """Return a filter for all topics of a publisher."""
         return f"{self.prefix}/p{publisher:05d}/+"
 
     @property
@@ -92,11 +92,11 @@ class Naming:
 
 
 def filler_of(size: int) -> bytes:
-    """A payload's bytes before they are stamped."""
+    """Return a payload before it is stamped."""
     return (b"0123456789abcdefghijklmnopqrstuvwxyz" * (size // 36 + 1))[:size]
 
 
 def head_of(topic: str, size: int, qos: int, retain: bool) -> bytes:
-    """A PUBLISH up to its packet id, if it has one, else up to its payload of so many bytes."""
+    """Return a PUBLISH up to its packet id, or up to its payload of `size` bytes if it has no id."""
     packet = encode(Publish(topic, bytes(size), qos, retain, packet_id=1 if qos else 0), 4)
     return packet[: len(packet) - size - (2 if qos else 0)]

@@ -10,12 +10,12 @@ from everlog.bench.load.load_client import Client
 from everlog.bench.load.sender import Sender
 
 TICK_NS = 250_000  # messages of a schedule that fall into one tick go out together
-FORGIVE_NS = 250_000_000  # QoS 0 messages that a broker dropped must not hold the publishers for ever
+FORGIVE_NS = 250_000_000  # QoS 0 messages that a broker dropped must not hold the publishers up for good
 _ENDLESS = 1 << 60
 
 
 class Pacing:
-    """At full speed until `messages` are sent in all or `stop` is called."""
+    """Full speed until `messages` are sent in all or `stop` is called."""
 
     scheduled = False
 
@@ -29,20 +29,20 @@ class Pacing:
         self.stopped = False
 
     def begin(self, now_ns: int) -> None:
-        """Publishing starts."""
+        """Start publishing."""
         for sender, quota in zip(self.senders, self.quotas, strict=True):
             sender.limit = quota
 
     def advance(self, now_ns: int) -> Sequence[Client]:
-        """Raise the limits that time allows; the clients that may send more."""
+        """Raise the limits that time allows; return the clients that may send more."""
         return ()
 
     def next_ns(self, now_ns: int) -> int | None:
-        """When `advance` has something to do again; None if it is not a matter of time."""
+        """Return when `advance` has something to do again, or None if that is not a matter of time."""
         return None
 
     def stop(self) -> None:
-        """No more than what has been sent already."""
+        """Send no more than what has been sent already."""
         self.stopped = True
         for sender in self.senders:
             sender.limit = sender.next
@@ -56,7 +56,7 @@ class Pacing:
 
 
 class Scheduled(Pacing):
-    """So many messages a second over all publishers, in turn; each is stamped with when it was due."""
+    """A schedule of so many messages per second, by the publishers in turn; each is stamped with when it was due."""
 
     scheduled = True
 
@@ -68,7 +68,7 @@ class Scheduled(Pacing):
         self.released = 0
 
     def begin(self, now_ns: int) -> None:
-        """The schedule starts now."""
+        """Start the schedule now."""
         self.start_ns = now_ns
         step = int(self.interval_ns * len(self.senders))
         for number, sender in enumerate(self.senders):
@@ -94,14 +94,14 @@ class Scheduled(Pacing):
         return [self.clients[place] for place in places]
 
     def next_ns(self, now_ns: int) -> int | None:
-        """The next tick."""
+        """Return the time of the next tick."""
         if self.stopped or self.released >= self.goal:
             return None
         return self.start_ns + ((now_ns - self.start_ns) // self.tick_ns + 1) * self.tick_ns
 
 
 class Held(Pacing):
-    """At full speed, but never with more than `outstanding` messages on their way to the subscribers."""
+    """Full speed, but never with more than `outstanding` messages on their way to the subscribers."""
 
     def __init__(self, clients: Sequence[Client], tally: Tally, messages: int, outstanding: int, fan: float) -> None:
         super().__init__(clients, tally, messages)
@@ -111,7 +111,7 @@ class Held(Pacing):
         self._blocked_ns = 0
 
     def begin(self, now_ns: int) -> None:
-        """Publishing starts."""
+        """Start publishing."""
         self._blocked_ns = now_ns
         self.advance(now_ns)
 

@@ -1,4 +1,4 @@
-"""Runs the list against each broker in turn and judges ours by what is demanded."""
+"""Plays the cases on each broker in turn, and judges ours by what is demanded."""
 
 import contextlib
 import json
@@ -23,7 +23,7 @@ Reports = dict[tuple[str, str], Report]  # by case and broker
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a demand; `found` is None when there is nothing to compare with."""
+    """The outcome of a demand; `found` is None when there is nothing to compare with."""
 
     case: str
     demand: Demand
@@ -31,7 +31,7 @@ class Verdict:
 
     @property
     def met(self) -> bool | None:
-        """Whether it is met; None when it can't be told."""
+        """Whether it is met; None when that can't be told."""
         if self.found is None:
             return None
         return self.found >= self.demand.value if self.demand.at_least else self.found <= self.demand.value
@@ -56,7 +56,7 @@ def compare(
     repeat: int,
     tell: Callable[[str, str, Report | None], None],
 ) -> Reports:
-    """Every case on every broker, each freshly started; `tell` hears of each before (None) and after it."""
+    """Play every case on every broker, each freshly started; `tell` hears of each run before (None) and after it."""
     reports: Reports = {}
     with pinned() as cpus:
         for case in cases:
@@ -69,7 +69,7 @@ def compare(
 
 
 def _calmest(case: Case, broker: Broker, seconds: float, repeat: int, cpus: set[int] | None) -> Report:
-    """The run of up to `repeat` that other programs disturbed least."""
+    """Play a case up to `repeat` times; return the run that other programs disturbed least."""
     best: Report = {}
     for _ in range(repeat):
         report = play_case(case, broker, seconds, cpus)
@@ -101,7 +101,7 @@ def play_case(case: Case, broker: Broker, seconds: float, cpus: set[int] | None)
 
 
 def judge(reports: Reports) -> list[Verdict]:
-    """Every demand on ours."""
+    """Return what became of every demand on ours."""
     verdicts = []
     for case in CASES:
         mine = reports.get((case.name, OURS))
@@ -118,7 +118,7 @@ def judge(reports: Reports) -> list[Verdict]:
 
 
 def save(path: Path, reports: Reports, verdicts: Sequence[Verdict]) -> None:
-    """Everything as JSON."""
+    """Write everything as JSON."""
     content = {
         "runs": [{"case": case, "peer": broker, **report} for (case, broker), report in reports.items()],
         "demands": [

@@ -14,7 +14,7 @@ GONE = 0  # the connection has ended
 
 
 def receive(fd: int, target: bytearray, start: int, size: int) -> int:
-    """Read at most `size` bytes to a place in a buffer: how many, NOTHING or GONE."""
+    """Read at most `size` bytes to a place in a buffer; return how many, NOTHING or GONE."""
     try:
         return os.readv(fd, [memoryview(target)[start : start + size]])
     except BlockingIOError:
@@ -24,7 +24,7 @@ def receive(fd: int, target: bytearray, start: int, size: int) -> int:
 
 
 def transmit(fd: int, source: Buffer, start: int, size: int) -> int:
-    """Write a range of a buffer: how many bytes of it went out, NOTHING or GONE."""
+    """Write a range of a buffer; return how many bytes of it went out, NOTHING or GONE."""
     try:
         return os.write(fd, memoryview(source)[start : start + size])
     except BlockingIOError:
@@ -34,5 +34,5 @@ def transmit(fd: int, source: Buffer, start: int, size: int) -> int:
 
 
 def now_ns() -> int:
-    """The monotonic clock."""
+    """Return the time of the monotonic clock."""
     return time.monotonic_ns()

@@ -41,11 +41,11 @@ class Run:
     # Clients
 
     def name(self, role: str, number: int) -> str:
-        """A client id of this run."""
+        """Return a client id of this run."""
         return f"{self.naming.prefix}-{role}{number:05d}"
 
     def publishers(self, count: int, topics: int = 1, retain: bool = False, size: int | None = None) -> list[Client]:
-        """Publishers of the run, each with topics of its own."""
+        """Return publishers of the run, each with topics of its own."""
         filler = self.filler if size is None else filler_of(size)
         names = [[self.naming.topic(number, topic) for topic in range(topics)] for number in range(count)]
         for name in chain.from_iterable(names):  # in the order of streams, as the checkers expect
@@ -60,7 +60,7 @@ class Run:
         return Client(self.shared, self.name("p", number), sender=sender)
 
     def checker(self, publishers: int, topics: int = 1, retain: bool = False, tally: Tally | None = None) -> Checker:
-        """Checks one subscriber of those publishers."""
+        """Return a checker for one subscriber of those publishers."""
         names = [self.naming.topic(number, topic) for number in range(publishers) for topic in range(topics)]
         qos = self.options.delivered_qos
         prefix = head_of(names[0], len(self.filler), qos, retain)[: -len(names[0])]
@@ -70,7 +70,7 @@ class Run:
         )
 
     def subscriber(self, number: int, filters: tuple[str, ...], checker: Checker, clean: bool = True) -> Client:
-        """A subscriber of the run."""
+        """Return a subscriber of the run."""
         options = self.options
         qos = options.qos if options.sub_qos is None else options.sub_qos
         return Client(self.shared, self.name("s", number), clean=clean, filters=filters, qos=qos, checker=checker)
@@ -78,19 +78,19 @@ class Run:
     # Phases
 
     def settle(self) -> None:
-        """A pause, so that one phase does not pay for another."""
+        """Pause, so that one phase does not pay for another."""
         self.engine.serve_for(self.options.settle)
 
     def look(self) -> Sample:
-        """The machine now."""
+        """Return the state of the machine now."""
         return sample(self.options.pids)
 
     def reset_peak(self) -> None:
-        """Peak memory counts from here."""
+        """Count peak memory from here on."""
         reset_peak(self.options.pids)
 
     def publish(self, clients: Sequence[Client], fan: float = 0.0, messages: int | None = None) -> None:
-        """Send as the options say, until everything is sent and answered. `fan` is deliveries for each message."""
+        """Send as the options say, until everything is sent and answered. `fan` is the deliveries of a message."""
         options, engine = self.options, self.engine
         count = options.messages if messages is None else messages
         pacing: Pacing
@@ -126,7 +126,7 @@ class Run:
             self.end_ns = now_ns()
 
     def drain(self, checkers: Sequence[tuple[Checker, int]]) -> int:
-        """Wait until each checker has seen as many distinct messages as it should; how many are missing in the end."""
+        """Wait until each checker has seen as many distinct messages as it should; return how many are missing."""
         self.engine.until(lambda: all(checker.distinct >= wanted for checker, wanted in checkers), DRAIN_S)
         self.end_ns = max(self.tally.last_ns, self.start_ns)
         return sum(max(0, wanted - checker.distinct) for checker, wanted in checkers)
@@ -134,7 +134,7 @@ class Run:
     # The report
 
     def rate(self, messages: int, before: Sample, after: Sample) -> dict[str, Any]:
-        """The figures of a phase in which so many messages counted."""
+        """Return the figures of a phase in which so many messages counted."""
         end_ns = self.end_ns if self.end_ns > self.start_ns else now_ns()  # the run broke
         seconds = max((end_ns - self.start_ns) / 1e9, 1e-9)
         return {
@@ -144,7 +144,7 @@ class Run:
         }
 
     def counts(self) -> dict[str, Any]:
-        """What was counted; troubles only where there are any."""
+        """Return what was counted; troubles only where there are any."""
         tally = self.tally
         figures: dict[str, Any] = {
             "sent": tally.sent,
@@ -165,7 +165,7 @@ class Run:
 
 
 def latency(histogram: Histogram) -> dict[str, Any] | None:
-    """Quantiles in microseconds."""
+    """Return quantiles in microseconds, or None when nothing was counted."""
     if not histogram.count:
         return None
     shares = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}

@@ -1,4 +1,4 @@
-"""The scenarios by name, and running one: a report whatever happens."""
+"""The scenarios by name, and how one is played: with a report, whatever happens."""
 
 import gc
 import resource
@@ -21,7 +21,7 @@ _SPARE_FILES = 200  # file descriptors beside the connections
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What it does, how it is played, and what it makes of the options."""
+    """A scenario: what it does, how it is played, and what it makes of the options."""
 
     help: str
     play: Callable[[Run], None]
@@ -33,7 +33,7 @@ def _as_many(options: Options) -> Options:
 
 
 def _held(options: Options) -> Options:
-    """At QoS 0 nothing but this keeps a full-speed publisher from filling the broker's queues until it drops."""
+    """Hold full-speed publishers at QoS 0, which would fill the broker's queues until it drops messages."""
     unheld = options.qos == 0 and not options.rate and not options.outstanding
     return options.but(outstanding=OUTSTANDING) if unheld else options
 
@@ -69,7 +69,7 @@ SCENARIOS = {
 
 
 def play(options: Options) -> dict[str, Any]:
-    """Run a scenario; its report. A run that broke reports what it had counted, and `status` and `error`."""
+    """Play a scenario and return its report: of a run that broke, what it had counted, `status` and `error`."""
     scenario = SCENARIOS.get(options.scenario)
     if scenario is None:
         raise UsageError(f"no scenario {options.scenario!r}", hint=f"there are {', '.join(SCENARIOS)}")
@@ -97,7 +97,7 @@ def play(options: Options) -> dict[str, Any]:
 
 
 def _allow_files(connections: int) -> None:
-    """Raise the limit of open files as far as this run needs and the system lets us."""
+    """Raise the limit of open files to what this run needs."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     need = connections + _SPARE_FILES
     if need > soft:

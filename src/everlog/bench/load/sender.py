@@ -20,7 +20,7 @@ STAMP_BYTES = 24  # run and publisher (32 bits each), sequence and time (64 bits
 
 
 class Sender:
-    """Publishes messages `next` to `limit`; `heads` are the rendered fixed headers and topics, all of one length."""
+    """The publisher of messages `next` to `limit`; `heads` are their fixed headers and topics, all of one length."""
 
     def __init__(
         self, tally: Tally, run: int, number: int, heads: list[bytes], qos: int, filler: bytes, window: int = 1
@@ -58,12 +58,12 @@ class Sender:
         self.tick_ns = tick_ns
 
     def due_ns(self, sequence: int) -> int:
-        """When a scheduled message should go out."""
+        """Return when a scheduled message should go out."""
         since = self.offset_ns + sequence * self.step_ns
         return self.start_ns + (since + self.tick_ns - 1) // self.tick_ns * self.tick_ns
 
     def room(self) -> int:
-        """How many messages may go out now."""
+        """Return how many messages may go out now."""
         if self.next >= self.limit:
             return 0
         count = self.limit - self.next
@@ -74,7 +74,7 @@ class Sender:
         return count
 
     def render(self, out: bytearray, at: int, count: int, now_ns: int) -> int:
-        """Write the next `count` PUBLISHes to a buffer that has the room; where they end. `count` is at most `room`."""
+        """Write the next `count` (at most `room`) PUBLISHes to a buffer that has space; return where they end."""
         if at < 0 or count < 0 or count > self.room() or len(out) - at < count * self.packet_bytes:
             raise UsageError(f"no room for {count} messages at {at}")
         target = pointer(out)
@@ -121,7 +121,7 @@ class Sender:
         return at
 
     def acked(self, run: AckRun, now_ns: int) -> int:
-        """Take a run of acks; how many of its ids now need a PUBREL, which are those of a PUBREC run."""
+        """Take a run of acks; return how many of its ids now need a PUBREL: all of a PUBREC run, else none."""
         ids = u16s(run.ids)
         for i in range(len(run.ids) // 2):
             self._ack(run.packet_type, ids[i], now_ns)
@@ -129,7 +129,7 @@ class Sender:
         return len(run.ids) // 2 if run.packet_type == _PUBREC else 0
 
     def scan(self, data: Buffer, end: int, now_ns: int) -> int:
-        """Take the plain PUBACKs that bytes up to `end` begin with; where they stop. The rest is the decoder's."""
+        """Take the plain PUBACKs that bytes up to `end` begin with; return where they stop."""
         if self.qos != 1 or end > len(data):
             return 0
         source = pointer(data)

@@ -9,7 +9,7 @@ from everlog.bench.load.run import Run, latency
 
 
 def resume(run: Run) -> None:
-    """Durable sessions subscribe and leave, messages are published at QoS 1, and all sessions return at once.
+    """Let durable sessions subscribe and leave, publish at QoS 1, and let all of them return at once.
 
     With `hold` 0 the sessions never return: what counts then is what they cost a publisher.
     """
@@ -39,7 +39,7 @@ def resume(run: Run) -> None:
 
 
 def recall(run: Run) -> None:
-    """Durable sessions with a topic each come back at once for one message each, out of many that concern nobody."""
+    """Let durable sessions return at once for one message each, out of many that concern nobody."""
     options, engine, tally = run.options, run.engine, run.tally
     count = options.connections
     caller, crowd = run.publishers(2, topics=count)
@@ -66,7 +66,7 @@ def recall(run: Run) -> None:
 
 
 def retained(run: Run) -> None:
-    """Retained messages on as many topics, then subscribers of all of them; they are deleted afterwards."""
+    """Retain messages on as many topics, then let subscribers of all of them come; delete them afterwards."""
     options, engine, tally = run.options, run.engine, run.tally
     topics = options.messages // options.publishers or 1
     publishers = run.publishers(options.publishers, topics, retain=True)
@@ -100,7 +100,7 @@ def _make_sessions(run: Run, sessions: Sequence[Client]) -> None:
 
 
 def _return(run: Run, sessions: Sequence[Client], owed: list[int], retained: bool = False) -> None:
-    """All connect at once; measured until the last delivery."""
+    """Let all connect at once, and measure until the last delivery."""
     options, engine, tally = run.options, run.engine, run.tally
     if not retained:
         for client in sessions:
@@ -120,7 +120,7 @@ def _return(run: Run, sessions: Sequence[Client], owed: list[int], retained: boo
 
 
 def _wipe(run: Run, sessions: Sequence[Client]) -> None:
-    """A clean connect ends a stored session."""
+    """End the stored sessions by a clean connect."""
     for client in sessions:
         client.clean = True
         client.filters = ()

@@ -1,4 +1,4 @@
-"""What processes cost: CPU time and memory of the broker, CPU time of this process, and what else ran meanwhile."""
+"""The cost of processes: CPU time and memory of the broker, CPU time of this process, and what else ran meanwhile."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One moment. `cpu_s` is None when the broker is not known or gone."""
+    """The state of the machine at one moment; `cpu_s` is None when the broker is not known or gone."""
 
     at_ns: int
     own_cpu_s: float
@@ -26,7 +26,7 @@ class Sample:
 
 
 def family(pids: Sequence[int]) -> list[int]:
-    """Processes and their descendants."""
+    """Return processes and their descendants."""
     found = list(pids)
     for pid in found:  # grows meanwhile
         for task in _tasks(pid):
@@ -48,7 +48,7 @@ def _text(path: str) -> str:
 
 
 def cpu_of(pid: int) -> float:
-    """Seconds of CPU that a process has used, all its threads together: utime and stime, in nanoseconds."""
+    """Return the seconds of CPU, user and system, that a process has used in all its threads."""
     try:
         return time.clock_gettime((~pid << 3) | 2)  # MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED) of Linux
     except OSError:
@@ -56,7 +56,7 @@ def cpu_of(pid: int) -> float:
 
 
 def _ended_of(pid: int) -> float:
-    """Seconds of CPU that its children had used which have ended, and theirs."""
+    """Return the seconds of CPU that its descendants had used which have ended."""
     return _stat_s(pid, 13)
 
 
@@ -75,7 +75,7 @@ def _memory_mb(pid: int) -> tuple[float, float]:
 
 
 def sample(pids: Sequence[int]) -> Sample:
-    """Look at the machine now."""
+    """Return the state of the machine now."""
     user, nice, system, _, _, irq, softirq, steal = map(int, _text("/proc/stat").split(None, 9)[1:9])
     busy = (user + nice + system + irq + softirq) * _TICK_S
     cpu: float | None = 0.0 if pids else None
@@ -98,7 +98,7 @@ def reset_peak(pids: Sequence[int]) -> None:
 
 
 def between(before: Sample, after: Sample, messages: float) -> dict[str, Any]:
-    """CPU and memory of a stretch in which so many messages counted."""
+    """Return CPU and memory of a stretch in which so many messages counted."""
     wall = max((after.at_ns - before.at_ns) / 1e9, 1e-9)
     own = after.own_cpu_s - before.own_cpu_s
     each = 1e6 / messages if messages else 0.0
