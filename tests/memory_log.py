@@ -114,7 +114,7 @@ class MemoryLog:
                 shard.start,
                 shard.committed,
                 shard.end,
-                bytes=sum(records.size for records in shard.batches),
+                segment_bytes=sum(records.size for records in shard.batches),
                 segments=len(shard.batches),
                 sealed=0,
                 pending_bytes=shard.pending_bytes,

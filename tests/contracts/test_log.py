@@ -200,7 +200,7 @@ def test_statistics_say_where_each_shard_is(opened: Opened) -> None:
     ]
     assert [one.pending_bytes for one in found] == [shard.pending_bytes for shard in shards]
     assert sum(one.records for one in found) == 10
-    assert all((one.bytes > 0 and one.segments > 0) for one in found if one.records)
+    assert all((one.segment_bytes > 0 and one.segments > 0) for one in found if one.records)
 
 
 def test_routes_say_which_messages_are_a_shards(opened: Opened) -> None:

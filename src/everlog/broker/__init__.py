@@ -17,8 +17,8 @@ from everlog.broker.auth import (
     set_password,
 )
 from everlog.broker.broker import Broker
-from everlog.broker.connection import Connection, Connections
-from everlog.broker.delivery import Log, Shard
+from everlog.broker.connection import Connection
+from everlog.broker.delivery import Log
 from everlog.broker.events import Event, event
 from everlog.broker.groups import GroupOptions, GroupState
 from everlog.broker.limits import Limits
@@ -27,9 +27,7 @@ from everlog.broker.reports import (
     Doomed,
     Numbers,
     Reports,
-    RetentionState,
     Survey,
-    SysTopics,
     UnreadLoss,
     run_in_slices,
 )
@@ -42,7 +40,6 @@ __all__ = [
     "Authenticator",
     "Broker",
     "Connection",
-    "Connections",
     "Continue",
     "Credentials",
     "Doomed",
@@ -61,12 +58,9 @@ __all__ = [
     "Outcome",
     "Refuse",
     "Reports",
-    "RetentionState",
     "ScramSha256",
     "Security",
-    "Shard",
     "Survey",
-    "SysTopics",
     "UnreadLoss",
     "cannot_listen",
     "certificate_user",

@@ -2,7 +2,6 @@
 
 from everlog.sessions.group_cursor import GroupCursor, Owed, shares
 from everlog.sessions.outgoing_rows import OutgoingRows, is_within, row_at
-from everlog.sessions.received_ids import ReceivedIds
 from everlog.sessions.row_format import (
     pack_session,
     pack_subscription,
@@ -48,7 +47,6 @@ __all__ = [
     "MergedSubscription",
     "OutgoingRows",
     "Owed",
-    "ReceivedIds",
     "Session",
     "SessionRow",
     "SessionTables",

@@ -1,6 +1,5 @@
 """auth: who a client is and what it may do."""
 
-from everlog.broker.auth.acl import Acl
 from everlog.broker.auth.methods import (
     Accept,
     Applicant,
@@ -18,7 +17,6 @@ from everlog.broker.auth.security import Admission, Security, certificate_user
 
 __all__ = [
     "Accept",
-    "Acl",
     "Admission",
     "Applicant",
     "Authenticator",

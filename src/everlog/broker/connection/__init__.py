@@ -1,7 +1,6 @@
 """connection: one client's connection, from the socket's bytes to the packets' effects, and all of them together."""
 
-from everlog.broker.connection.connect_gate import ConnectGate
 from everlog.broker.connection.connection import Connection, peer_of
 from everlog.broker.connection.connections import BUFFER_BYTES, Connections
 
-__all__ = ["BUFFER_BYTES", "ConnectGate", "Connection", "Connections", "peer_of"]
+__all__ = ["BUFFER_BYTES", "Connection", "Connections", "peer_of"]

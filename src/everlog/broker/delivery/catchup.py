@@ -236,9 +236,7 @@ class Catchup:
             self.lost += stop - first
             event(_log, "lost", WARNING, client=session.client_id, shard=shard, first=first, stop=stop)
 
-    def _pull(
-        self, session: Session, found: Found, shard: int, end: int, merged: MergedSubscription | None
-    ) -> int:
+    def _pull(self, session: Session, found: Found, shard: int, end: int, merged: MergedSubscription | None) -> int:
         """Give a session what was found below `end`; return the offset at which it was full, -1 if it never was.
 
         `merged` is how all of it goes, or None where the filters that match make a difference.

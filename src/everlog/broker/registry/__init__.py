@@ -1,7 +1,7 @@
 """registry: who has which session, until when, subscribed to what, and what of that is stored."""
 
-from everlog.broker.registry.connect_terms import ConnectTerms, agree
-from everlog.broker.registry.registry import Client, Registry
+from everlog.broker.registry.connect_terms import agree
+from everlog.broker.registry.registry import Registry
 from everlog.broker.registry.replay_request import Answer, ReplayRequests
 from everlog.broker.registry.restore import restore_sessions
 from everlog.broker.registry.subscriptions import Subscriptions
@@ -9,8 +9,6 @@ from everlog.broker.registry.write_behind import WriteBehind
 
 __all__ = [
     "Answer",
-    "Client",
-    "ConnectTerms",
     "Registry",
     "ReplayRequests",
     "Subscriptions",

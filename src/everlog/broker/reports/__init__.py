@@ -1,13 +1,12 @@
 """reports: the broker in numbers, for `$SYS`, for metrics, and for who loses unread messages to retention."""
 
-from everlog.broker.reports.numbers import MOST_GROUPS, Numbers, Reports
+from everlog.broker.reports.numbers import Numbers, Reports
 from everlog.broker.reports.slices import run_in_slices
 from everlog.broker.reports.survey import Survey
 from everlog.broker.reports.sys_topics import SysTopics
 from everlog.broker.reports.unread_loss import Doomed, RetentionState, UnreadLoss
 
 __all__ = [
-    "MOST_GROUPS",
     "Doomed",
     "Numbers",
     "Reports",
