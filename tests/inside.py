@@ -9,9 +9,7 @@ from everlog.mqtt import Connect, Publish
 from everlog.sessions import Session, StoredSession, Subscribed
 from everlog.topics import parse_filter
 
-FLUSH_S = (
-    "everlog.broker.connection.output._FLUSH_S"  # for monkeypatch: how long a client's last bytes may take to leave
-)
+FLUSH_S = "everlog.broker.connection.output._FLUSH_S"  # for monkeypatch: the time for a client's last bytes
 
 
 class Inside:

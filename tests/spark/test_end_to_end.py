@@ -11,7 +11,7 @@ import polars
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
-from tests.conformance import rawclient
+from tests import raw_client
 from tests.listening import eventually
 from tests.raw_client import RawClient
 from tests.system.serving import Served
@@ -104,7 +104,7 @@ def position(message: Publish) -> int:
 def test_from_end_to_end(
     spark: "SparkSession", served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rawclient, "DEADLINE_S", 60.0)  # Spark leaves others little of the machine
+    monkeypatch.setattr(raw_client, "DEADLINE_S", 60.0)  # Spark leaves others little of the machine
     data = tmp_path / "data"
     send_readings(served.port, 0, SECONDS // 2)
     run_streams(spark, data, tmp_path, served.port)

@@ -6,7 +6,7 @@ import pytest
 
 from everlog.base import StorageError, UsageError
 from everlog.broker import Security, certificate_user, delete_user, set_password
-from everlog.broker import passwords as module
+from everlog.broker.auth import passwords as module
 from everlog.broker.auth.passwords import Passwords, parse_passwords, read_passwords
 from everlog.broker.auth.security import Admission
 

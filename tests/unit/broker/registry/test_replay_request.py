@@ -8,7 +8,7 @@ from tests.stages import Stage
 
 from everlog.base import PeerError
 from everlog.broker import Security
-from everlog.broker.registry.replay_request import filter_of, rewind, split_filter, wishes_of
+from everlog.broker.registry.replay_request import filter_of, split_filter, wishes_of
 from everlog.mqtt import Properties, Publish, Reason, Subscription
 from everlog.sessions import Session, Subscribed
 
@@ -58,25 +58,28 @@ def test_wishes_are_user_properties():
 
 
 def test_other_subscriptions_begin_where_the_session_was():
-    session = Session("c", lag={1: 50})
-    session.subscriptions = {
-        "live": Subscribed("live", 1, since=(10, 10, 10)),
-        "later": Subscribed("later", 1, since=(200, 60, 0)),
-        "old": Subscribed("old", 1),
-        "$share/g/x": Subscribed("$share/g/x", 1, since=(0, 0, 0)),
-        "again": Subscribed("again", 1, since=(0, 0, 0)),
+    before = {
+        "live": (10, 10, 10),
+        "later": (200, 60, 0),
+        "old": (),
+        "$share/g/x": (0, 0, 0),
+        "again": (0, 0, 0),
     }
-    changed = rewind(session, "again", (20, 30, 300), (100, 100, 100))
+    subscriptions = {text: Subscribed(text, 1, since=since) for text, since in before.items()}
+    session = Session("c", lag={1: 50}, subscriptions=subscriptions)
+    changed = session.rewind("again", (20, 30, 300), (100, 100, 100))
     assert session.lag == {0: 20, 1: 30}
-    assert {text: one.since for text, one in changed.items()} == {"live": (100, 50, 10), "old": (100, 50, 0)}
+    moved = {"live": (100, 50, 10), "old": (100, 50, 0)}
+    assert {one.filter: one.since for one in changed} == moved
+    assert {text: one.since for text, one in session.subscriptions.items()} == {**before, **moved}
 
 
 def test_going_forward_changes_nobody():
-    session = Session("c", lag={0: 10})
-    session.subscriptions = {"a": Subscribed("a", 1, since=(5,))}
-    assert rewind(session, "b", (15,), (100,)) == {}
+    session = Session("c", lag={0: 10}, subscriptions={"a": Subscribed("a", 1, since=(5,))})
+    assert session.rewind("b", (15,), (100,)) == []
     assert session.lag == {0: 10}
-    assert rewind(session, "b", (10,), (100,)) == {}
+    assert session.rewind("b", (10,), (100,)) == []
+    assert session.subscriptions["a"].since == (5,)
 
 
 # From each kind of beginning

@@ -14,7 +14,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.frames import Frame, Opcode
 from websockets.sync.client import ClientConnection, connect
 
-from everlog.broker import Limits, Listener, websocket
+from everlog.broker import Limits, Listener
+from everlog.broker.transport import websocket
 from everlog.broker.transport.websocket_frames import (
     Close,
     FrameReader,
