@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from tests.twins import COMPILED, PURE, Twin, _load, _load_interpreted
-
 from everlog.bench.load.options import Naming, filler_of, head_of
+from tests.twins import COMPILED, PURE, Twin, _load, _load_interpreted
 
 RUN = 0xDEADBEEF
 FILLER = filler_of(40)

@@ -8,7 +8,7 @@ from everlog.base import Unavailable
 from everlog.broker import Reports, cannot_listen
 from everlog.web.health import Check, why_not_ready
 from everlog.web.http import MAX_REQUEST_BYTES, HttpServer, Page, Request
-from everlog.web.metrics import CONTENT_TYPE, Exposition
+from everlog.web.prometheus import CONTENT_TYPE, Exposition
 
 
 class Pages:

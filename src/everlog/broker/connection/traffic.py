@@ -1,30 +1,16 @@
 """What the connections of a broker have in common: the buffer that all read into, names, limits, byte counts."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import cython
 
-from everlog.base import PublishRun
 from everlog.broker.limits import Limits
 from everlog.broker.metrics import Metrics
-from everlog.sessions import Session
 
 if not cython.compiled:
     from everlog.base import TopicTable
     from everlog.broker.delivery.router import Router
-
-
-class Rules(Protocol):
-    """Which messages of a run are taken; those that are not are marked as dropped, their topics returned with why."""
-
-    def reserve(self) -> None: ...
-
-    def check(self, run: PublishRun, session: Session) -> dict[int, int]: ...
-
-    def retain(self, run: PublishRun, session: Session, refused: dict[int, int] | None) -> dict[int, int] | None: ...
-
-    def forget_topics(self) -> None: ...
 
 
 class Traffic:
@@ -44,7 +30,7 @@ class Traffic:
         self.router = router
         self.metrics = metrics
         self.time = time
-        self.rules: Any = None
+        self.rules: Any = None  # `PublishRules`: which messages of a run are taken
         self.hold_back: Any = None  # called with a reader when too much is under way
         self.reserved = bytearray()  # a byte for each topic id: whether it is the server's own
         self.checks = False  # there are rules of who may publish what

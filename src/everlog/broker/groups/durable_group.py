@@ -15,7 +15,7 @@ from logging import WARNING
 from everlog.base import MAX_OFFSET, EverlogError, Records, row_column, unpack_position
 from everlog.broker.delivery import Router, batch_of
 from everlog.broker.events import event
-from everlog.broker.groups.options import GroupCounters, GroupOptions, GroupState
+from everlog.broker.groups.group_options import GroupCounters, GroupOptions, GroupState
 from everlog.broker.groups.shared_group import Member, SharedGroup, spend
 from everlog.broker.groups.topic_order import OrderedPlan, TopicNames, plan_owed, plan_rows
 from everlog.sessions import LIVE, GroupCursor, GroupRow, MergedSubscription, OutgoingRows, group_row, row_at

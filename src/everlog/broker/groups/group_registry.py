@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from everlog.base import NOT_KEPT
 from everlog.broker.delivery import Router
 from everlog.broker.groups.durable_group import DurableGroup, GroupPorts
-from everlog.broker.groups.options import GroupCounters, GroupOptions, GroupState
+from everlog.broker.groups.group_options import GroupCounters, GroupOptions, GroupState
 from everlog.broker.groups.shared_group import Member, SharedGroup
 from everlog.sessions import (
     GROUP_ORDERED,

@@ -15,7 +15,7 @@ from everlog.broker import Metrics
 from everlog.mqtt import Publish
 from everlog.sessions import Session
 from everlog.web import Exposition
-from everlog.web.metrics import _SUMMED, COUNTERS
+from everlog.web.prometheus import _SUMMED, COUNTERS
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
 
