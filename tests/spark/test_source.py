@@ -202,7 +202,7 @@ def test_tasks_are_about_as_many_as_asked_for(spark: "SparkSession", tmp_path: P
         ({"tpoic": "a"}, "there is no option 'tpoic'"),
         ({"topic": "a/#/b"}, "#"),
         ({"topic": " "}, "names no filter"),
-        ({"from": "yesterday"}, "is no place in history"),
+        ({"from": "yesterday"}, "is not a place in history"),
         ({"shards": "7"}, "there is no shard 7"),
         ({"shards": "x"}, "write numbers"),
         ({"columns": "time"}, "no column is called time"),

@@ -1,8 +1,8 @@
-"""Rows of batches as the buffers that Arrow makes columns of: one call a column, whatever the number of rows.
+"""Rows of batches as the buffers that Arrow makes columns of: one call per column, whatever the number of rows.
 
-What is asked for is a list of pieces: (batch, rows, start, stop), which is the rows `start` to before `stop` of a
-batch, or with `rows` (u32s) the rows that stand there at those places. Offsets of values are 32 bits wide as Arrow's
-are: OverflowError says that the pieces hold more than such a column can.
+The rows are given as a list of pieces (batch, rows, start, stop): rows `start` to before `stop` of the batch or, with
+`rows` (u32s), the rows whose numbers stand in those places of it. Offsets of values are 32 bits wide, as Arrow's are;
+OverflowError says that the pieces hold more than such a column can.
 """
 
 import cython
@@ -19,7 +19,7 @@ _MOST = 0x7FFFFFFF
 
 
 def count_rows(pieces: list[Piece]) -> int:
-    """How many rows the pieces have, once they are known to be rows of their batches."""
+    """Return how many rows the pieces have; raise if any is not a row of its batch."""
     total = 0
     for part, rows, start, stop in pieces:
         limit = part.count if rows is None else len(rows) // 4
@@ -35,7 +35,7 @@ def count_rows(pieces: list[Piece]) -> int:
 
 
 def offset_column(pieces: list[Piece]) -> bytes:
-    """The offsets in the shard, i64s."""
+    """Return the offsets in the shard as i64s."""
     block = blank(8 * count_rows(pieces))
     out = pointer(block)
     at = 0
@@ -54,7 +54,7 @@ def offset_column(pieces: list[Piece]) -> bytes:
 
 
 def time_column(pieces: list[Piece]) -> bytes:
-    """The times, i64s: microseconds since 1970."""
+    """Return the times as i64s: microseconds since 1970."""
     block = blank(8 * count_rows(pieces))
     out = pointer(block)
     at = 0
@@ -72,7 +72,7 @@ def time_column(pieces: list[Piece]) -> bytes:
 
 
 def topic_column(pieces: list[Piece], bases: list[int]) -> bytes:
-    """The topic ids, u32s, each with the number added that `bases` has for its piece."""
+    """Return the topic ids as u32s, each with the base of its piece added."""
     block = blank(4 * count_rows(pieces))
     if len(bases) != len(pieces):
         raise UsageError(f"{len(bases)} bases for {len(pieces)} pieces")
@@ -94,7 +94,7 @@ def topic_column(pieces: list[Piece], bases: list[int]) -> bytes:
 
 
 def flag_columns(pieces: list[Piece]) -> tuple[bytes, bytes]:
-    """The QoS, a byte each, and RETAIN, a bit each."""
+    """Return the QoS as bytes and RETAIN as bits."""
     total = count_rows(pieces)
     levels = blank(total)
     bits = bytearray(total + 7 >> 3)
@@ -117,17 +117,17 @@ def flag_columns(pieces: list[Piece]) -> tuple[bytes, bytes]:
 
 
 def payload_column(pieces: list[Piece]) -> tuple[bytes, bytes]:
-    """The payloads: where each begins and the last ends, i32s, and their bytes."""
+    """Return the payloads: where each begins and the last ends (i32s), and their bytes."""
     return _values(pieces, False)
 
 
 def property_column(pieces: list[Piece]) -> tuple[bytes, bytes]:
-    """The property sections so; empty for a record without."""
+    """Return the property sections in the same form; a record without properties has an empty one."""
     return _values(pieces, True)
 
 
 def has_properties(pieces: list[Piece]) -> bool:
-    """Whether a batch among the pieces has any properties."""
+    """Return whether a batch among the pieces has any properties."""
     for part, _rows, _start, _stop in pieces:  # noqa: SIM110
         if part.with_properties:
             return True
@@ -180,7 +180,7 @@ def _values(pieces: list[Piece], of_properties: bool) -> tuple[bytes, bytes]:
 
 
 def _bytes_of(part: Records, rows: "bytearray | None", start: int, stop: int, of_properties: bool) -> int:
-    """The bytes of the values of some rows, once they are known to lie inside the batch, one behind the other."""
+    """Return the total size of some rows' values; raise unless they lie inside the batch, one after the other."""
     if of_properties and not part.with_properties:
         return 0
     raw = pointer(part.data)
@@ -200,7 +200,7 @@ def _bytes_of(part: Records, rows: "bytearray | None", start: int, stop: int, of
 
 
 def _count_values(ends: bytes, data: bytes) -> int:
-    """How many values a column has, once they are known to lie in its bytes, one behind the other."""
+    """Return how many values a column has; raise unless they lie in its bytes, one after the other."""
     total = len(ends) // 4 - 1
     if total < 0 or len(ends) % 4:
         raise UsageError(f"{len(ends)} bytes are no ends of values")
@@ -214,7 +214,7 @@ def _count_values(ends: bytes, data: bytes) -> int:
 
 
 def take_texts(numbers: bytes, ends: bytes, data: bytes) -> tuple[bytes, bytes]:
-    """Values by number (u32s) out of a column of them (its ends, i32s, and bytes): the same of what was taken."""
+    """Take values by number (u32s) out of a column (ends as i32s, and bytes) and return them as a column."""
     total = len(numbers) // 4
     known = _count_values(ends, data)
     number = u32s(numbers)
@@ -245,7 +245,7 @@ def take_texts(numbers: bytes, ends: bytes, data: bytes) -> tuple[bytes, bytes]:
 
 
 def take_lists(numbers: bytes, firsts: bytes, ends: bytes, data: bytes) -> tuple[bytes, bytes, bytes]:
-    """Lists of values by number: list k is the values from firsts[k] to before firsts[k + 1] of a column of values."""
+    """Take lists by number; list k is the values from firsts[k] to before firsts[k + 1] of a column."""
     total = len(numbers) // 4
     known = len(firsts) // 4 - 1
     values = _count_values(ends, data)
@@ -287,7 +287,7 @@ def take_lists(numbers: bytes, firsts: bytes, ends: bytes, data: bytes) -> tuple
 
 
 def filled_values(ends: bytes) -> bytes:
-    """A bit for each value of a column: set when it is not empty."""
+    """Return a bit for each value of a column, set when the value is not empty."""
     total = len(ends) // 4 - 1
     theirs = u32s(ends)
     bits = bytearray(total + 7 >> 3)
@@ -299,7 +299,7 @@ def filled_values(ends: bytes) -> bytes:
 
 
 def _property_bytes(source: Buffer, at: int, end: int) -> int:
-    """The bytes of the PUBLISH property at a position, its identifier included; -1 when it does not end in time."""
+    """Return the size of the PUBLISH property at a position, identifier included; -1 if it is cut short."""
     room = end - at
     kind = source[at]
     if kind == 0x01:
@@ -326,7 +326,7 @@ def _property_bytes(source: Buffer, at: int, end: int) -> int:
 
 
 def _find_property(source: Buffer, at: int, end: int, kind: int) -> int:
-    """Where the first property of a kind stands, -1 when there is none."""
+    """Return where the first property of a kind stands, or -1."""
     while at < end:
         size = _property_bytes(source, at, end)
         if size < 0:
@@ -338,7 +338,7 @@ def _find_property(source: Buffer, at: int, end: int, kind: int) -> int:
 
 
 def expiry_column(ends: bytes, data: bytes) -> tuple[bytes, bytes]:
-    """The message expiry intervals of a column of properties: a bit each that says whether there is one, and i64s."""
+    """Return the message expiry intervals of a column of properties: validity bits and i64s."""
     total = _count_values(ends, data)
     theirs = u32s(ends)
     source = pointer(data)
@@ -356,7 +356,7 @@ def expiry_column(ends: bytes, data: bytes) -> tuple[bytes, bytes]:
 
 
 def text_property_column(ends: bytes, data: bytes, kind: int) -> tuple[bytes, bytes, bytes]:
-    """The values of a property that is a text or binary data: a bit each that says if it is there, ends and bytes."""
+    """Return the values of a string or binary property of each row: validity bits, ends and bytes."""
     total = _count_values(ends, data)
     theirs = u32s(ends)
     source = pointer(data)
@@ -364,7 +364,7 @@ def text_property_column(ends: bytes, data: bytes, kind: int) -> tuple[bytes, by
     valid = pointer(bits)
     found = blank(4 * (total + 1))
     end = pointer(found)
-    values = bytearray(len(data))  # what is found is part of what is searched
+    values = bytearray(len(data))  # enough: values are parts of `data`
     out = pointer(values)
     filled_to = 0
     for i in range(total):
@@ -380,8 +380,8 @@ def text_property_column(ends: bytes, data: bytes, kind: int) -> tuple[bytes, by
 
 
 def user_property_columns(ends: bytes, data: bytes) -> tuple[bytes, bytes, bytes, bytes, bytes, bytes]:
-    """The user properties: a bit each that says if there are any, where each row's begin, ends and bytes of keys and
-    ends and bytes of values. Of several with one key the last counts, as a map has each key once."""
+    """Return the user properties of each row: validity bits, where each row's begin, ends and bytes of the keys, ends
+    and bytes of the values. Of several with one key the last counts, since a map has each key once."""
     total = _count_values(ends, data)
     theirs = u32s(ends)
     source = pointer(data)
@@ -428,7 +428,7 @@ def user_property_columns(ends: bytes, data: bytes) -> tuple[bytes, bytes, bytes
 
 
 def _comes_again(source: Buffer, one: int, at: int, stop: int) -> bool:
-    """Whether a user property behind `at` has the key of the one that stands at `one`."""
+    """Return whether a user property from `at` on has the key of the one that stands at `one`."""
     wide = source[one + 1] << 8 | source[one + 2]
     while at < stop:
         size = _property_bytes(source, at, stop)

@@ -1,9 +1,9 @@
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 
-from everlog.base.topic_table cimport TopicTable
 from everlog.base.memory cimport blank, check_of, copy, filled, get32, pointer, put32, put64, u32s
 from everlog.base.records cimport Layout, Records, marked, padded
+from everlog.base.topic_table cimport TopicTable
 
 
 @cython.locals(count=Py_ssize_t, with_offsets=bint, with_properties=bint, plan=Layout, out="unsigned char*")

@@ -1,6 +1,6 @@
-"""A batch made of columns that somebody else kept, such as a table's: the records are those that the log had.
+"""Makes a batch of columns that were kept elsewhere, such as in a table: the records are those that the log had.
 
-A record's check covers time, flags, properties and payload, so the checks made here are those the log had for it.
+A record's check covers time, flags, properties and payload, so the checks made here are those that the log had.
 """
 
 import cython
@@ -30,9 +30,9 @@ def assemble(
     payloads: Buffer,
     table: TopicTable,
 ) -> Records:
-    """One batch of columns as `docs/formats/batch.md` has them; topic ids are those of `table`.
+    """Return a batch of columns as `docs/formats/batch.md` has them; topic ids are those of `table`.
 
-    `offsets` None says that they go on without a gap; `property_ends` None that no record has properties.
+    Without `offsets` they have no gap; without `property_ends` no record has properties.
     """
     count = len(flags)
     with_offsets = offsets is not None
@@ -100,7 +100,7 @@ def _check_rows(topics: Buffer, times: Buffer, offsets: Buffer | None, count: in
         raise UsageError("the first record's time is the batch's")
     for i in range(count):
         if ids[i] >= known:
-            raise UsageError(f"topic {ids[i]} of record {i} is none of {known}")
+            raise UsageError(f"record {i} has topic id {ids[i]}, and there are {known} topics")
         if i > 0 and deltas[i] < deltas[i - 1]:
             raise UsageError(f"record {i} is older than the one before")
     if offsets is None:
@@ -112,7 +112,7 @@ def _check_rows(topics: Buffer, times: Buffer, offsets: Buffer | None, count: in
         raise UsageError("the first record's offset is the batch's")
     for i in range(1, count):
         if places[i] <= places[i - 1]:
-            raise UsageError(f"the offset of record {i} is not behind the one before")
+            raise UsageError(f"the offset of record {i} does not follow the one before")
     return 0
 
 
@@ -125,7 +125,7 @@ def _column(out: bytearray, at: int, source: Buffer, size: int) -> int:
 
 
 def _write_checks(out: bytearray, plan: Layout, first_time: int, count: int, with_properties: bool) -> int:
-    """Each record's own check, of what already stands in the block."""
+    """Write each record's own check, of what already stands in the block."""
     holder = bytearray(12)
     mark = pointer(holder)
     before = 0

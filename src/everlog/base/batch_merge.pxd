@@ -1,9 +1,9 @@
 cimport cython
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from everlog.base.topic_table cimport TopicTable
 from everlog.base.memory cimport blank, check_of, copy, filled, get32, pointer, put32, put64, u32s
 from everlog.base.records cimport Layout, Records, marked, padded
+from everlog.base.topic_table cimport TopicTable
 
 
 @cython.locals(stop=Py_ssize_t, first=Py_ssize_t, rows=bytearray, known=Py_ssize_t, want="unsigned char*",

@@ -1,9 +1,9 @@
-"""Batches made of other batches: which rows of one are wanted, and rows or whole batches as one new batch.
+"""Makes a batch of other batches: finds which rows of one are wanted, and joins rows or whole batches.
 
-`gather` serves two masters. Sealing merges a run of small batches of one segment into a large one: offsets go on
-without a gap, so the result has no offsets column, and it carries the names that its parts carried. A filtered read
-takes some rows of some batches: the result has an offsets column and no names, its topic ids are the segment's.
-A record's check covers the same fields wherever the record stands, so checks are copied, never made anew.
+`gather` serves two masters. Sealing merges a run of small batches of one segment into a large one: offsets have no gap,
+so the result has no offsets column, and it carries the names that its parts carried. A filtered read takes some rows
+of some batches: the result has an offsets column and no names, and its topic ids are the segment's. A record's check
+covers the same fields wherever the record stands, so checks are copied, never made anew.
 """
 
 import cython
@@ -24,7 +24,7 @@ _HINT = "run: everlog verify DATA_DIR"
 
 
 def select(records: Records, wanted: Buffer, first_row: int = 0, stop_row: int = -1) -> bytearray:
-    """The rows from `first_row` to before `stop_row` (the end by default) whose topic has a byte set, as u32s."""
+    """Return as u32s the rows from `first_row` to before `stop_row` (the end by default) of wanted topics."""
     stop = records.count if stop_row < 0 or stop_row > records.count else stop_row
     first = max(first_row, 0)
     rows = bytearray(4 * max(stop - first, 0))
@@ -44,9 +44,9 @@ def select(records: Records, wanted: Buffer, first_row: int = 0, stop_row: int =
 
 
 def gather(parts: list[tuple[Records, bytearray | None]], verified: bool = False) -> Records:
-    """One batch of batches, or of rows (u32s, rising) of batches, of one segment in the order of their offsets.
+    """Return one batch of whole batches, or of rows (u32s, rising) of batches, all of one segment and in order.
 
-    All whole batches must follow each other without a gap. Unless the parts are `verified` already, what is taken is
+    Whole batches must follow each other without a gap. Unless the parts are `verified` already, what is taken is
     checked, and StorageError raised if it is not what was written.
     """
     if not parts:
@@ -103,7 +103,7 @@ def gather(parts: list[tuple[Records, bytearray | None]], verified: bool = False
 
 
 def _check_follows(before: Records, part: Records) -> int:
-    """Raise unless a whole batch can stand directly behind another."""
+    """Raise unless a whole batch can directly follow another."""
     if part.with_offsets or before.with_offsets or part.base_offset != before.end_offset:
         raise UsageError(f"offset {part.base_offset} does not follow {before.end_offset - 1}: name the rows to take")
     if part.first_new_topic != before.first_new_topic + before.new_topics:
@@ -112,7 +112,7 @@ def _check_follows(before: Records, part: Records) -> int:
 
 
 def _chosen(part: Records, rows: bytearray, of_properties: bool) -> int:
-    """The bytes of properties or payloads of the chosen rows, once the rows are known to be rows of the batch."""
+    """Return the bytes of properties or payloads that the chosen rows have; raise if one is not in the batch."""
     if of_properties and not part.with_properties:
         return 0
     raw = pointer(part.data)
@@ -124,7 +124,7 @@ def _chosen(part: Records, rows: bytearray, of_properties: bool) -> int:
     for k in range(len(rows) // 4):
         row = chosen[k]
         if row <= previous or row >= part.count:
-            raise UsageError(f"row {row} behind row {previous} of a batch of {part.count}")
+            raise UsageError(f"row {row} after row {previous} of a batch of {part.count}")
         previous = row
         begin = get32(raw, ends + 4 * row)
         end = get32(raw, ends + 4 * row + 4)
@@ -135,7 +135,7 @@ def _chosen(part: Records, rows: bytearray, of_properties: bool) -> int:
 
 
 class BatchWriter:
-    """The block that is being filled, and how far each of its columns is."""
+    """A block that is being filled, and how far each of its columns is."""
 
     def __init__(self, plan: Layout, count: int, new: int, with_properties: bool, with_offsets: bool) -> None:
         self.plan = plan

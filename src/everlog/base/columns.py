@@ -1,6 +1,6 @@
-"""The columns that a run of arriving messages is parsed into, and the runs that are ranges of them.
+"""The columns that arriving messages are parsed into, and the runs that are ranges of them.
 
-One workspace serves all connections of a thread: the columns are reused, so a run is good until the next chunk is
+One workspace serves all connections of a thread: the columns are reused, so a run is valid until the next chunk is
 fed. Ranges are positions in `source`, the buffer that was parsed. Properties end where the payload starts.
 """
 
@@ -11,11 +11,11 @@ QOS_SHIFT = 1
 DUP = 0x08
 HAS_EXPIRY = 0x10
 HAS_ALIAS = 0x20
-DROPPED = 0x80  # set by whoever decides that a message goes nowhere
+DROPPED = 0x80  # set by whoever decides that the message goes nowhere
 
 
 class MessageColumns:
-    """Room for the messages of one chunk, `capacity` of them to begin with."""
+    """Room for the messages of one chunk, at first for `capacity` of them."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -31,7 +31,7 @@ class MessageColumns:
         self.ack_reasons = bytearray(capacity)
 
     def grow(self) -> None:
-        """Room for twice as many; a chunk bounds how many there can be, as no message has fewer than five bytes."""
+        """Make room for twice as many messages; a chunk bounds them, as none has fewer than five bytes."""
         more = self.capacity or 1
         self.capacity += more
         for column, width in (
@@ -45,7 +45,7 @@ class MessageColumns:
             column.extend(bytes(width * more))
 
     def grow_acks(self) -> None:
-        """Room for twice as many acks; a chunk bounds them too, at four bytes each."""
+        """Make room for twice as many acks; a chunk bounds them too, at four bytes each."""
         more = self.ack_capacity or 1
         self.ack_ids.extend(bytes(2 * more))
         self.ack_reasons.extend(bytes(more))
@@ -53,7 +53,7 @@ class MessageColumns:
 
 
 class PublishRun:
-    """Messages `start` to `stop` of the columns, as one connection sent them in a row."""
+    """Messages `start` to before `stop` of the columns, as one connection sent them in a row."""
 
     def __init__(self, columns: MessageColumns, start: int, stop: int, any_flags: int) -> None:
         self.columns = columns
@@ -66,7 +66,7 @@ class PublishRun:
 
 
 class AckRun:
-    """Acknowledgements of one packet type, in the order they arrived: packet ids and reason codes."""
+    """Acknowledgements of one packet type in order of arrival: packet ids and reason codes."""
 
     def __init__(self, packet_type: int, ids: bytes, reasons: bytes) -> None:
         self.packet_type = packet_type

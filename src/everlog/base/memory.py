@@ -1,4 +1,4 @@
-"""The few primitives that Python does by slices and C by `memcpy`.
+"""The few primitives that are slices in Python and `memcpy` in C.
 
 Never compiled itself: the `.pxd` beside it holds an inline C twin of each, which the kernels cimport. Sources and
 targets are `bytes` or `bytearray`; numbers are little-endian, as the log is.
@@ -18,42 +18,42 @@ _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 
 
 def pointer(buffer: Any) -> Any:
-    """The buffer itself; in C its address, valid until the buffer is resized."""
+    """Return the buffer itself; in C, its address, valid until the buffer is resized."""
     return buffer
 
 
 def u16s(buffer: Buffer) -> memoryview:
-    """The buffer as a row of 16-bit numbers."""
+    """Return the buffer as a row of 16-bit numbers."""
     return memoryview(buffer).cast("H")
 
 
 def u32s(buffer: Buffer) -> memoryview:
-    """The buffer as a row of 32-bit numbers."""
+    """Return the buffer as a row of 32-bit numbers."""
     return memoryview(buffer).cast("I")
 
 
 def u64s(buffer: Buffer) -> memoryview:
-    """The buffer as a row of 64-bit numbers."""
+    """Return the buffer as a row of 64-bit numbers."""
     return memoryview(buffer).cast("Q")
 
 
 def get32(source: Buffer, position: int) -> int:
-    """A 32-bit number at any byte position."""
+    """Return the 32-bit number at a byte position."""
     return int(_U32.unpack_from(source, position)[0])
 
 
 def get64(source: Buffer, position: int) -> int:
-    """A 64-bit number at any byte position."""
+    """Return the 64-bit number at a byte position."""
     return int(_U64.unpack_from(source, position)[0])
 
 
 def put32(target: bytearray, position: int, value: int) -> None:
-    """Write a 32-bit number at any byte position."""
+    """Write a 32-bit number at a byte position."""
     _U32.pack_into(target, position, value)
 
 
 def put64(target: bytearray, position: int, value: int) -> None:
-    """Write a 64-bit number at any byte position."""
+    """Write a 64-bit number at a byte position."""
     _U64.pack_into(target, position, value)
 
 
@@ -63,22 +63,22 @@ def copy(target: bytearray, target_at: int, source: Buffer, source_at: int, size
 
 
 def equal(one: Buffer, one_at: int, other: Buffer, other_at: int, size: int) -> bool:
-    """Whether two ranges hold the same bytes."""
+    """Return whether two ranges hold the same bytes."""
     return one[one_at : one_at + size] == other[other_at : other_at + size]
 
 
 def hash_of(source: Buffer, start: int, size: int, seed: int) -> int:
-    """A seeded 32-bit hash; the twins differ in its value, so nothing may depend on more than equality."""
+    """Return a seeded 32-bit hash; the twins give other values, so only equality may count."""
     return hash((seed, bytes(source[start : start + size]))) & 0xFFFFFFFF
 
 
 def check_of(source: Buffer, start: int, size: int, before: int) -> int:
-    """CRC-32C of a range, going on from `before` (0 at the beginning)."""
+    """Return the CRC-32C of a range, continued from `before` (0 at the beginning)."""
     return int(crc32c.crc32c(memoryview(source)[start : start + size], before))
 
 
 def text_ok(source: Buffer, start: int, size: int) -> bool:
-    """Whether a range is well-formed UTF-8 without surrogates and U+0000, as MQTT asks."""
+    """Return whether a range is well-formed UTF-8 without surrogates and U+0000, as MQTT demands."""
     try:
         return "\0" not in bytes(source[start : start + size]).decode()
     except UnicodeDecodeError:
@@ -86,10 +86,10 @@ def text_ok(source: Buffer, start: int, size: int) -> bool:
 
 
 def blank(size: int) -> bytearray:
-    """A writable block to fill completely; in C it is the `bytes` object to be, not cleared."""
+    """Return a writable block that must be filled completely; in C, a `bytes` object that is not cleared."""
     return bytearray(size)
 
 
 def filled(block: bytearray) -> bytes:
-    """What `blank` gave, once filled."""
+    """Return a block made by `blank`, now filled, as bytes."""
     return bytes(block)

@@ -2,11 +2,12 @@ cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 
 from everlog.base.columns cimport MessageColumns
-from everlog.base.topic_table cimport TopicTable
 from everlog.base.memory cimport blank, check_of, copy, filled, get32, pointer, put32, put64, u32s
 from everlog.base.records cimport Layout, Records, marked, padded, property_size
+from everlog.base.topic_table cimport TopicTable
 
 cdef enum:  # of columns and records
+    DROPPED = 0x80
     HAS_ALIAS = 0x20
     HEADER_BYTES = 64
     MAGIC = 0x424C5645

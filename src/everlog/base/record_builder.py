@@ -1,4 +1,4 @@
-"""Gathers the messages of many connections into columns, and makes a batch of them (`docs/formats/batch.md`)."""
+"""Gathers the messages of many connections into columns and makes a batch of them (`docs/formats/batch.md`)."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import cython
 from everlog.base.errors import UsageError
 
 if not cython.compiled:
-    from everlog.base.columns import HAS_ALIAS, MessageColumns
+    from everlog.base.columns import DROPPED, HAS_ALIAS, MessageColumns
     from everlog.base.memory import Buffer, blank, check_of, copy, filled, get32, pointer, put32, put64, u32s
     from everlog.base.records import (
         HEADER_BYTES,
@@ -28,10 +28,10 @@ _MARK_BYTES = 12
 
 
 class RecordBuilder:
-    """Gathers messages into columns until they are taken as one batch. Not for use by two threads at once.
+    """Columns that gather messages until they are taken as one batch. Not for use by two threads at once.
 
-    Topic ids of the batch are the segment's own: `table` holds its names, and a batch carries the names that are new
-    in it. `start_segment` begins with no names.
+    The topic ids of a batch are the segment's own: `table` holds its names, and a batch carries those that are new in
+    it. A segment starts with no names.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class RecordBuilder:
         self.start_segment()
 
     def start_segment(self) -> None:
-        """The next batch is the first of a segment, which must be able to stand alone."""
+        """Start a segment, whose first batch must name all of its topics."""
         if self.count:
             raise UsageError("a segment can only start between batches: take the open batch first")
         self.table = TopicTable(0, 1 << 30, 1 << 31)
@@ -63,7 +63,7 @@ class RecordBuilder:
         self.ids = bytearray()
 
     def continue_segment(self, names: list[bytes], last_time: int) -> None:
-        """The next batch follows batches that already named these topics and end at this time."""
+        """Go on in a segment whose batches already named these topics and end at this time."""
         self.start_segment()
         for name in names:
             self.table.intern(name)
@@ -71,7 +71,7 @@ class RecordBuilder:
         self.last_time = last_time
 
     def _clear(self) -> int:
-        """Empty, with the columns kept for the next batch unless a large one left them large."""
+        """Empty the columns, and keep them for the next batch unless a large one left them large."""
         self.count = 0
         self.property_bytes = 0
         self.payload_bytes = 0
@@ -86,11 +86,11 @@ class RecordBuilder:
 
     @property
     def size(self) -> int:
-        """How many bytes the batch will have, but for names and padding."""
+        """How many bytes the batch will have, without names and padding."""
         return HEADER_BYTES + self.content_bytes()
 
     def content_bytes(self) -> int:
-        """How many bytes of these are records, so 0 when there is none."""
+        """Return how many of these bytes are records: 0 when there is none."""
         return 21 * self.count + self.property_bytes + self.payload_bytes
 
     def append(
@@ -103,10 +103,10 @@ class RecordBuilder:
         routes: bytearray | None = None,
         wanted: int = 0,
     ) -> int:
-        """Take in messages `start` to `stop` that arrived at `now_us`; how many.
+        """Take in messages `start` to before `stop`, which arrived at `now_us`, and return how many were taken.
 
-        `table` is what the columns' topic ids refer to. With `routes` (a byte for each topic id and QoS, at
-        4 * id + QoS) only the messages whose byte is `wanted` are taken.
+        The columns' topic ids are those of `table`. With `routes` (a byte for each topic id and QoS, at 4 * id + QoS)
+        only the messages whose byte is `wanted` are taken.
         """
         if columns.source is None or not 0 <= start <= stop <= columns.capacity:
             raise UsageError(f"no messages {start} to {stop} in columns of {columns.capacity}")
@@ -114,7 +114,7 @@ class RecordBuilder:
         if count == 0:
             return 0
         if now_us < self.last_time:
-            now_us = self.last_time  # times never go back within a shard, so a time finds one position
+            now_us = self.last_time  # times never go back within a shard, so that a time finds one position
         if self.count == 0:
             self.first_time = now_us
         elif now_us - self.first_time > 0xFFFFFFFF:
@@ -141,7 +141,7 @@ class RecordBuilder:
             payload_bytes += end - middle
             previous = end
         if previous > len(columns.source):
-            raise UsageError(f"the columns end at {previous}, behind their source")
+            raise UsageError(f"the columns end at {previous}, beyond their source")
         self._reserve(count, property_bytes, payload_bytes)
         times = u32s(self.times)
         topics = u32s(self.topics)
@@ -162,7 +162,7 @@ class RecordBuilder:
         for i in range(start, stop):
             topic = in_topics[i]
             flag = in_flags[i]
-            if flag & 0x80 or (filtered and route[4 * topic + (flag >> 1 & 3)] != wanted):  # 0x80: dropped
+            if flag & DROPPED or (filtered and route[4 * topic + (flag >> 1 & 3)] != wanted):
                 continue
             if ids[topic] == 0xFFFFFFFF:
                 ids[topic] = self._name(table, topic)
@@ -195,7 +195,7 @@ class RecordBuilder:
         return taken
 
     def _bind(self, table: TopicTable) -> int:
-        """Make the map from the source's topic ids to the segment's large enough, or anew for another source."""
+        """Make the map from the source's topic ids to the segment's large enough, or anew for another source table."""
         if self.source_table is not table or self.source_generation != table.generation:
             self.source_table = table
             self.source_generation = table.generation
@@ -226,7 +226,7 @@ class RecordBuilder:
         return 0
 
     def _without_alias(self, source: Buffer, begin: int, middle: int, target: bytearray, at: int) -> int:
-        """Copy a property section without its topic alias; how many bytes that left. It was checked when parsed."""
+        """Copy a property section, checked when parsed, without its topic alias; return the bytes copied."""
         out = at
         position = begin
         while position < middle:
@@ -238,7 +238,7 @@ class RecordBuilder:
         return out - at
 
     def take(self, base_offset: int, rows: int = -1) -> Records:
-        """The batch of the first `rows` that were gathered (all by default), from this offset on; the rest stays."""
+        """Take the first `rows` that were gathered (all by default) as a batch at this offset; the rest stays."""
         count = self.count if rows < 0 else rows
         if count == 0 or count > self.count:
             raise UsageError(f"there are not {count} records to take" if count else "there is nothing to take")
@@ -297,7 +297,7 @@ class RecordBuilder:
         return records
 
     def _made(self, block: bytes, base_offset: int, plan: Layout, count: int, last_time: int) -> Records:
-        """A batch that was just written need not be read to be opened."""
+        """Return the batch in a block that was just written, without reading it again."""
         records = Records.__new__(Records)
         records.data = block
         records.start = 0
@@ -323,7 +323,7 @@ class RecordBuilder:
         return 0
 
     def _drop(self, count: int, property_bytes: int, payload_bytes: int) -> int:
-        """Take the first rows off the columns; what stays begins anew."""
+        """Drop the first rows from the columns; what stays begins anew."""
         del self.times[: 4 * count], self.topics[: 4 * count], self.flags[:count], self.checks[: 4 * count]
         del self.property_ends[: 4 * count], self.payload_ends[: 4 * count]
         del self.properties[:property_bytes], self.payloads[:payload_bytes]

@@ -1,8 +1,8 @@
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 
-from everlog.base.topic_table cimport TopicTable
 from everlog.base.memory cimport check_of, get32, get64, pointer, put32, put64
+from everlog.base.topic_table cimport TopicTable
 
 cdef Py_ssize_t padded(Py_ssize_t size) noexcept nogil
 

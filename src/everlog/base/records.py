@@ -1,8 +1,8 @@
-"""A batch of messages as columns in one block of bytes: the same in memory, on disk and in the bucket.
+"""A batch of messages as columns in one block of bytes, the same in memory and on disk.
 
 `Records` reads one that `RecordBuilder` or `gather` made. The layout is `docs/formats/batch.md`. Every byte is covered
 by a check: the header's covers the header, the columns and the topic names; each record's own covers its time, flags,
-properties and payload, so a reader verifies only what it takes.
+properties and payload, so that a reader verifies only what it takes.
 """
 
 import cython
@@ -27,12 +27,12 @@ _NEWER = "read it with a newer Everlog"
 
 
 def padded(size: int) -> int:
-    """A size rounded up to whole 8-byte words: every column starts on one."""
+    """Return a size rounded up to whole 8-byte words; every column starts at one."""
     return (size + 7) & ~7
 
 
 class Layout:
-    """Where each column of a batch stands, counted from its first byte."""
+    """Positions of the columns of a batch, counted from its first byte."""
 
     def __init__(
         self,
@@ -58,13 +58,13 @@ class Layout:
         self.end = self.payloads + padded(payload_bytes)
 
 
-@cython.no_gc  # nothing that it holds refers back to it, and a log keeps many
+@cython.no_gc  # nothing in it refers back to it, and a log keeps many
 @cython.cclass
 class Records:
     """A batch in `data` at `start`, read column by column without a copy.
 
-    Opening checks that every column lies inside the data; `verify` checks the contents. `table` gives the names of the
-    topic ids.
+    Opening checks that every column lies inside the data; `verify` checks the contents. `table` has the names of the
+    topics.
     """
 
     def __init__(self, data: Buffer, start: int, table: TopicTable) -> None:
@@ -113,19 +113,19 @@ class Records:
         return self.count
 
     def offset(self, i: int) -> int:
-        """The offset of record `i`, which is one of the batch."""
+        """Return the offset of record `i` of the batch."""
         if self.with_offsets:
             return self.base_offset + get32(pointer(self.data), self.start + self.layout.offsets + 4 * i)
         return self.base_offset + i
 
     def verify_columns(self) -> bool:
-        """Whether header, columns and names are what was written; after that every range lies inside the batch."""
+        """Return whether header, columns and names are as written; if so, all ranges lie inside the batch."""
         raw = pointer(self.data)
         plan = self.layout
         return check_of(raw, self.start + 16, plan.properties - 16, 0) == get32(raw, self.start + 12)
 
     def verify(self) -> bool:
-        """Whether every byte of the batch is what was written."""
+        """Return whether every byte of the batch is as written."""
         if not self.verify_columns():
             return False
         raw = pointer(self.data)
@@ -176,7 +176,7 @@ class Records:
         return True
 
     def row(self, i: int) -> tuple[int, int, int, int, bytes, bytes]:
-        """One record as (offset, time, topic id, flags, properties, payload): for people and tests, not for speed."""
+        """Return a record as (offset, time, topic id, flags, properties, payload): convenient, not fast."""
         if not 0 <= i < self.count:
             raise IndexError(f"no record {i} in a batch of {self.count}")
         raw = pointer(self.data)
@@ -198,11 +198,11 @@ class Records:
         )
 
     def rows(self) -> list[tuple[int, int, int, int, bytes, bytes]]:
-        """Every record as `row` gives it."""
+        """Return every record in the form of `row`."""
         return [self.row(i) for i in range(self.count)]
 
     def new_names(self) -> list[bytes]:
-        """The names of the topics that this batch is the first to use, in the order of their ids."""
+        """Return the names of the topics that this batch is the first to use, in the order of their ids."""
         if not self.new_topics:
             return []
         raw = pointer(self.data)
@@ -215,21 +215,21 @@ class Records:
         ]
 
     def to_bytes(self) -> Buffer:
-        """The batch as it is written."""
+        """Return the batch as it is written."""
         if self.start == 0 and len(self.data) == self.size:
             return self.data
         return bytes(self.data[self.start : self.start + self.size])
 
 
 def marked(mark: bytearray, time_us: int, flags: int) -> int:
-    """What a record's check begins with: its time and flags, so that they can be trusted without the other rows."""
+    """Return the start of a record's check: its time and flags, to be trusted without the other rows."""
     put64(mark, 0, time_us)
     put32(mark, 8, flags)
     return check_of(mark, 0, 12, 0)
 
 
 def property_size(source: Buffer, position: int) -> int:
-    """The bytes of the checked PUBLISH property at a position, its identifier included."""
+    """Return the size of the checked PUBLISH property at a position, identifier included."""
     kind = source[position]
     if kind == 0x01:
         return 2

@@ -2,9 +2,12 @@ cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 
 from everlog.base.batch_merge cimport BatchWriter
-from everlog.base.topic_table cimport TopicTable
 from everlog.base.memory cimport copy, get32, pointer, put32, u32s
 from everlog.base.records cimport Layout, Records, marked
+from everlog.base.topic_table cimport TopicTable
+
+cdef enum:  # of columns
+    DROPPED = 0x80
 
 
 cpdef bint is_emptied(Records records, Py_ssize_t row) except -1

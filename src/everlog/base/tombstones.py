@@ -1,6 +1,6 @@
-"""A batch with some topics' records emptied: offsets and times stay, topic, flags, properties and payload go.
+"""Empties the records of some topics in a batch: offsets and times stay; topic, flags, properties and payload go.
 
-An emptied record has the topic `GONE`, which no filter matches, and the flag DROPPED alone. What stays keeps its check.
+An emptied record has the topic `GONE`, which no filter matches, and only the flag DROPPED. Others keep their checks.
 """
 
 import cython
@@ -9,23 +9,23 @@ from everlog.base.errors import UsageError
 
 if not cython.compiled:
     from everlog.base.batch_merge import BatchWriter
+    from everlog.base.columns import DROPPED
     from everlog.base.memory import copy, get32, pointer, put32, u32s
     from everlog.base.records import Layout, Records, marked
     from everlog.base.topic_table import TopicTable
 
 GONE = b"$\0gone"  # MQTT forbids U+0000, and no wildcard stands for a level that begins with $
-_DROPPED = 0x80
 
 
 def is_emptied(records: Records, row: int) -> bool:
-    """Whether nothing but its offset and time is left of a row."""
+    """Return whether nothing but the offset and time is left of a record."""
     if not 0 <= row < records.count:
         raise IndexError(f"no record {row} in a batch of {records.count}")
-    return bool(pointer(records.data)[records.start + records.layout.flags + row] & _DROPPED)
+    return bool(pointer(records.data)[records.start + records.layout.flags + row] & DROPPED)
 
 
 def bytes_of_topics(records: Records, chosen: bytearray) -> int:
-    """How many bytes of properties and payloads the records have whose topic has a byte set; the batch was verified."""
+    """Return how many bytes of properties and payloads the chosen topics have in a verified batch."""
     known = len(chosen)
     choice = pointer(chosen)
     raw = pointer(records.data)
@@ -45,9 +45,9 @@ def bytes_of_topics(records: Records, chosen: bytearray) -> int:
 
 
 def empty_topics(records: Records, ids: bytearray, gone: int, names: list[bytes], table: TopicTable) -> Records:
-    """The batch, which was verified, in other ids: `ids` has for each old one the new one, `gone` for what is emptied.
+    """Return a verified batch with other topic ids: `ids` has a new id for each old one, `gone` to empty it.
 
-    `names` are those that this batch brings, the last ones of `table` so far; the new ids are its ids.
+    `names` are those that are new in this batch, the last ones of `table` so far, whose ids the new ones are.
     """
     known = len(ids) // 4
     to = u32s(ids)
@@ -98,9 +98,9 @@ def _fill(writer: BatchWriter, records: Records, ids: bytearray, gone: int) -> i
         if writer.with_properties:
             put32(out, plan.property_ends + 4 * i, property_at)
         if topic == gone:
-            out[plan.flags + i] = _DROPPED
+            out[plan.flags + i] = DROPPED
             time_us = records.first_time + get32(raw, base + theirs.times + 4 * i)
-            put32(out, plan.checks + 4 * i, marked(mark, time_us, _DROPPED))
+            put32(out, plan.checks + 4 * i, marked(mark, time_us, DROPPED))
             continue
         out[plan.flags + i] = raw[base + theirs.flags + i]
         put32(out, plan.checks + 4 * i, get32(raw, base + theirs.checks + 4 * i))
@@ -120,7 +120,7 @@ def _fill(writer: BatchWriter, records: Records, ids: bytearray, gone: int) -> i
 
 
 def _name(writer: BatchWriter, names: list[bytes]) -> int:
-    """Write the names that the batch brings."""
+    """Write the names that are new in the batch."""
     out = pointer(writer.block)
     plan = writer.plan
     at = 0

@@ -1,8 +1,8 @@
 """Topic names as small numbers: one table per broker for what arrives, one per segment for what is kept.
 
-Names are stored once, back to back; a hash table of ids finds them. Ids are dense, from 0, in the order of first
-sight. Invariants: `ends[i]` is where name `i` ends; a slot holds an id + 1, or 0 when it is free; at most half of the
-slots are used.
+Names are stored once, back to back; a hash table of ids finds them. Ids are dense, from 0, in the order in which names
+first came. Invariants: name `i` ends at `ends[i + 1]`; a slot holds an id + 1, or 0 when it is free; at most half of
+the slots are used.
 """
 
 import cython
@@ -15,7 +15,7 @@ _FIRST_SLOTS = 64
 
 
 class TopicTable:
-    """Interns topic names; full at `max_topics` names or `max_bytes` of them, when nothing new is taken in."""
+    """A table of topic names. When it is full (`max_topics` names or `max_bytes` of them) it takes no new ones."""
 
     def __init__(self, seed: int = 0, max_topics: int = 1 << 24, max_bytes: int = 1 << 30) -> None:
         self.seed = seed & 0xFFFFFFFFFFFFFFFF
@@ -25,7 +25,7 @@ class TopicTable:
         self.reset()
 
     def reset(self) -> None:
-        """Forget every name; `generation` tells holders of ids that theirs mean nothing any more."""
+        """Forget every name; another `generation` tells holders of ids that they mean nothing any more."""
         self.generation += 1
         self.count = 0
         self.name_bytes = 0
@@ -40,15 +40,15 @@ class TopicTable:
         return self.count
 
     def intern(self, name: bytes) -> int:
-        """The id of a name, new or known; -1 when the table is full."""
+        """Return the id of a name, new or known; -1 when the table is full."""
         return self.find_or_add(pointer(name), 0, len(name))
 
     def lookup(self, name: bytes) -> int:
-        """The id of a known name, else -1."""
+        """Return the id of a known name, or -1."""
         return self.find(pointer(name), 0, len(name))
 
     def name(self, topic: int) -> bytes:
-        """The name with this id."""
+        """Return the name with this id."""
         if not 0 <= topic < self.count:
             raise IndexError(f"no topic has id {topic}; {self.count} are known")
         ends = u32s(self.ends)
@@ -56,11 +56,11 @@ class TopicTable:
         return bytes(self.names[start:end])
 
     def all_names(self, first: int = 0) -> list[bytes]:
-        """Every name from id `first` on, in id order."""
+        """Return every name from id `first` on, in id order."""
         return [self.name(topic) for topic in range(first, self.count)]
 
     def find(self, source: Buffer, start: int, size: int) -> int:
-        """The id of the name in a range, else -1."""
+        """Return the id of the name in a range, or -1."""
         names = pointer(self.names)
         ends = u32s(self.ends)
         if self.last >= 0:
@@ -82,7 +82,7 @@ class TopicTable:
         return ABSENT
 
     def find_or_add(self, source: Buffer, start: int, size: int) -> int:
-        """The id of the name in a range, taken in when it is new; -1 when the table is full."""
+        """Return the id of the name in a range, which is added when it is new; -1 when the table is full."""
         topic = self.find(source, start, size)
         if topic >= 0:
             return topic

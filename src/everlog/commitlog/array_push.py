@@ -1,4 +1,4 @@
-"""The primitive that Python does by `array.append` and C by growing the array itself.
+"""Appending to a column: `array.append` in Python, growing the array itself in C.
 
 Never compiled itself: the `.pxd` beside it holds inline C twins. No column is lent out as a buffer while it grows.
 """

@@ -22,7 +22,7 @@ _MAX_CACHED = 128  # segments, for each holds two file descriptors
 
 @dataclass(slots=True)
 class Segment:
-    """What is known of a segment without reading it; -1 is not known yet."""
+    """What is known of a segment without reading it; -1 stands for not known yet."""
 
     base_offset: int
     end_offset: int = _UNKNOWN
@@ -53,22 +53,22 @@ class Catalog:
         return self._segments
 
     def known_salt(self) -> int:
-        """The shard's salt; where the mark does not tell it, a segment does."""
+        """Return the shard's salt, from a segment if the mark does not tell it."""
         if self.salt or not self._segments:
             return self.salt
         return self.reader(self._segments[0]).header.salt
 
     def replace(self, segments: list[Segment] | tuple[Segment, ...]) -> None:
-        """Another set of segments, in order."""
+        """Replace the segments by others, in order."""
         self._bases = tuple(segment.base_offset for segment in segments)
         self._segments = tuple(segments)
 
     def add(self, segment: Segment) -> None:
-        """A new last segment."""
+        """Add a new last segment."""
         self.replace((*self._segments, segment))
 
     def reader(self, segment: Segment) -> SegmentReader:
-        """A segment opened for reading; FileNotFoundError when it was removed."""
+        """Return a segment opened for reading; raise FileNotFoundError if it was removed."""
         held = segment.reader
         if held is not None:
             return held
@@ -98,7 +98,7 @@ class Catalog:
             self._cache.pop(base_offset, None)
 
     def describe(self, segment: Segment) -> Segment:
-        """The segment with everything known of it, read if need be."""
+        """Return a segment with everything known of it, read if need be."""
         if segment.last_time == _UNKNOWN or segment.end_offset == _UNKNOWN or segment.size_bytes == _UNKNOWN:
             reader = self.reader(segment)
             rows = len(reader.index)
@@ -108,11 +108,11 @@ class Catalog:
         return segment
 
     def locate(self, offset: int) -> int:
-        """The number of the segment that holds an offset or the first one behind it."""
+        """Return the number of the last segment that begins at or below an offset, 0 if there is none."""
         return max(0, bisect_right(self._bases, offset) - 1)
 
     def read(self, offset: int, max_bytes: int) -> list[Records]:
-        """Whole batches from the one that holds `offset` on, within one segment and `max_bytes` but at least one."""
+        """Return whole batches from the one that holds `offset` on: of one segment, within `max_bytes` or just one."""
         segments = self._segments
         k = self.locate(offset)
         while k < len(segments):
@@ -132,7 +132,7 @@ class Catalog:
         return []
 
     def offset_at(self, time_us: int) -> int | None:
-        """The first offset whose time is not before `time_us`, None when there is none."""
+        """Return the first offset whose time is not before `time_us`, or None."""
         for segment in self._segments:
             try:
                 if self.describe(segment).last_time < time_us:
@@ -148,7 +148,7 @@ class Catalog:
         return None
 
     def view(self, segment: Segment) -> SegmentView:
-        """A segment as it is now."""
+        """Return a segment as it is now."""
         self.describe(segment)
         return SegmentView(
             segment.base_offset, segment.end_offset, segment.first_time, segment.last_time, segment.size_bytes,

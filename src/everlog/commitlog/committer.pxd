@@ -2,8 +2,8 @@ cimport cython
 from libc.stdint cimport int64_t, uint64_t
 
 from everlog.base.columns cimport MessageColumns
-from everlog.base.topic_table cimport TopicTable
 from everlog.base.records cimport Records
+from everlog.base.topic_table cimport TopicTable
 from everlog.commitlog.open_batch cimport OpenBatch
 from everlog.commitlog.segment_writer cimport SegmentWriter
 from everlog.commitlog.tail cimport Tail

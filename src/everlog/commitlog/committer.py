@@ -1,8 +1,8 @@
-"""Group commit: takes what gathered, writes and syncs it, publishes it, tells who waits.
+"""Group commit: takes the batches that gathered, writes and syncs them, publishes them and tells whoever waits.
 
 `step` is a plain function: a thread drives it in a broker, the simulation drives it in tests. One lock guards what
-gathers; the write runs outside it, so appends go on meanwhile. A failure is final until the log is reopened: what was
-published stays readable, everything else is refused.
+gathers; the write runs outside it, so that appends go on meanwhile. A failure is final until the log is reopened: what
+was published stays readable, everything else is refused.
 """
 
 import threading
@@ -26,7 +26,7 @@ REOPEN = "the log is read-only until it is reopened: free or replace the disk, t
 
 
 class Committer:
-    """The writing side of a log: one step at a time."""
+    """The writing side of a log, which commits one group at a time."""
 
     def __init__(self, open_batch: OpenBatch, writer: SegmentWriter, tail: Tail, durability: Durability) -> None:
         self.committed = open_batch.end
@@ -50,28 +50,28 @@ class Committer:
 
     @property
     def end(self) -> int:
-        """The offset behind the last appended record."""
+        """The offset after the last appended record."""
         return self._open_batch.end
 
     @property
     def written(self) -> int:
-        """The offset behind the last written record."""
+        """The offset after the last written record."""
         return self._writer.written
 
     @property
     def segment(self) -> Segment | None:
-        """The segment that is written to, None before the first batch of a new one."""
+        """The segment that is written to, or None before its first batch."""
         return self._writer.segment
 
     def pending(self) -> int:
-        """How many bytes wait to be written."""
+        """Return how many bytes wait to be written."""
         return self._open_batch.pending()
 
     def append(
         self, columns: MessageColumns, start: int, stop: int, now_us: int, table: TopicTable,
         routes: bytearray | None, wanted: int,
     ) -> int:  # fmt: skip
-        """Take in messages; they are committed some steps after they are asked for."""
+        """Take in messages, which are committed by a step after they were asked for."""
         with self._gate:
             if self.failure is not None:
                 raise self.failure
@@ -80,18 +80,18 @@ class Committer:
             return self._open_batch.append(columns, start, stop, now_us, table, routes, wanted)
 
     def ask(self, offset: int) -> int:
-        """What was appended below an offset may be committed from now on; nothing else is."""
+        """Ask that what was appended below an offset be committed; nothing else will be."""
         with self._gate:
             self._open_batch.ask(offset)
         return 0
 
     def step(self) -> bool:
-        """Commit what was asked for; False when there was nothing."""
+        """Commit what was asked for; return False if there was nothing."""
         with self._stepping:
             return self._step(0)
 
     def try_step(self, offset: int) -> int:
-        """Ask for what is below an offset, then as `step`, as 0 or 1; -1 when another thread is at it."""
+        """Ask for what is below an offset and take a step; return -1 if another thread is at it."""
         if not self._stepping.acquire(False):
             self.ask(offset)
             return -1
@@ -144,7 +144,7 @@ class Committer:
         return 0
 
     def _publish(self, batches: list[Records], committed: int) -> int:
-        """Let readers see batches: their durability is reached."""
+        """Let readers see batches, which are as durable as the settings demand."""
         self._tail.add(batches, self._writer.written)
         self.committed = committed
         self.groups += 1
@@ -159,7 +159,7 @@ class Committer:
         return 0
 
     def cut(self) -> None:
-        """Take off what the open segment has ahead of its end: nothing more is written."""
+        """Cut the zeros off the end of the open segment: nothing more is written."""
         with self._stepping:
             self._writer.cut()
 
@@ -195,8 +195,8 @@ class Committer:
     def wait(self, offset: int, timeout: float | None, lead: bool, ask: Callable[[], None]) -> None:
         """Return once everything below an offset is committed.
 
-        Who may `lead` commits the group itself when nobody else is at it: two changes of threads fewer. Else the
-        committing thread is asked to.
+        A caller that may `lead` commits the group itself when nobody else is at it, which saves two changes of
+        threads. Otherwise the committing thread is asked to.
         """
         if self.committed < offset:
             if not lead:
@@ -215,7 +215,7 @@ class Committer:
         return self.committed >= offset or self.failure is not None or self.closed
 
     def fail_writing(self, error: OSError) -> None:
-        """A write or a sync failed."""
+        """Note that a write or a sync failed."""
         self.fail(f"writing to {self._writer.directory} failed: {error}", error)
 
     def fail(self, message: str, cause: BaseException) -> None:
@@ -230,11 +230,11 @@ class Committer:
         self.failed(failure)
 
     def gave_up(self, error: Exception) -> None:
-        """A thread of the log met an error that it was not made for."""
+        """Note that a thread of the log met an error that it was not made for."""
         self.fail(f"the log stopped: {error!r}", error)
 
     def finish(self) -> None:
-        """No more appends; at a clean stop, when all is synced, the mark is made durable."""
+        """Take no more appends; at a clean stop, when all is synced, make the mark durable."""
         with self._stepping:
             with self._gate:
                 self.closed = True

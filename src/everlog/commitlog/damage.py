@@ -24,7 +24,7 @@ class Damage:
 
 
 class CorruptFile(StorageError):
-    """A file's bytes are not those that were written."""
+    """The error that a file's bytes are not those that were written."""
 
     def __init__(self, path: str, position: int, what: str) -> None:
         super().__init__(f"{path} at byte {position}: {what}", hint=VERIFY_HINT)
@@ -32,7 +32,7 @@ class CorruptFile(StorageError):
 
 
 class DamageList:
-    """Every damage met so far, each once; at `LIMIT` further ones are only counted."""
+    """The damages met so far, each once; beyond `LIMIT` they are only counted."""
 
     LIMIT = 10_000
 
@@ -42,7 +42,7 @@ class DamageList:
         self._reports: dict[tuple[str, int], Damage] = {}
 
     def add(self, damage: Damage) -> None:
-        """Note a damage; of two at one place the one that says more offsets are lost."""
+        """Note a damage; of two at one place keep the one that loses more offsets."""
         key = (damage.path, damage.position)
         known = self._reports.get(key)
         if known is None:
@@ -53,5 +53,5 @@ class DamageList:
             self._reports[key] = damage
 
     def reports(self) -> list[Damage]:
-        """The damages, in the order they were met."""
+        """Return the damages in the order in which they were met."""
         return list(self._reports.values())

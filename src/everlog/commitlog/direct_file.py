@@ -1,9 +1,9 @@
-"""A file's way around the page cache, for large writes and for what is read once.
+"""Direct I/O on a file, around the page cache: for large writes and for what is read once.
 
-The system's way costs a large write a copy and a new page of memory for each page of the file; on a virtual machine,
-whose host takes free memory back, a new page can cost more than all else that is done with the messages in it. Files
-and disks that can't do it say so once, and are written and read as usual from then on; so are slow disks read, as with
-them a second reader gains most by what the first one left in memory.
+Through the page cache, a large write costs a copy and a new page of memory for each page of the file; on a virtual
+machine whose host takes free memory back, a new page can cost more than everything else that is done with the messages
+in it. Files and disks that can't do direct I/O say so once, and are written and read as usual from then on. Slow disks
+are read as usual too, since there a second reader gains most by what the first one left in memory.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ LARGE_BYTES = 128 << 10  # smaller pieces are as quick through the page cache, a
 _WRITE_ROOM = 1 << 20
 _READ_ROOM = 8 << 20
 _SLOW = 256e6  # bytes a second
-_PROBE_BYTES = 32 << 20  # to be read before a disk is called slow
+_PROBE_BYTES = 32 << 20  # read before a disk may be called slow
 _PAGE = mmap.PAGESIZE
 _UNABLE = frozenset((errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS))
 
@@ -34,7 +34,7 @@ _own = threading.local()
 
 
 def _buffer(room: int) -> mmap.mmap:
-    """This thread's, which begins with a page and has at least so much room."""
+    """Return this thread's buffer, page-aligned and with at least so much room."""
     buffer: mmap.mmap | None = getattr(_own, "buffer", None)
     if buffer is None or len(buffer) < room:
         buffer = _own.buffer = mmap.mmap(-1, room)
@@ -50,7 +50,7 @@ class _Pages(ctypes.Structure):
 
 
 def is_cached(fd: int, position: int, size: int) -> bool:
-    """Whether half of a piece of a file or more is in the page cache; so too where the system does not tell."""
+    """Return whether at least half of a range is in the page cache, or the system does not tell."""
     found = _Pages()
     if sys.platform != "linux" or _libc.syscall(
         _CACHESTAT, fd, ctypes.byref(_Range(position, size)), ctypes.byref(found), 0
@@ -60,7 +60,7 @@ def is_cached(fd: int, position: int, size: int) -> bool:
 
 
 class Pace:
-    """How quickly a disk was read around the page cache."""
+    """The pace at which a disk was read around the page cache."""
 
     def __init__(self) -> None:
         self.moved_bytes = 0
@@ -68,7 +68,7 @@ class Pace:
 
     @property
     def is_slow(self) -> bool:
-        """Whether the page cache serves better."""
+        """Whether reading through the page cache is better."""
         return self.moved_bytes >= _PROBE_BYTES and self.moved_bytes < _SLOW * self.seconds
 
     def add(self, size: int, seconds: float) -> None:
@@ -77,21 +77,21 @@ class Pace:
         self.seconds += seconds
 
 
-pace = Pace()  # of this process; threads that count at once may lose a count
+pace = Pace()  # of this process; threads that count at the same time may lose a count
 
 
 class DirectFile:
-    """Another descriptor of an open file, made when it is first used, and the end of what was written by it."""
+    """Another descriptor of an open file, opened when first used, and the end of what was written by it."""
 
     def __init__(self, fd: int) -> None:
         self._plain = fd
         self._fd = -1
         self._able = hasattr(os, "O_DIRECT")
-        self._end = -1  # behind the last write by this way
+        self._end = -1  # the end of the last direct write
         self._carry = b""  # of the last page written, what lies before `_end`
 
     def commit(self, position: int, blocks: Sequence[Block], mark_fd: int, mark: bytes) -> bool:
-        """Write, sync and mark; False when that can't be done this way. Zeros fill the last page."""
+        """Write, sync and mark, with zeros up to the end of a page; return False if that can't be done directly."""
         size = sum(map(len, blocks))
         if size < LARGE_BYTES or not self._opened():
             return False
@@ -113,7 +113,7 @@ class DirectFile:
         return True
 
     def read(self, position: int, size: int) -> bytes | None:
-        """Up to `size` bytes, fewer only where the file ends; None when they can't be read this way."""
+        """Return up to `size` bytes, fewer only at the end of the file; None if they can't be read directly."""
         if pace.is_slow or not self._opened():
             return None
         parts = []

@@ -1,7 +1,7 @@
-"""Reading beside a writer in another process: what the mark says is committed, and never a byte behind it.
+"""Reads a log beside its writer in another process: what the mark says is committed, and never a byte more.
 
 The mark is read before the directory. A segment below the marked one is complete; the marked one is read up to the
-marked position; one above it does not exist yet for this reader. A file that was opened stays readable though it be
+marked position; one above it does not exist yet for this reader. A file that was opened stays readable even if it is
 merged or removed meanwhile.
 """
 
@@ -19,7 +19,7 @@ _TRIES = 100
 
 
 class Follower:
-    """Keeps a catalog in step with a writer, each time it is asked to."""
+    """What brings a catalog up to date with its writer, each time it is asked to."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -29,18 +29,18 @@ class Follower:
         self.committed = 0
 
     def refresh(self) -> int:
-        """Take in what the writer committed since; the committed offset."""
+        """Take in what the writer committed since, and return the committed offset."""
         for _ in range(_TRIES):
             mark = self._read_mark()
             try:
                 self._apply(mark)
                 return self.committed
             except FileNotFoundError:
-                continue  # removed between two looks: the next mark knows
+                continue  # removed between two looks; the next mark knows
         raise StorageError(f"{self._catalog.directory} changes faster than it can be read")
 
     def _read_mark(self) -> Mark:
-        """The writer's latest word; without one, all segments but the last are known to be complete."""
+        """Return the writer's latest mark, or one that says that all segments but the last are complete."""
         path = f"{self._catalog.directory}/{paths.MARK}"
         if self._mark_file is None:
             try:
@@ -103,7 +103,7 @@ class Follower:
             file.close()
 
     def _complete(self, segment: Segment) -> Segment:
-        """A segment that has a successor: read to its end if it was growing here, else when it is asked for."""
+        """Complete a segment that has a successor: read it to its end now if it was growing, else when asked for."""
         if self._growing is not None and self._growing[0] is segment:
             _, reader, _ = self._growing
             self._grow(reader.file.size())

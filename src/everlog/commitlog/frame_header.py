@@ -1,6 +1,6 @@
-"""The two small blocks that every commit writes beside its batches: the frame and the mark, each with its check.
+"""The two small blocks that every commit writes with its batches: the frame header and the mark, with their checks.
 
-Layout in `docs/formats/segment.md`. Kernels, because a commit of one message makes one of each.
+Their layout is in `docs/formats/segment.md`. Kernels, because a commit of a single message makes one of each.
 """
 
 import cython
@@ -10,7 +10,7 @@ if not cython.compiled:
 
 
 def frame_bytes(position: int, base_offset: int, size: int, count: int, salted: int) -> bytes:
-    """A frame; `count` with the frame's flag in its highest bit, `salted` the check of the salt."""
+    """Return a frame; `count` has the frame's flag in its highest bit, `salted` is the check of the salt."""
     block = blank(32)
     out = pointer(block)
     put32(out, 0, 0x464C5645)  # EVLF
@@ -25,11 +25,11 @@ def frame_bytes(position: int, base_offset: int, size: int, count: int, salted: 
 def mark_bytes(
     sequence: int, committed: int, segment: int, position: int, layout: int, reserved: int, salt: int, synced: bool
 ) -> bytes:
-    """One slot of the mark."""
+    """Return one slot of the mark."""
     block = blank(72)
     out = pointer(block)
     put32(out, 0, 0x4D4C5645)  # EVLM
-    put32(out, 4, 0x10001 if synced else 1)  # the version, and the flag behind it
+    put32(out, 4, 0x10001 if synced else 1)  # the version, then the flag
     put64(out, 8, sequence)
     put64(out, 16, committed)
     put64(out, 24, segment)

@@ -1,7 +1,7 @@
-"""The calls of a log that are made for every batch, and what they need: append, commit, read what is recent.
+"""The hot path of a log, called for every batch: append, commit, read what is recent.
 
-`ShardLog` is this and everything else. Invariant: a log that is written has a committer; one that is followed has none,
-and `_seen` is where it ends.
+`ShardLog` adds everything else. Invariant: a log that is written has a committer; one that is followed has none, and
+`_seen` is where it ends.
 """
 
 from collections.abc import Callable
@@ -22,25 +22,25 @@ QUICK_BYTES = 24 << 10  # and so is one of more than this
 
 
 class HotPath:
-    """The part of a log that a broker calls all the time."""
+    """The part of a log that a broker calls for every batch."""
 
     def __init__(self, tail: Tail) -> None:
         self._tail = tail
         self._committer: Committer | None = None
-        self._wake: Callable[[], None] | None = None  # the thread that commits, if there is one
+        self._wake: Callable[[], None] | None = None  # wakes the thread that commits, if there is one
         self._seen = 0
         self._quick_ns = QUICK_NS
         self._quick_bytes = QUICK_BYTES
-        self._usual_ns = 2 * QUICK_NS  # how long a commit takes, lately; slow until some have shown that it is not
+        self._usual_ns = 2 * QUICK_NS  # how long a commit took lately; slow until some have shown that it is not
 
     @property
     def end(self) -> int:
-        """The offset behind the last appended record."""
+        """The offset after the last appended record."""
         return self._committer._open_batch.end if self._committer is not None else self._seen
 
     @property
     def committed(self) -> int:
-        """The offset behind the last committed record; readers see nothing at or above it."""
+        """The offset after the last committed record; readers see nothing at or above it."""
         return self._committer.committed if self._committer is not None else self._seen
 
     @property
@@ -58,16 +58,16 @@ class HotPath:
         routes: bytearray | None = None,
         wanted: int = 0,
     ) -> int:
-        """Append messages as `RecordBuilder.append` takes them; how many. The first has the offset that `end` was.
+        """Append messages as `RecordBuilder.append` does and return how many; the first has the offset `end` had.
 
-        They are committed once `commit` or `commit_here` is called after it, and not before.
+        They are committed only after a call of `commit` or `commit_here`.
         """
         if self._committer is None:
             raise Unavailable(READ_ONLY)
         return self._committer.append(columns, start, stop, now_us, table, routes, wanted)
 
     def commit(self) -> None:
-        """Ask that what was appended be committed; returns at once."""
+        """Ask that what was appended be committed, and return at once."""
         if self._wake is not None and self._committer is not None:
             self._committer.ask(self._committer._open_batch.end)
             self._wake()
@@ -75,8 +75,8 @@ class HotPath:
     def commit_here(self) -> bool:
         """Commit in this thread if that is likely to be quick, else leave it to the thread that commits.
 
-        Quick means that little has gathered, nobody is at it, and a commit took little time lately: then two changes
-        of thread cost more than they save.
+        Return whether it was committed here. Quick means that little has gathered, nobody else is at it, and a commit
+        took little time lately: then two changes of thread cost more than they save.
         """
         committer = self._committer
         if committer is None:
@@ -95,21 +95,21 @@ class HotPath:
         return done > 0
 
     def _commit_once(self) -> bool:
-        """The work of the thread that commits."""
+        """Commit once, in the thread that commits."""
         began = perf_counter_ns()
         if self._committer is not None and self._committer.step():
             self._took(perf_counter_ns() - began)
-        return False  # who appended asks again: nothing is taken that nobody waits for
+        return False  # whoever appended asks again: nothing is taken that nobody waits for
 
     def _took(self, ns: int) -> int:
-        """A running mean over about eight commits; an estimate, so two threads may lose each other's."""
+        """Update the running mean over about eight commits; two threads may lose each other's, it is an estimate."""
         self._usual_ns += (ns - self._usual_ns) // 8
         return 0
 
     def read(self, offset: int, max_bytes: int) -> list[Records]:
-        """Committed whole batches, verified, from the one that holds `offset` on, at least one if there is one.
+        """Return committed, verified, whole batches from the one that holds `offset` on, at least one if there is one.
 
-        Where an offset is damaged or no longer retained, they begin behind it.
+        If the offset is damaged or no longer retained, they begin after it.
         """
         committed = self._committer.committed if self._committer is not None else self._seen
         if offset >= committed:
@@ -124,5 +124,5 @@ class HotPath:
         return batches
 
     def _read_files(self, offset: int, max_bytes: int) -> list[Records]:
-        """What is not in memory."""
+        """Read what is not in memory."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""What is done to segments behind the writer's back: sealing, removal, and the checkpoint of a clean stop.
+"""Maintenance of segments beside the writer: sealing, retention, repair, and the checkpoint of a clean stop.
 
 One piece of work at a time, under one lock; appends and commits never wait for it.
 """
@@ -36,14 +36,14 @@ class Maintenance:
         self.sealer = Sealer(catalog, settings, indexer)
         self.thinner = Thinner(catalog, self.sealer, settings, classes) if classes is not None else None
         self.wake: Callable[[], None] = lambda: None
-        self.seal_failures: list[str] = []  # one for each segment at most: a failed one waits for the next start
+        self.seal_failures: list[str] = []  # at most one for each segment: a failed one waits for the next start
         self.removed = 0
         writing = committer.segment
         self._queue = deque(s for s in catalog.segments if not s.sealed and s is not writing)  # at most all segments
         self._given_up: set[int] = set()
 
     def completed(self, segment: Segment) -> None:
-        """A segment has a successor now."""
+        """Queue a segment that has a successor now."""
         self._queue.append(segment)
         self.wake()
 
@@ -53,7 +53,7 @@ class Maintenance:
         return len(self._queue)
 
     def step(self) -> bool:
-        """Seal one segment; False when none waits."""
+        """Seal one segment; return False if none waits."""
         with self._lock:
             segment = self._next()
             if segment is None or self._committer.failure is not None:
@@ -78,7 +78,7 @@ class Maintenance:
         return None
 
     def _give_up(self, segment: Segment, error: OSError) -> None:
-        """A segment without a side file is slower to read and nothing worse: leave it as it is."""
+        """Leave a segment without a side file, which makes it slower to read and nothing worse."""
         self.seal_failures.append(f"{segment_path(self._catalog.directory, segment.base_offset)}: {error}")
         self._given_up.add(segment.base_offset)
         for path in (segment_path, side_path):
@@ -86,7 +86,7 @@ class Maintenance:
                 self._catalog.disk.unlink(path(self._catalog.directory, segment.base_offset) + TEMPORARY)
 
     def repair(self) -> int:
-        """Make every side file again that is missing or damaged; how many."""
+        """Make every missing or damaged side file again, and return how many."""
         before = self.sealer.sealed
         for segment in self._catalog.segments:
             if segment.reader is None:
@@ -104,18 +104,18 @@ class Maintenance:
             segments = self._catalog.segments
             age = self.age(segments[-1]) if segments else None
             if segments and age is not None and 0 < segments[-1].last_time < now_us - age:
-                self._committer.roll()  # so that a quiet log forgets too
+                self._committer.roll()  # so that retention works on a quiet log too
             decided = plan()
             if decided.remove:
                 self._remove(set(decided.remove))
             return decided
 
     def age(self, segment: Segment) -> int | None:
-        """How old a segment may get: as old as what is kept longest of what is in it; None for ever."""
+        """Return how old a segment may get, which is what its longest-lived topics demand; None for no limit."""
         return self._settings.retention_us if self.thinner is None else self.thinner.age(segment)
 
     def thin(self, now_us: int, below: int | None) -> list[Thinned]:
-        """Empty what is too old in sealed segments that stay; of those that reach behind `below`, nothing."""
+        """Empty what is too old in sealed segments that stay and that end at or before `below`."""
         with self._lock:
             if self.thinner is None or self._committer.failure is not None:
                 return []
@@ -147,7 +147,7 @@ class Maintenance:
         self._committer.remark()
 
     def checkpoint(self) -> None:
-        """At a clean stop: sync what was not, and index the last segment, so that the next start reads little."""
+        """Sync what was not and index the last segment at a clean stop, so that the next start reads little."""
         if self._committer.failure is not None:
             return
         with self._lock:

@@ -1,10 +1,10 @@
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
 
-from everlog.base.record_builder cimport RecordBuilder
 from everlog.base.columns cimport MessageColumns
-from everlog.base.topic_table cimport TopicTable
+from everlog.base.record_builder cimport RecordBuilder
 from everlog.base.records cimport Records
+from everlog.base.topic_table cimport TopicTable
 
 cdef enum:  # of segment_format
     FRAME_BYTES = 32

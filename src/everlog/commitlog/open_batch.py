@@ -1,9 +1,9 @@
-"""Gathers appended messages into batches and decides which segment each batch belongs to.
+"""The open batch: gathers appended messages and decides which segment each batch belongs to.
 
 Owned by the log and used under its lock. A batch's place is decided when it is closed, because the topic ids in it are
-its segment's own. Invariants: the closed batches, and the open one behind them, have the offsets up to `end`; `take`
-gives no batch that begins at or above `asked`, and the open one is split there, so that what is appended after the
-asking for a commit waits for the next.
+its segment's own. Invariants: the closed batches and the open one after them have the offsets up to `end`; `take`
+returns no batch that begins at or above `asked`, and the open one is split there, so that what is appended after a
+commit was asked for waits for the next.
 """
 
 from typing import TypeAlias
@@ -38,15 +38,15 @@ class OpenBatch:
         self._segment = end
         self._position = HEADER_BYTES
         self._segment_time = 0  # of the segment's first record, 0 before there is one
-        self._full = False  # the segment, so that the next begins as soon as no batch is open
+        self._full = False  # the segment is, so the next begins as soon as no batch is open
         self.in_flight_bytes = 0  # taken and not yet written
         self.end = end
-        self.asked = end  # what was appended below it is to be committed
+        self.asked = end  # offsets below it are to be committed
 
     def continue_segment(
         self, segment: int, position: int, names: list[bytes], first_time: int, last_time: int
     ) -> None:
-        """Go on in a segment that has batches; with none, only times must go on."""
+        """Go on in a segment; if it has no batches yet, only times must go on."""
         self._builder.continue_segment(names, last_time)
         self._segment, self._position, self._segment_time = segment, position, first_time
 
@@ -56,7 +56,7 @@ class OpenBatch:
         return self._builder.table
 
     def pending(self) -> int:
-        """How many bytes were appended and are not yet written."""
+        """Return how many bytes were appended and are not yet written."""
         return self.in_flight_bytes + self._closed_bytes + self._builder.content_bytes()
 
     def append(
@@ -84,12 +84,12 @@ class OpenBatch:
         return taken
 
     def ask(self, offset: int) -> None:
-        """What was appended below an offset is to be committed."""
+        """Ask that what was appended below an offset be committed."""
         if offset > self.asked:
             self.asked = offset if offset < self.end else self.end
 
     def close(self) -> int:
-        """Close the open batch, as two where a commit was asked for in its midst."""
+        """Close the open batch, as two if a commit was asked for up to its middle."""
         first = self.end - self._builder.count
         if first < self.asked < self.end:
             self._place(self.asked - first)
@@ -98,7 +98,7 @@ class OpenBatch:
         return 0
 
     def _place(self, rows: int) -> int:
-        """Close the first rows of the open batch; when the segment is full with them, the next begins behind it."""
+        """Close the first rows of the open batch as a batch; if the segment is full then, the next begins."""
         builder = self._builder
         records = builder.take(self.end - builder.count, rows)
         self._closed.append((records, self._segment))
@@ -113,7 +113,7 @@ class OpenBatch:
         return 0
 
     def begin_segment(self) -> int:
-        """What comes next goes into a new segment, unless the one at hand is still empty; its base offset."""
+        """Begin a new segment, unless the current one is still empty, and return its base offset."""
         if self._segment != self.end:
             self._builder.start_segment()
             self._segment, self._position, self._segment_time = self.end, HEADER_BYTES, 0
@@ -121,7 +121,7 @@ class OpenBatch:
         return self._segment
 
     def take(self) -> list[Placed]:
-        """Everything that was asked for, which is in flight until `written`."""
+        """Take everything that was asked for; it is in flight until `written`."""
         first = self.end - self._builder.count
         if first < self.asked:
             self._place(self.asked - first)
@@ -142,6 +142,6 @@ class OpenBatch:
         return taken[:count]
 
     def written(self, size: int) -> int:
-        """So many bytes in flight have been written. Only the thread that takes calls it."""
+        """Note that so many bytes in flight have been written; only the thread that takes calls it."""
         self.in_flight_bytes -= size
         return 0

@@ -7,29 +7,29 @@ Block = bytes | bytearray
 
 
 class File(Protocol):
-    """An open file. Reads and writes are at positions; nothing is shared but the bytes."""
+    """An open file, read and written at positions; it has no position of its own."""
 
     def read_at(self, position: int, size: int) -> bytes: ...  # shorter only where the file ends
 
     def read_once(self, position: int, size: int) -> bytes:
-        """As `read_at`, when nobody is likely to read the same soon: need not be kept in memory for it."""
+        """Read what nobody is likely to read again soon, so that it need not be kept in memory."""
         ...
 
     def write_at(self, position: int, blocks: Sequence[Block], note: "Note | None" = None) -> None:
-        """All of the blocks, one behind the other, then the note; or OSError."""
+        """Write all of the blocks, one after the other, then the note; raise OSError if any of it fails."""
         ...
 
     def commit_at(
         self, position: int, blocks: Sequence[Block], note: "Note | None" = None, *, padded: bool = False
     ) -> None:
-        """All of the blocks, then `sync`, then, and only then, the note; or OSError.
+        """Write all of the blocks, sync, and only then write the note; raise OSError if any of it fails.
 
-        If they may be `padded`, zeros can stand behind them afterwards, less than a page.
+        If they may be `padded`, less than a page of zeros can follow them afterwards.
         """
         ...
 
     def allocate(self, position: int, size: int) -> None:
-        """Zeros from a position on, written as data are; OSError when there is no room for all of them."""
+        """Write zeros from a position on, as data are written; raise OSError if there is no room for all."""
         ...
 
     def sync(self) -> None: ...
@@ -49,7 +49,7 @@ Note = tuple[File, bytes]  # to be written at the beginning of another file, not
 
 
 class Lock(Protocol):
-    """Held by the one writer of a directory."""
+    """The lock of the one writer of a directory."""
 
     def release(self) -> None: ...
 
@@ -75,21 +75,21 @@ class Disk(Protocol):
 
 
 class Classes(Protocol):
-    """Sorts topics by how long their messages are kept."""
+    """Classes of topics by how long their messages are kept."""
 
     @property
     def ages_us(self) -> Sequence[int | None]:
-        """How long those of class 1, 2, … are kept, None for ever; class 0 is all other topics."""
+        """How long the messages of class 1, 2, … are kept, None for no limit; class 0 is all other topics."""
         ...
 
     def sort(self, names: Sequence[bytes]) -> bytes:
-        """For each topic its class."""
+        """Return the class of each topic."""
         ...
 
 
 class Indexer(Protocol):
-    """Builds the side file's topic section from a sealed segment."""
+    """The builder of the side file's topic section."""
 
     def build(self, names: Sequence[bytes], batch_topics: Sequence[memoryview]) -> bytes:
-        """`names` by topic id; for each batch of the batch index its column of topic ids (format `I`)."""
+        """Build it from the names by topic id, and each batch's column of topic ids (format `I`)."""
         ...

@@ -1,4 +1,4 @@
-"""The primitives that Python does by a few system calls and C by the same without the interpreter lock.
+"""Writing and syncing by system calls: a few in Python; the same, but without the interpreter lock, in C.
 
 Never compiled itself: the `.pxd` beside it holds an inline C twin, which `sync_write` cimports.
 """
@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 Buffer = bytes | bytearray
 PAGE = mmap.PAGESIZE
-MAX_BLOCKS = 1000  # of one vectored write; the system's limit is 1,024
+MAX_BLOCKS = 1000  # in one vectored write; the system's limit is 1,024
 
 
 def write_all(fd: int, position: int, blocks: Sequence[Buffer], sync: bool, mark_fd: int, mark: bytes) -> int:
-    """Write all blocks at a position, sync if asked, then write the mark; 0, or the number of the error."""
+    """Write all blocks at a position, sync if asked, then write the mark; return 0 or the number of the error."""
     rest: list[Buffer | memoryview] = [block for block in blocks if block]
     try:
         while rest:
@@ -41,10 +41,10 @@ def write_all(fd: int, position: int, blocks: Sequence[Buffer], sync: bool, mark
 def write_around(
     fd: int, direct_fd: int, position: int, blocks: Sequence[Buffer], buffer: mmap.mmap, mark_fd: int, mark: bytes
 ) -> int:
-    """Write all blocks without the page cache, sync, then write the mark; 0, or the number of the error.
+    """Write all blocks around the page cache, sync, then write the mark; return 0 or the number of the error.
 
-    `direct_fd` is the same file, opened so that it takes whole pages only. `buffer` begins with what is before
-    `position` in its page, and afterwards with what is before the end in that page, which zeros fill.
+    `direct_fd` is the same file, opened so that it takes whole pages only. `buffer` begins with what stands before
+    `position` in its page, and afterwards with what stands before the end in that page, which zeros fill.
     """
     data = memoryview(b"".join(blocks))
     rest = position % PAGE

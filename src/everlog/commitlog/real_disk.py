@@ -1,4 +1,4 @@
-"""The disk itself: files of the operating system, and a lock that names its holder."""
+"""The real disk: files of the operating system, and a lock that names its holder."""
 
 import contextlib
 import fcntl
@@ -15,14 +15,14 @@ _ZEROS = bytes(64 << 10)
 
 
 class RealFile:
-    """A file descriptor; closed when nothing refers to it any more, so a reader outlives a merge or a removal."""
+    """A file descriptor, closed when nothing refers to it any more, so that a reader outlives a merge or removal."""
 
     def __init__(self, path: str, flags: int) -> None:
         self._fd = os.open(path, flags | os.O_CLOEXEC, 0o640)
         self._direct = DirectFile(self._fd)
 
     def read_at(self, position: int, size: int) -> bytes:
-        """Up to `size` bytes, fewer only where the file ends."""
+        """Return up to `size` bytes, fewer only at the end of the file."""
         return self._read(position, size)
 
     def _read(self, position: int, size: int) -> bytes:
@@ -35,7 +35,7 @@ class RealFile:
         return data
 
     def read_once(self, position: int, size: int) -> bytes:
-        """As `read_at`; what is not in the page cache stays out of it."""
+        """Read like `read_at`, but leave the page cache as it is."""
         if size >= LARGE_BYTES and not is_cached(self._fd, position, size):
             data = self._direct.read(position, size)
             if data is not None:
@@ -43,7 +43,7 @@ class RealFile:
         return self._read(position, size)
 
     def write_at(self, position: int, blocks: Sequence[Block], note: Note | None = None) -> None:
-        """All of the blocks, one behind the other, then the note."""
+        """Write all of the blocks, one after the other, then the note."""
         if note is None:
             write_blocks(self._fd, position, blocks, False)
         else:
@@ -58,12 +58,12 @@ class RealFile:
             write_blocks(self._fd, position, blocks, True, mark_fd, mark)
 
     def allocate(self, position: int, size: int) -> None:
-        """Zeros that are written, not only allocated: blocks marked as unwritten cost a sync as much as new ones."""
+        """Write zeros rather than allocate: blocks marked as unwritten cost a sync as much as new ones."""
         whole, rest = divmod(size, len(_ZEROS))
         write_blocks(self._fd, position, [*([_ZEROS] * whole), _ZEROS[:rest]], False)
 
     def sync(self) -> None:
-        """Make what was written survive a crash."""
+        """Make what was written durable."""
         os.fdatasync(self._fd)
 
     def truncate(self, size: int) -> None:
@@ -71,11 +71,11 @@ class RealFile:
         os.ftruncate(self._fd, size)
 
     def size(self) -> int:
-        """How many bytes it has."""
+        """Return how many bytes the file has."""
         return os.fstat(self._fd).st_size
 
     def mapped(self, size: int) -> memoryview | None:
-        """The first bytes of the file, as they are on the disk now."""
+        """Return the first bytes of the file, mapped."""
         return memoryview(mmap.mmap(self._fd, size, prot=mmap.PROT_READ)) if size else memoryview(b"")
 
     def close(self) -> None:
@@ -91,15 +91,15 @@ class RealFile:
 
 
 class ScannedFile(RealFile):
-    """A file of which large pieces are read once."""
+    """A file whose large ranges are read once."""
 
     def read_at(self, position: int, size: int) -> bytes:
-        """Up to `size` bytes, fewer only where the file ends."""
+        """Return up to `size` bytes, fewer only at the end of the file."""
         return self.read_once(position, size)
 
 
 class RealLock:
-    """An flock on a file that says who holds it: gone with the process, however it ends."""
+    """An flock on a file that says who holds it; it is gone with the process, however that ends."""
 
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
@@ -128,7 +128,7 @@ class RealDisk:
     file: type[RealFile] = RealFile
 
     def make_directory(self, path: str) -> None:
-        """A directory and those above it that are missing, durable when it returns."""
+        """Make a directory and those above it that are missing, durably."""
         if os.path.isdir(path):
             return
         above = os.path.dirname(os.path.abspath(path))
@@ -138,15 +138,15 @@ class RealDisk:
         self.sync_directory(above)
 
     def list(self, directory: str) -> list[str]:
-        """The names in a directory."""
+        """Return the names in a directory."""
         return os.listdir(directory)
 
     def open(self, path: str, *, write: bool = False) -> RealFile:
-        """An existing file."""
+        """Open an existing file."""
         return self.file(path, os.O_RDWR if write else os.O_RDONLY)
 
     def create(self, path: str) -> RealFile:
-        """A new file."""
+        """Create a file and open it."""
         return self.file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
 
     def rename(self, old: str, new: str) -> None:
@@ -154,11 +154,11 @@ class RealDisk:
         os.replace(old, new)
 
     def unlink(self, path: str) -> None:
-        """Take a name away."""
+        """Remove a file."""
         os.unlink(path)
 
     def sync_directory(self, directory: str) -> None:
-        """Make names that came, changed or went survive a crash."""
+        """Make changes of names durable."""
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
@@ -166,11 +166,11 @@ class RealDisk:
             os.close(fd)
 
     def lock(self, path: str) -> RealLock:
-        """The writer's lock."""
+        """Take the writer's lock."""
         return RealLock(path)
 
 
 class ScannedDisk(RealDisk):
-    """A disk for those who pass over much of a log, and not soon again."""
+    """A disk for readers that scan much of a log, and not soon again."""
 
     file = ScannedFile

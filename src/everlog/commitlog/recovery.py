@@ -1,8 +1,8 @@
-"""What is done once when a shard is opened for writing: find the end, make it durable, decide where to go on.
+"""Recovery when a shard is opened for writing: find the end, make it durable, decide where to go on.
 
-Only the last segment is read. Its tail is cut when nothing good stands behind it and the mark does not say that it was
+Only the last segment is read. A torn tail is cut if nothing whole follows it and the mark does not say that it was
 committed; in every other case the bytes stay as they are and the log goes on in a new segment. Offsets that were seen
-as committed are never given again.
+as committed are never given out again.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ COPY_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """Where a log goes on."""
+    """The place where a log goes on."""
 
     end: int
     segment: Segment | None  # the segment to go on in, None to begin a new one
@@ -34,7 +34,7 @@ class Recovered:
 
 
 def clean_directory(disk: Disk, directory: str) -> list[str]:
-    """Remove what an interrupted seal or removal left behind; the names that remain."""
+    """Remove what an interrupted seal or removal left behind, and return the names that remain."""
     names = disk.list(directory)
     segments = set(paths.segment_bases(names))
     for name in names:
@@ -49,7 +49,7 @@ def clean_directory(disk: Disk, directory: str) -> list[str]:
 def open_mark(
     disk: Disk, directory: str, names: list[str], random_bytes: Callable[[int], bytes]
 ) -> tuple[MarkFile, Mark, Mark]:
-    """The mark file, made if need be: (it, what its first slot says, what it says for sure)."""
+    """Return the mark file, made if need be, the mark in its first slot and its durable mark."""
     path = f"{directory}/{paths.MARK}"
     file = disk.open(path, write=True) if paths.MARK in names else disk.create(path)
     hint, durable = read_marks(file.read_at(0, MARK_BYTES), path)
@@ -77,7 +77,7 @@ def _salt_of_segments(disk: Disk, directory: str, names: list[str]) -> int | Non
 
 
 def summarize(catalog: Catalog, base_offset: int) -> Segment:
-    """What a side file's first bytes say of a segment that has a successor."""
+    """Return what a side file's first bytes say of a segment that has a successor."""
     segment = Segment(base_offset)
     side = segment_reader.open_side(catalog.disk, paths.side_path(catalog.directory, base_offset), catalog.damage)
     if side is not None:
@@ -134,7 +134,7 @@ def _described(base_offset: int, reader: SegmentReader, scan: Scan) -> Segment:
 def _recover_last(
     catalog: Catalog, base: int, committed: int, confirmed: int, now_us: int
 ) -> tuple[SegmentReader, Scan, bool]:
-    """Scan the last segment, cut a torn tail, make the rest durable; whether the log may go on in it."""
+    """Scan the last segment, cut a torn tail, make the rest durable, and tell whether the log may go on in it."""
     disk, directory, damage = catalog.disk, catalog.directory, catalog.damage
     path = paths.segment_path(directory, base)
     file = disk.open(path, write=True)
@@ -162,7 +162,7 @@ def _recover_last(
 
 
 def _begin_again(catalog: Catalog, file: File, path: str, base: int, now_us: int) -> None:
-    """A segment whose creation was torn: nothing in it was committed. If it has batches all the same, they are kept."""
+    """Start a segment again whose creation was torn: nothing in it was committed; any batches in it are kept."""
     scan = Scan(file, path, catalog.salt, base)
     scan.run(file.size(), complete=False)
     if not len(scan.index) and not scan.damage:
@@ -171,7 +171,7 @@ def _begin_again(catalog: Catalog, file: File, path: str, base: int, now_us: int
 
 
 def _rewrite(file: File, start: int, end: int) -> None:
-    """Write bytes again that may never have reached the disk: a sync that failed once says nothing when tried again."""
+    """Write bytes again that may never have reached the disk: after a failed sync, the next one proves nothing."""
     while start < end and (block := file.read_at(start, min(COPY_BYTES, end - start))):
         file.write_at(start, [block])
         start += len(block)

@@ -1,4 +1,4 @@
-"""Which segments may go, by age and size; deciding is pure."""
+"""Decides, as a pure function, which segments go by age and size."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Facts(Protocol):
-    """What the plan looks at, of segments in order."""
+    """What the plan needs to know of a segment."""
 
     @property
     def base_offset(self) -> int: ...
@@ -20,13 +20,13 @@ class Facts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RetentionPlan:
-    """Which segments go, oldest first, and what goes next."""
+    """The segments that go, oldest first, and what goes next."""
 
     remove: tuple[int, ...]  # base offsets
     start: int  # the first retained offset afterwards
-    next_to: int  # the offsets from `start` to before this one go next time a segment is removed
-    next_us: int | None = None  # when they are too old; None when they never are
-    held_bytes: int = 0  # of segments that would go, and stay because of `keep_from`
+    next_to: int  # offsets from `start` to before this one go when the next segment is removed
+    next_us: int | None = None  # when they will be too old; None for never
+    held_bytes: int = 0  # of segments that would go but stay because of `keep_from`
 
 
 def plan_retention(
@@ -38,10 +38,10 @@ def plan_retention(
     keep_from: int | None = None,
     ages: Sequence[int | None] | None = None,
 ) -> RetentionPlan:
-    """The oldest segments that are too old, or too many for the bytes allowed; the last one always stays.
+    """Plan to remove the oldest segments that are too old, or too many for the bytes allowed; the last one stays.
 
-    No reader holds anything back. What reaches behind the offset `keep_from` stays, whatever the limits say. `ages` has
-    for each segment how old it may get, in place of `retention_us` for all.
+    No reader holds anything back. A segment that ends after the offset `keep_from` stays, whatever the limits say.
+    `ages` says for each segment how old it may get, in place of `retention_us` for all.
     """
     if ages is None:
         ages = [retention_us] * len(segments)
@@ -63,7 +63,7 @@ def plan_retention(
 
 
 def _due(segments: Sequence[Facts], now_us: int, most_bytes: int | None, ages: Sequence[int | None]) -> int:
-    """How many of the oldest segments the limits let go."""
+    """Return how many of the oldest segments the limits let go."""
     left = sum(segment.size_bytes for segment in segments)
     for k, (segment, age) in enumerate(zip(segments[:-1], ages[:-1], strict=True)):
         expired = age is not None and segment.last_time < now_us - age

@@ -1,7 +1,7 @@
-"""Walks a segment's batches where no index does: after a crash, beside a writer, and to make a side file again.
+"""Scans a segment's batches without an index: after a crash, beside a writer, and to make a side file again.
 
 Invariant: what is accepted is whole, stands where the log put it and has the offsets that follow. A bad batch is
-damage once a good one is found behind it; with none behind it, it is the tail, and the caller decides what that is.
+damage once a good one is found after it; without one it is the tail, and the caller decides what to do with it.
 """
 
 from everlog.base import HEADER_BYTES as BATCH_HEADER_BYTES
@@ -16,12 +16,12 @@ BATCH_MAGIC = b"EVLB"
 
 
 def new_table() -> TopicTable:
-    """The names of a segment's topics: a segment's own bytes are the limit."""
+    """Return an empty topic table for a segment, whose own size is the limit."""
     return TopicTable(0, 1 << 30, 1 << 31)
 
 
 class Scan:
-    """The batches of one segment so far; goes on from where it stopped when the segment has grown."""
+    """A scan of one segment, which goes on where it stopped when the segment has grown."""
 
     def __init__(self, file: File, path: str, salt: int, base_offset: int) -> None:
         self.file = file
@@ -30,8 +30,8 @@ class Scan:
         self.index = GrowingIndex()
         self.table = new_table()
         self.damage: list[Damage] = []
-        self.position = HEADER_BYTES  # behind the last accepted batch
-        self.offset = base_offset  # so too
+        self.position = HEADER_BYTES  # the end of the last accepted batch
+        self.offset = base_offset  # the offset after it
         self.last_time = 0
         self._missing: set[int] = set()  # topic ids whose names were in a batch that is lost
         self._suspects: list[Damage] = []
@@ -40,14 +40,14 @@ class Scan:
         self._window_at = 0
 
     def resume(self, index: GrowingIndex, names: list[bytes], position: int, offset: int, last_time: int) -> None:
-        """Begin behind what a side file covers."""
+        """Begin after what a side file covers."""
         self.index = index
         for name in names:
             self.table.intern(name)
         self.position, self.offset, self.last_time = position, offset, last_time
 
     def run(self, limit: int, *, complete: bool) -> None:
-        """Walk up to a position; `complete` says that all below it was committed, so a bad end is damage too."""
+        """Scan up to a position; if all below it was committed (`complete`), a bad end is damage too."""
         at = self.position
         while at < limit:
             at = self._step(at, limit)
@@ -60,7 +60,7 @@ class Scan:
         self._suspects, self._named = [], []
 
     def _step(self, at: int, limit: int) -> int:
-        """Take in what stands at a position; where to look next."""
+        """Take in what stands at a position, and return where to look next."""
         head = self._bytes(at, FRAME_BYTES, limit)
         frame = read_frame(head, 0, at, self.salt)
         if frame is None:
@@ -79,7 +79,7 @@ class Scan:
         return frame.end
 
     def _unframed(self, at: int, limit: int) -> int:
-        """No frame stands here: the batch behind it may be whole; else look for the next frame."""
+        """Go on where no frame stands: the batch after it may be whole, or else the next frame is looked for."""
         head = self._bytes(at + FRAME_BYTES, BATCH_HEADER_BYTES, limit)
         size = int.from_bytes(head[8:12], "little") if head[:4] == BATCH_MAGIC else 0
         records = self._opened(self._bytes(at + FRAME_BYTES, size, limit), self.offset)
@@ -99,7 +99,7 @@ class Scan:
         return records if records.base_offset == base_offset and not records.with_offsets else None
 
     def _find(self, start: int, limit: int) -> Frame | None:
-        """The next frame that can be the log's, looked for in windows that overlap by a frame."""
+        """Find the next frame that can be the log's, in windows that overlap by a frame."""
         at = start
         while at < limit:
             window = self.file.read_at(at, min(WINDOW_BYTES, limit - at))
@@ -115,7 +115,7 @@ class Scan:
         self._suspects.append(Damage(self.path, at, what, 0, end_offset))
 
     def _confirm(self, next_offset: int) -> None:
-        """What was suspect has a good batch behind it, which begins with this offset: it is no tail."""
+        """Call what was suspect damage, since a good batch that begins at this offset follows it."""
         offset = self.offset
         for suspect in self._suspects:
             end = max(offset, min(suspect.to_offset, next_offset))
@@ -142,7 +142,7 @@ class Scan:
         self.last_time = records.last_time
 
     def _learn(self, records: Records) -> None:
-        """Take in the names that a batch carries; ids that it skips were named in a batch that is lost."""
+        """Take in the names that a batch carries; those of ids that it skips were in a lost batch."""
         for topic in range(self.table.count, records.first_new_topic):
             self._missing.add(topic)
             self.table.intern(b"\0lost/%d" % topic)  # no topic has this name: MQTT forbids U+0000
@@ -151,7 +151,7 @@ class Scan:
                 self.table.intern(name)
 
     def _bytes(self, at: int, size: int, limit: int) -> bytes:
-        """A range of the file up to the limit, read by windows."""
+        """Return a range of the file up to the limit, read in windows."""
         size = max(0, min(size, limit - at))
         start = at - self._window_at
         if start < 0 or start + size > len(self._window):
@@ -161,6 +161,6 @@ class Scan:
 
 
 def topic_ids(records: Records) -> memoryview:
-    """A batch's column of topic ids."""
+    """Return a batch's column of topic ids."""
     start = records.start + records.layout.topics
     return memoryview(records.data)[start : start + 4 * records.count].cast("I")

@@ -1,4 +1,4 @@
-"""Sealing a complete segment: its side file, and, where it pays, its small batches merged into larger ones.
+"""Seals a complete segment: writes its side file and, if it pays, merges its small batches into larger ones.
 
 A step works on one segment and is safe to stop at any point: new files are written whole under a temporary name,
 synced, and renamed over the old. A damaged segment is indexed and never rewritten.
@@ -26,7 +26,7 @@ WRITE_BYTES = 4 << 20
 
 
 class Sealer:
-    """Seals the segments of one log, one a step."""
+    """The sealer of one log's segments."""
 
     def __init__(self, catalog: Catalog, settings: LogSettings, indexer: Indexer | None) -> None:
         self._catalog = catalog
@@ -40,7 +40,7 @@ class Sealer:
         reader = segment.reader or load_complete(
             self._catalog.disk, self._catalog.directory, segment.base_offset, self._catalog.salt, self._catalog.damage
         )
-        reader.file.sync()  # at `flush` nobody has; a sealed segment's log is durable
+        reader.file.sync()  # at `flush` nobody has, and a sealed segment is durable
         if self._pays(reader):
             merged = self.rewrite(segment, reader, self._blocks(reader), reader.table, reader.header.flags)
             if merged is not None:
@@ -49,7 +49,7 @@ class Sealer:
         self.finish(segment, reader)
 
     def finish(self, segment: Segment, reader: SegmentReader) -> None:
-        """Write the side file, and have readers find the segment by it."""
+        """Write the side file, and let readers find the segment by it."""
         topics = self._index(reader)
         self.write_side(reader, SEALED, topics)
         side = side_file.SideFile(side_path(self._catalog.directory, segment.base_offset), self._open_side(segment))
@@ -65,7 +65,7 @@ class Sealer:
         return self._catalog.disk.open(side_path(self._catalog.directory, segment.base_offset))
 
     def _pays(self, reader: SegmentReader) -> bool:
-        """Whether a segment is whole and its batches are small."""
+        """Return whether merging pays: the segment is undamaged and its batches are small."""
         rows = len(reader.index)
         if reader.reports or rows < 2:
             return False
@@ -82,9 +82,10 @@ class Sealer:
         *,
         is_sealed: bool = False,
     ) -> SegmentReader | None:
-        """Put the same offsets in other batches in a segment's place; None when a batch turns out to be damaged.
+        """Replace a segment by one with the same offsets in other batches; return None if a batch is damaged.
 
-        The side file of one that `is_sealed` goes before the segment changes: it must never stand beside another file.
+        The side file of one that `is_sealed` is removed before the segment changes, as it must never stand beside
+        another segment file.
         """
         catalog = self._catalog
         header = SegmentHeader(
@@ -123,7 +124,7 @@ class Sealer:
         return made
 
     def _blocks(self, reader: SegmentReader) -> Iterator[Records]:
-        """The batches of a segment, merged up to the size that was set."""
+        """Yield the batches of a segment, merged up to the configured size."""
         run: list[Records] = []
         count = size = 0
         for records in each_batch(reader):
@@ -143,7 +144,7 @@ class Sealer:
             yield gather([(part, None) for part in run], True)
 
     def _index(self, reader: SegmentReader) -> bytes | None:
-        """The indexer's section, None without an indexer or when a batch can't be read."""
+        """Return the indexer's section; None without an indexer or if a batch can't be read."""
         if self._indexer is None:
             return None
         columns = [memoryview(bytes(topic_ids(records))).cast("I") for records in each_batch(reader)]
@@ -179,7 +180,7 @@ class Sealer:
 
 
 def each_batch(reader: SegmentReader) -> Iterator[Records]:
-    """Every readable batch in order."""
+    """Yield every readable batch in order."""
     row, rows = 0, len(reader.index)
     while row < rows:
         last = reader.index.range_of(row, rows, READ_BYTES)

@@ -1,8 +1,8 @@
-"""The bytes of a segment file that are not batches: its header, and the frame before each batch.
+"""The parts of a segment file that are not batches: its header, and the frame before each batch.
 
-Layout in `docs/formats/segment.md`. A frame's check is salted with a number that clients never see and covers the
-frame's own position, so that nothing inside a payload, and nothing that was moved, can pass for a frame: after damage
-the next frame is found by looking for one.
+The layout is in `docs/formats/segment.md`. A frame's check is salted with a number that clients never see and covers
+the frame's own position, so that nothing inside a payload, and nothing that was moved, can pass for a frame: after
+damage the next frame is found by looking for one.
 """
 
 import struct
@@ -17,13 +17,13 @@ from everlog.commitlog.frame_header import frame_bytes
 
 MAGIC = b"EVLS"
 VERSION = 1
-HEADER_BYTES = 128  # two equal copies, so that one damaged byte takes nothing away
+HEADER_BYTES = 128  # two equal copies, so that one damaged byte loses nothing
 FRAME_MAGIC = b"EVLF"
 FRAME_BYTES = 32
 
 PREVIOUS_SYNCED = 0x01  # header flag: the segment before this one was synced whole when this one was created
-THINNED = 0x02  # header flag: records of topics that are kept for less long were emptied
-AFTER_SYNC = 0x80000000  # frame flag, beside the count: all before this frame was synced when it was written
+THINNED = 0x02  # header flag: records of shorter-lived topics were emptied
+AFTER_SYNC = 0x80000000  # frame flag, in the count: all before this frame was synced when it was written
 
 _COPY = struct.Struct("<4sHHQQQQ20sI")
 _FRAME = struct.Struct("<4sIQQII")
@@ -41,7 +41,7 @@ class SegmentHeader:
     flags: int = 0
 
     def to_bytes(self) -> bytes:
-        """Both copies."""
+        """Return both copies of the header."""
         copy = self._body() + struct.pack("<I", self.check)
         return copy + copy
 
@@ -56,7 +56,7 @@ class SegmentHeader:
 
 
 def read_header(data: bytes, path: str) -> SegmentHeader | None:
-    """The header from a file's first bytes, None when neither copy is whole; an unknown version is refused."""
+    """Return the header in a file's first bytes, or None if neither copy is whole; refuse an unknown version."""
     for start in (0, _COPY.size):
         copy = data[start : start + _COPY.size]
         if len(copy) < _COPY.size or copy[:4] != MAGIC:
@@ -83,7 +83,7 @@ class Frame(NamedTuple):
     after_sync: bool
 
     def to_bytes(self, salt: int) -> bytes:
-        """The frame as it is written."""
+        """Return the frame as it is written."""
         count = self.records | AFTER_SYNC if self.after_sync else self.records
         return frame_bytes(self.position, self.base_offset, self.size, count, salted(salt))
 
@@ -94,7 +94,7 @@ class Frame(NamedTuple):
 
 
 def read_frame(data: bytes, start: int, position: int, salt: int) -> Frame | None:
-    """The frame in `data` at `start`, which stands in its file at `position`; None when there is none."""
+    """Return the frame in `data` at `start`, which is `position` in its file, or None."""
     if len(data) - start < FRAME_BYTES:
         return None
     magic, check, at, base, size, count = _FRAME.unpack_from(data, start)
@@ -108,7 +108,7 @@ def read_frame(data: bytes, start: int, position: int, salt: int) -> Frame | Non
 
 
 def find_frame(data: bytes, start: int, position: int, salt: int) -> Frame | None:
-    """The first frame in `data` at or behind `start`; `data` begins in its file at `position`, a multiple of 8."""
+    """Return the first frame in `data` from `start` on; `data` begins in its file at `position`, a multiple of 8."""
     at = start
     while (at := data.find(FRAME_MAGIC, at)) >= 0:
         if at % 8 == 0 and (frame := read_frame(data, at, position + at, salt)) is not None:
@@ -119,5 +119,5 @@ def find_frame(data: bytes, start: int, position: int, salt: int) -> Frame | Non
 
 @lru_cache(16)
 def salted(salt: int) -> int:
-    """What the check of a frame begins with."""
+    """Return the check of the salt, with which the check of a frame begins."""
     return int(crc32c.crc32c(_SALT.pack(salt)))

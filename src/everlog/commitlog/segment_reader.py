@@ -30,9 +30,9 @@ class SegmentReader:
         self._damage = damage
 
     def read_rows(self, first: int, last: int, *, once: bool = False) -> list[Records]:
-        """The batches of rows `first` to before `last`, each verified; a damaged one is reported and left out.
+        """Return the batches of rows `first` to before `last`, verified; damaged ones are reported and left out.
 
-        What is read `once` need not stay in the system's memory.
+        What is read `once` need not stay in the page cache.
         """
         read = self.file.read_once if once else self.file.read_at
         start = self.index.position(first)
@@ -57,7 +57,7 @@ class SegmentReader:
         return None
 
     def section(self, name: str) -> SideSection | None:
-        """A section of the side file, None when there is none that can be trusted."""
+        """Return a section of the side file, or None if there is none that can be trusted."""
         try:
             return self.side.section(name) if self.side is not None else None
         except CorruptFile as error:
@@ -72,7 +72,7 @@ class SegmentReader:
 
 
 def open_header(file: File, path: str, base_offset: int, salt: int, damage: DamageList) -> SegmentHeader:
-    """A segment file's header; where it is damaged, what can be known of it without."""
+    """Return a segment file's header or, if it is damaged, what can be known without it."""
     raw = file.read_at(0, HEADER_BYTES)
     header = read_header(raw, path)
     if header is None or header.base_offset != base_offset:
@@ -84,7 +84,7 @@ def open_header(file: File, path: str, base_offset: int, salt: int, damage: Dama
 
 
 def open_side(disk: Disk, path: str, damage: DamageList) -> SideFile | None:
-    """A side file whose header can be trusted, else None."""
+    """Return a side file if its header can be trusted, else None."""
     try:
         return SideFile(path, disk.open(path))
     except FileNotFoundError:
@@ -95,7 +95,7 @@ def open_side(disk: Disk, path: str, damage: DamageList) -> SideFile | None:
 
 
 def load(disk: Disk, directory: str, base_offset: int, salt: int, damage: DamageList) -> tuple[SegmentReader, Scan]:
-    """A segment as far as its side file covers it, and the scan that goes on from there."""
+    """Return a segment as far as its side file covers it, and the scan that goes on from there."""
     path = segment_path(directory, base_offset)
     file = disk.open(path)
     header = open_header(file, path, base_offset, salt, damage)
@@ -122,7 +122,7 @@ def load(disk: Disk, directory: str, base_offset: int, salt: int, damage: Damage
 
 
 def load_complete(disk: Disk, directory: str, base_offset: int, salt: int, damage: DamageList) -> SegmentReader:
-    """A segment that has a successor: all of it was committed, so whatever is bad in it is damage."""
+    """Return a segment that has a successor: all of it was committed, so anything bad in it is damage."""
     reader, scan = load(disk, directory, base_offset, salt, damage)
     finish(reader, scan, reader.file.size(), damage)
     return reader

@@ -1,4 +1,4 @@
-"""What others see of a segment: facts, and ways to read it."""
+"""The view that others have of a segment: facts, and ways to read it."""
 
 from bisect import bisect_left
 from collections.abc import Callable
@@ -9,13 +9,12 @@ from everlog.commitlog.batch_index import BatchIndex
 from everlog.commitlog.segment_reader import SegmentReader
 from everlog.commitlog.side_file import SideSection
 
-Raw = bytes  # the view has a field of that name
 TOPICS = "topics"  # the side file's section that the indexer makes
 
 
 @dataclass(slots=True)
 class SegmentView:
-    """A segment as it was when it was asked for. Once read from, it stays readable though it be merged or removed."""
+    """A segment as it was when asked for. Once read from, it stays readable even if it is merged or removed."""
 
     base_offset: int
     end_offset: int
@@ -43,30 +42,30 @@ class SegmentView:
         return self._opened().table
 
     def batches(self) -> BatchIndex:
-        """The committed batches when this was first asked for."""
+        """Return the index of the batches that were committed when this was first called."""
         if self._batches is None:
             self._batches = self._opened().index.snapshot()
         return self._batches
 
-    def read_at(self, position: int, length: int) -> Raw:
-        """A raw range of the segment file, unchecked; shorter where the file ends."""
+    def read_at(self, position: int, length: int) -> bytes:
+        """Return a raw range of the segment file, unchecked; shorter where the file ends."""
         return self._opened().file.read_at(position, length)
 
     def mapped(self) -> memoryview | None:
-        """The committed bytes of the segment file, unchecked, mapped; None where files can't be mapped."""
+        """Return the committed bytes of the segment file, unchecked and mapped; None if files can't be mapped."""
         return self._opened().file.mapped(self.size_bytes)
 
     def read(self, first: int, last: int) -> list[Records]:
-        """The batches of rows `first` to before `last`, verified; damaged ones are reported and left out."""
+        """Return the batches of rows `first` to before `last`, verified; damaged ones are reported and left out."""
         return self._opened().read_rows(first, last) if first < last else []
 
     def side(self, section: str = TOPICS) -> SideSection | None:
-        """A section of the side file; None when the segment is not sealed yet or the section can't be trusted."""
+        """Return a section of the side file; None if the segment is not sealed or it can't be trusted."""
         return self._opened().section(section)
 
 
 def first_at(records: Records, time_us: int) -> int:
-    """The first offset in a batch whose time is not before a time."""
+    """Return the first offset in a batch whose time is not before `time_us`."""
     start = records.start + records.layout.times
     deltas = memoryview(records.data)[start : start + 4 * records.count].cast("I")
     return records.base_offset + bisect_left(deltas, time_us - records.first_time)

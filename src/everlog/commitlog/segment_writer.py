@@ -1,8 +1,8 @@
 """Writes batches into segment files: the frames, the vectored write, the sync, the mark, the roll to the next file.
 
-Driven by the one commit step at a time. Invariants: at most one group of batches is unsynced; a segment is created
-only after all of the one before it was written, and at `fsync` cut to its length and synced; nothing is marked or
-reported before the file that holds it, and that file's name, would survive a crash.
+Driven by one commit step at a time. Invariants: at most one group of batches is unsynced; a segment is created only
+after all of the one before it was written and, at `fsync`, cut to its length and synced; nothing is marked or reported
+before the file that holds it, and that file's name, would survive a crash.
 """
 
 import contextlib
@@ -42,11 +42,11 @@ class SegmentWriter:
         self._salted = salted(mark.salt)
         self._after_sync = AFTER_SYNC if self._sync else 0
         self.mark = mark
-        self.layout = layout  # grows when a segment comes, is merged or goes
-        self.written = end  # the offset behind what is written
+        self.layout = layout  # grows when a segment is added, merged or removed
+        self.written = end  # the offset after the last written record
         self.segment: Segment | None = None
         self.position = HEADER_BYTES  # where the next frame goes
-        self._allocated = 0  # where the file ends: behind `position` there are zeros
+        self._allocated = 0  # where the file ends; after `position` there are zeros
         self._allocating = self._step > 0  # until the disk has no room for it
         self._base = -1  # of the segment
         self._file: File
@@ -54,11 +54,11 @@ class SegmentWriter:
 
     @property
     def directory(self) -> str:
-        """Where the segments are."""
+        """The directory of the segments."""
         return self._catalog.directory
 
     def adopt(self, segment: Segment, position: int) -> None:
-        """Go on behind what recovery found whole, where the file ends."""
+        """Go on where recovery found the end of a segment, which is the end of its file."""
         assert segment.reader is not None
         self.segment = segment
         self.position = self._allocated = position
@@ -66,7 +66,7 @@ class SegmentWriter:
         self._file, self._index = segment.reader.file, segment.reader.index
 
     def write(self, base_offset: int, batches: list[Records]) -> int:
-        """Write batches of one segment and mark them; OSError when they may not be there."""
+        """Write batches of one segment and mark them; raise OSError if they may not be there."""
         last = batches[len(batches) - 1]
         if self._base == base_offset:
             start = self.position
@@ -98,7 +98,7 @@ class SegmentWriter:
         header = SegmentHeader(base_offset, self._now_us(), catalog.salt, flags=PREVIOUS_SYNCED if self._sync else 0)
         path = segment_path(catalog.directory, base_offset)
         file, index = catalog.disk.create(path), GrowingIndex()
-        self._file, self._index, self._base = file, index, -1  # none, until the file is there for sure
+        self._file, self._index, self._base = file, index, -1  # -1 until the file is there for sure
         self._allocated, self._allocating = 0, self._step > 0
         position = HEADER_BYTES + self._length(batches)
         self._allocate(0, position)
@@ -115,8 +115,8 @@ class SegmentWriter:
         catalog.add(self.segment)
 
     def _allocate(self, start: int, end: int) -> int:
-        """Before a small write from `start` to `end`: zeros ahead of it, so that the syncs to come find a file of the
-        same length, which costs them less. A disk without room for zeros may have some for the batches."""
+        """Write zeros ahead of a small write from `start` to `end`: later syncs cost less if the file keeps its length.
+        A disk without room for zeros may still have room for the batches."""
         size = min(self._step, self._segment_bytes - start)
         if not self._allocating or 4 * (end - start) > size:
             return 0
@@ -126,22 +126,22 @@ class SegmentWriter:
             self._allocating = False
             with contextlib.suppress(OSError):
                 self._file.truncate(start)
-        self._allocated = start + size  # or less, and `cut` finds nothing to do
+        self._allocated = start + size  # or less, then `cut` finds nothing to do
         return 0
 
     def cut(self) -> None:
-        """Take the zeros off: before the segment is complete, and at a clean stop."""
+        """Cut the zeros off, before the segment is complete and at a clean stop."""
         if self.segment is not None and self._file.size() > self.position:
             self._file.truncate(self.position)
             self._file.sync()
             self._allocated = self.position
 
     def publish(self) -> None:
-        """Write the mark as it is true now."""
+        """Write the current mark."""
         self.mark.publish(self.current())
 
     def current(self) -> Mark:
-        """The mark as it is true now: what is written, in the segment that it is written to."""
+        """Return the current mark: what is written, and the segment that is written to."""
         return self._marked(self.written)
 
     def _marked(self, committed: int) -> Mark:
@@ -150,14 +150,14 @@ class SegmentWriter:
         return Mark(0, committed, base, self.position, self.layout, mark.reserved, mark.salt, self._sync)
 
     def _length(self, batches: list[Records]) -> int:
-        """How many bytes batches are with their frames."""
+        """Return the size of batches with their frames."""
         length = 0
         for records in batches:
             length += FRAME_BYTES + records.size
         return length
 
     def _framed(self, position: int, batches: list[Records]) -> list[Block]:
-        """The blocks to write from a position on."""
+        """Return the blocks to write from a position on."""
         blocks: list[Block] = []
         flag = self._after_sync  # of the first
         for records in batches:
@@ -169,7 +169,7 @@ class SegmentWriter:
         return blocks
 
     def _note(self, position: int, batches: list[Records]) -> int:
-        """Make written batches findable."""
+        """Index written batches."""
         index = self._index
         for records in batches:
             index.add(records, position + FRAME_BYTES)

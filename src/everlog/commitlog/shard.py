@@ -32,12 +32,12 @@ from everlog.commitlog.worker import Worker
 
 
 def wall_clock_us() -> int:
-    """The time of day, in microseconds since 1970."""
+    """Return the time of day, in microseconds since 1970."""
     return time.time_ns() // 1000
 
 
 class ShardLog(HotPath):
-    """An append-only log of batches, opened by `open`. What is called for every batch is in `HotPath`."""
+    """An append-only log of batches, opened by `open`. Its calls for every batch are in `HotPath`."""
 
     def __init__(self, catalog: Catalog, settings: LogSettings) -> None:
         super().__init__(Tail(settings.tail_bytes))
@@ -66,7 +66,7 @@ class ShardLog(HotPath):
         now_us: Callable[[], int] = wall_clock_us,
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> "ShardLog":
-        """Open a log to write and read, or beside its writer to read only. The next offset is at least `not_below`."""
+        """Open a log to write and read, or beside its writer to read. The next offset is at least `not_below`."""
         settings = settings or LogSettings()
         catalog = Catalog(disk, directory, settings.cache_bytes, DamageList())
         log = cls(catalog, settings)
@@ -86,7 +86,7 @@ class ShardLog(HotPath):
             if isinstance(error, OSError):
                 raise StorageError(
                     f"{directory} could not be opened: {error}",
-                    hint="may this user write to it, and is the disk not full?",
+                    hint="check that this user may write to it and that the disk is not full",
                 ) from error
             raise
         return log
@@ -99,7 +99,7 @@ class ShardLog(HotPath):
         now_us: Callable[[], int],
         random_bytes: Callable[[int], bytes],
     ) -> None:
-        """Recover, and put the writing side together."""
+        """Recover the log and put its writing side together."""
         settings, catalog = self.settings, self._catalog
         found = recover(catalog, random_bytes, now_us(), not_below)
         open_batch = OpenBatch(settings, found.end)
@@ -160,7 +160,7 @@ class ShardLog(HotPath):
 
     @property
     def identity(self) -> str:
-        """A name that no other log has and that this one keeps wherever it is: made of the salt, not telling it."""
+        """A name that no other log has and that this one keeps wherever it is: a hash of the secret salt."""
         return hashlib.blake2b(self._catalog.known_salt().to_bytes(8, "little"), digest_size=8).hexdigest()
 
     @property
@@ -170,32 +170,32 @@ class ShardLog(HotPath):
 
     @property
     def damage(self) -> list[Damage]:
-        """What was met that can't be trusted, with file and position."""
+        """The damages that were met, with file and position."""
         return self._catalog.damage.reports()
 
     def commit_step(self) -> bool:
-        """Commit what has gathered now, in this thread; False when there was nothing."""
+        """Commit in this thread what has gathered; return False if there was nothing."""
         committer = self._writing()
         committer.ask(committer.end)
         return committer.step()
 
     def seal_step(self) -> bool:
-        """Seal one complete segment now, in this thread; False when there was none."""
+        """Seal one complete segment in this thread; return False if there was none."""
         self._writing()
         assert self._maintenance is not None
         return self._maintenance.step()
 
     def wait_committed(self, offset: int, timeout: float | None = None) -> None:
-        """See to it that everything below an offset is committed, and return once it is.
+        """Have everything below an offset committed, and return once it is; raise StorageError if it can't be.
 
-        StorageError when it can't be any more. For threads of producers, tools and tests: it may write and sync in
-        this thread when nobody listens to `on_commit`, which is only ever called from the committing thread.
+        For threads of producers, tools and tests: it may write and sync in this thread when nobody listens to
+        `on_commit`, which is only ever called from the committing thread.
         """
         lead = self.on_commit is None or not self._workers
         self._writing().wait(offset, timeout, lead, self._wake or (lambda: None))
 
     def refresh(self) -> int:
-        """Opened read-only: take in what the writer committed since; the committed offset."""
+        """Take in what the writer of a log that was opened read-only committed since; return the committed offset."""
         if self._follower is not None:
             self._seen = self._follower.refresh()
         return self.committed
@@ -207,7 +207,7 @@ class ShardLog(HotPath):
             raise StorageError(f"reading from {self._catalog.directory} failed: {error}") from error
 
     def segments(self) -> list[SegmentView]:
-        """The segments in order, as they are now."""
+        """Return the segments in order, as they are now."""
         views = []
         for segment in self._catalog.segments:
             try:
@@ -217,12 +217,12 @@ class ShardLog(HotPath):
         return views
 
     def offset_at(self, time_us: int) -> int:
-        """The first offset whose record is not older than a time; the committed end when there is none."""
+        """Return the first offset whose record is not older than a time, or the committed end."""
         found = self._catalog.offset_at(time_us)
         return self.committed if found is None else min(found, self.committed)
 
     def plan_retention(self, now_us: int, *, keep_from: int | None = None) -> RetentionPlan:
-        """What retention would remove now, and what next; from `keep_from` on all stays."""
+        """Return what retention would remove now, and what next; everything from `keep_from` on stays."""
         settings, maintenance = self.settings, self._maintenance
         try:
             segments = [segment for segment in self._catalog.segments if self._is_there(segment)]
@@ -233,7 +233,7 @@ class ShardLog(HotPath):
         return plan_retention(segments, now_us, *limits, keep_from=keep_from, ages=ages)
 
     def _is_there(self, segment: Segment) -> bool:
-        """Whether a segment was not removed meanwhile; if so all is known of it."""
+        """Return whether a segment was not removed meanwhile, and make all known of it."""
         try:
             self._catalog.describe(segment)
         except FileNotFoundError:
@@ -241,7 +241,7 @@ class ShardLog(HotPath):
         return True
 
     def run_retention(self, now_us: int, *, keep_from: int | None = None) -> RetentionPlan:
-        """Remove what is too old or too much; what was done."""
+        """Remove what is too old or too much, and return what was removed."""
         self._writing()
         assert self._maintenance is not None
         try:
@@ -251,13 +251,13 @@ class ShardLog(HotPath):
 
     @property
     def limits_retention(self) -> bool:
-        """Whether anything is ever too old or too much."""
+        """Whether there is any limit of age or size."""
         thinner = None if self._maintenance is None else self._maintenance.thinner
         ages = (self.settings.retention_us,) if thinner is None else thinner.ages
         return self.settings.retention_bytes is not None or any(age is not None for age in ages)
 
     def thin(self, now_us: int, below: int | None = None) -> list[Thinned]:
-        """Empty what is too old of short-lived topics in segments that stay, and that end at or before `below`."""
+        """Empty the old records of short-lived topics in segments that stay and end at or before `below`."""
         self._writing()
         assert self._maintenance is not None
         try:
@@ -269,19 +269,19 @@ class ShardLog(HotPath):
         return done
 
     def repair(self) -> int:
-        """Make side files again that are missing or damaged; how many. Logs are never changed by it."""
+        """Make missing or damaged side files again, never changing a segment; return how many."""
         self._writing()
         assert self._maintenance is not None
         return self._maintenance.repair()
 
     def statistics(self) -> LogStatistics:
-        """Numbers for people and metrics."""
+        """Return numbers for people and metrics."""
         return LogStatistics.of(
             self._catalog, self._tail, self._committer, self._maintenance, (self.start, self.committed, self.end)
         )
 
     def close(self) -> None:
-        """Commit what has gathered, stop the threads, leave the directory as a clean stop does. Once is enough."""
+        """Commit what has gathered, stop the threads and leave the directory cleanly stopped. Once is enough."""
         if self._closed:
             return
         self._closed = True
@@ -297,7 +297,7 @@ class ShardLog(HotPath):
                 self._lock.release()
 
     def _finish(self, committer: Committer, maintenance: Maintenance) -> None:
-        """Make all that was appended durable; the failure if it can't be, unless that is known already."""
+        """Make all that was appended durable; raise the failure if it can't be, unless it is known already."""
         failed_before = committer.failure is not None
         try:
             committer.ask(committer.end)

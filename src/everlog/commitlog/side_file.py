@@ -1,7 +1,7 @@
 """A segment's side file: its batch index, its topic names, and what the indexer made of its topics.
 
-Layout in `docs/formats/side-file.md`. Derived data: checked section by section, bound to the very file that it
-describes, and made again from the log when it is missing, damaged or of another version.
+The layout is in `docs/formats/side-file.md`. Derived data: checked section by section, bound to the very file that it
+describes, and made again from the log if it is missing, damaged or of another version.
 """
 
 import json
@@ -18,7 +18,7 @@ MAGIC = b"EVLI"
 VERSION = 1
 HEADER_BYTES = 512
 MAX_SECTIONS = 8
-SEALED = 0x01  # the segment is complete; without it the file covers the first `covered` bytes of one that may grow
+SEALED = 0x01  # the segment is complete; otherwise the file covers its first `covered` bytes, and it may grow
 
 _HEAD = struct.Struct("<4sHHIIQQQQQII")
 _SECTION = struct.Struct("<8sQQII")
@@ -28,7 +28,7 @@ _ENDS = struct.Struct("<I")
 
 @dataclass(frozen=True, slots=True)
 class SideSummary:
-    """What a side file says of its segment in its first bytes: enough to open a log without reading more."""
+    """The first bytes of a side file, which say enough of its segment to open a log without reading more."""
 
     flags: int
     segment_check: int  # SegmentHeader.check of the file that it describes
@@ -48,7 +48,7 @@ class SideSummary:
 
 
 class SideSection:
-    """A section whose check was right when it was opened."""
+    """A section that passed its check when it was opened."""
 
     def __init__(self, file: File, position: int, size: int) -> None:
         self._file = file
@@ -56,12 +56,12 @@ class SideSection:
         self.size = size
 
     def read_at(self, position: int, length: int) -> bytes:
-        """A range of the section, shorter where it ends."""
+        """Return a range of the section, shorter at its end."""
         length = min(length, self.size - position)
         return self._file.read_at(self._position + position, length) if length > 0 else b""
 
     def mapped(self) -> memoryview | None:
-        """The section mapped from the file, None where files can't be mapped."""
+        """Return the section mapped from the file, or None if files can't be mapped."""
         whole = self._file.mapped(self._position + self.size)
         return None if whole is None else whole[self._position :]
 
@@ -70,12 +70,12 @@ class SideFile:
     """An open side file."""
 
     def __init__(self, path: str, file: File) -> None:
-        """Reads and checks the header; CorruptFile when it can't be trusted."""
+        """Read and check the header; raise CorruptFile if it can't be trusted."""
         self.path = path
         self._file = file
         head = file.read_at(0, HEADER_BYTES)
         if len(head) < HEADER_BYTES or head[:4] != MAGIC:
-            raise CorruptFile(path, 0, "this is no side file")
+            raise CorruptFile(path, 0, "this is not a side file")
         if crc32c.crc32c(head[:-4]) != _ENDS.unpack_from(head, HEADER_BYTES - 4)[0]:
             raise CorruptFile(path, 0, "the side file's header fails its check")
         if _HEAD.unpack_from(head)[1] != VERSION:
@@ -89,7 +89,7 @@ class SideFile:
         self._checked: set[str] = set()
 
     def read(self, name: str) -> bytes:
-        """A whole section, checked."""
+        """Return a whole section, checked."""
         if name not in self._sections:
             raise CorruptFile(self.path, 0, f"the side file has no section {name!r}")
         position, size, check = self._sections[name]
@@ -100,7 +100,7 @@ class SideFile:
         return data
 
     def section(self, name: str) -> SideSection | None:
-        """A section to read ranges of, None when there is none; checked whole when it is first asked for."""
+        """Return a section to read ranges of, checked whole when first asked for, or None if there is none."""
         if name not in self._sections:
             return None
         if name not in self._checked:
@@ -110,7 +110,7 @@ class SideFile:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The sections that it has."""
+        """The names of the sections."""
         return tuple(self._sections)
 
     def close(self) -> None:
@@ -124,7 +124,7 @@ def _summary(head: bytes) -> SideSummary:
 
 
 def encode(summary: SideSummary, sections: Sequence[tuple[str, bytes]]) -> list[bytes]:
-    """The blocks of a side file, in order."""
+    """Return the blocks of a side file, in order."""
     if len(sections) > MAX_SECTIONS:
         raise ValueError(f"a side file has at most {MAX_SECTIONS} sections")
     flags, check, damaged, *rest = astuple(summary)
@@ -153,7 +153,7 @@ def write(disk: Disk, directory: str, path: str, blocks: Sequence[bytes], tempor
 
 
 def create_anew(disk: Disk, temporary: str) -> File:
-    """A new temporary file, in place of what a failed attempt left."""
+    """Create a temporary file in place of what a failed attempt left."""
     try:
         disk.unlink(temporary)
     except FileNotFoundError:
@@ -162,17 +162,17 @@ def create_anew(disk: Disk, temporary: str) -> File:
 
 
 def pack_damage(reports: Sequence[Damage]) -> bytes:
-    """What is fenced off in a segment."""
+    """Return the damage reports of a segment as a section."""
     return json.dumps([[r.position, r.what, r.from_offset, r.to_offset] for r in reports]).encode()
 
 
 def unpack_damage(data: bytes, path: str) -> list[Damage]:
-    """The reports in a section, which was checked."""
+    """Return the damage reports in a checked section."""
     return [Damage(path, *report) for report in json.loads(data)]
 
 
 def pack_names(names: Sequence[bytes]) -> bytes:
-    """Topic names by id: their ends, then their bytes."""
+    """Return topic names by id as a section: their ends, then their bytes."""
     ends = bytearray(4 * len(names))
     at = 0
     for k, name in enumerate(names):
@@ -182,7 +182,7 @@ def pack_names(names: Sequence[bytes]) -> bytes:
 
 
 def unpack_names(data: bytes, count: int) -> list[bytes]:
-    """The names in a section, which was checked."""
+    """Return the names in a checked section."""
     base = 4 * count
     ends = memoryview(data)[:base].cast("I")
     names = []

@@ -1,8 +1,8 @@
-"""A disk in memory that keeps only what was synced, for tests: deterministic, and as unkind as a disk may be.
+"""A disk in memory for tests that keeps only what was synced: deterministic, and as unkind as a disk may be.
 
 A crash loses any part of what was not synced: writes are torn at any byte and reordered, a file's new length may
-survive without its bytes, new names, renames and removals may be undone each on its own. A sync that fails forgets
-what it should have written, although reads still show it.
+survive without its bytes, and new names, renames and removals may each be undone. A sync that fails forgets what it
+should have written, although reads still show it.
 """
 
 import errno
@@ -128,7 +128,7 @@ class SimulatedFile:
 
 
 class SimulatedLock:
-    """Held until released, or until the machine stops."""
+    """A lock that is held until it is released or the machine stops."""
 
     def __init__(self, disk: "SimulatedDisk", path: str) -> None:
         self._disk, self._path, self._life = disk, path, disk.life
@@ -146,10 +146,10 @@ class SimulatedDisk:
         self.random = random
         self.life = 0
         self.locks: set[str] = set()
-        self.crash_after: int | None = None  # so many changes from now, SimulatedCrash is raised in the midst of one
+        self.crash_after: int | None = None  # so many changes from now, SimulatedCrash is raised in the middle of one
         self.fault: Fault = lambda kind, path: None
         self.skips: Callable[[str, str], bool] = lambda kind, path: False  # a mutant: this sync does nothing
-        self.pads = False  # whether a commit that may leave zeros behind it does so now and then
+        self.pads = False  # whether a commit that may end in zeros does so now and then
         self._names: dict[str, _Inode] = {}
         self._durable_names: dict[str, _Inode] = {}
         self._changes: list[tuple[str | None, str | None, _Inode]] = []  # of names: (gone, come, file)
@@ -161,7 +161,7 @@ class SimulatedDisk:
             raise OSError(number, os.strerror(number), path)
 
     def tick(self) -> None:
-        """A moment at which the machine may stop."""
+        """Stop the machine here if it is time to."""
         if self.crash_after is not None:
             self.crash_after -= 1
             if self.crash_after < 0:
@@ -218,11 +218,11 @@ class SimulatedDisk:
         return SimulatedLock(self, path)
 
     def files(self) -> dict[str, bytes]:
-        """Every file as reads show it."""
+        """Return every file as reads show it."""
         return {path: bytes(inode.seen) for path, inode in self._names.items()}
 
     def put(self, path: str, data: bytes) -> None:
-        """A file with these bytes, durable, as if it had always been there."""
+        """Add a durable file with these bytes, as if it had always been there."""
         inode = _Inode()
         inode.durable, inode.seen = bytearray(data), bytearray(data)
         self._names[path] = self._durable_names[path] = inode
@@ -243,7 +243,7 @@ class SimulatedDisk:
             inode.seen = bytearray(inode.durable)
 
     def _some(self, changes: Sequence[T]) -> Sequence[T]:
-        """None, all, the first few or any of a row of changes."""
+        """Return none, all, the first few or any of some changes."""
         kind = self.random.randrange(4)
         if kind == 0 or not changes:
             return ()
@@ -254,7 +254,7 @@ class SimulatedDisk:
         return [change for change in changes if self.random.random() < 0.5]
 
     def _torn(self, changes: Sequence[Change], length: int) -> Sequence[Change]:
-        """What survives of a file's changes, cut into pieces."""
+        """Return what survives of a file's changes, cut into pieces."""
         if not changes:
             return ()
         grain = self.random.choice((1, 7, 16, 64, 512, 4096))

@@ -41,7 +41,7 @@ class LogStatistics:
         maintenance: Maintenance | None,
         offsets: tuple[int, int, int],
     ) -> "LogStatistics":
-        """The numbers now."""
+        """Return the numbers now."""
         segments = catalog.segments
         return cls(
             *offsets,

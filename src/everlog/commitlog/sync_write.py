@@ -1,7 +1,7 @@
-"""Writes blocks to a file, syncs it and says so in another, in one stretch without the interpreter lock.
+"""Writes blocks to a file, syncs it and writes a mark to another, without the interpreter lock all the while.
 
-Between these calls a committer would else have to win the interpreter lock back from a busy broker thread each time.
-The primitives are `raw_write`'s.
+A committer would otherwise have to win the lock back from a busy broker thread between these calls. The primitives are
+those of `raw_write`.
 """
 
 import mmap
@@ -17,9 +17,9 @@ if not cython.compiled:
 def write_blocks(
     fd: int, position: int, blocks: Sequence[Buffer], sync: bool, mark_fd: int = -1, mark: bytes = b""
 ) -> None:
-    """All of the blocks, one behind the other, then fdatasync if asked; OSError when any of it fails.
+    """Write all of the blocks, one after the other, then fdatasync if asked; raise OSError if any of it fails.
 
-    After that, and only then, `mark` is written to the beginning of `mark_fd` if that is a file.
+    Only after that, `mark` is written to the beginning of `mark_fd` if that is a file.
     """
     failed = write_all(fd, position, blocks, sync, mark_fd, mark)
     if failed:
@@ -30,7 +30,7 @@ def commit_around(
     fd: int, direct_fd: int, position: int, blocks: Sequence[Buffer], buffer: mmap.mmap, mark_fd: int,
     mark: bytes,
 ) -> None:  # fmt: skip
-    """As `write_blocks` with a sync, by `direct_fd` around the page cache; see `raw_write.write_around`."""
+    """Write and sync like `write_blocks`, but around the page cache; see `raw_write.write_around`."""
     failed = write_around(fd, direct_fd, position, blocks, buffer, mark_fd, mark)
     if failed:
         raise OSError(failed, os.strerror(failed))

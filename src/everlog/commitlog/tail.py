@@ -1,4 +1,4 @@
-"""The most recent committed batches in memory, so that a reader who has caught up reads no file."""
+"""The most recent committed batches in memory, so that a reader that has caught up reads no file."""
 
 import threading
 
@@ -11,13 +11,13 @@ _COMPACT = 1024
 
 
 class Tail:
-    """Batches in order, within `limit_bytes`; at the limit the oldest that are written to the file are dropped."""
+    """Batches in order, within `limit_bytes`; beyond it the oldest written ones are dropped."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.held_bytes = 0
         self._batches: list[Records] = []
-        self._first = 0  # what stands before it was dropped, and is let go of now and then
+        self._first = 0  # those before it are dropped, and deleted now and then
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -34,7 +34,7 @@ class Tail:
         return 0
 
     def trim(self, written: int) -> int:
-        """Drop what is above the limit and written."""
+        """Drop written batches beyond the limit."""
         with self._lock:
             while self.held_bytes > self.limit_bytes and self._first < len(self._batches):
                 oldest = self._batches[self._first]
@@ -49,7 +49,7 @@ class Tail:
         return 0
 
     def forget(self, below: int) -> int:
-        """Drop what ends at or below an offset: the file holds it otherwise now."""
+        """Drop what ends at or below an offset, since the file holds something else there now."""
         with self._lock:
             while self._first < len(self._batches):
                 oldest = self._batches[self._first]
@@ -61,13 +61,13 @@ class Tail:
         return 0
 
     def read(self, offset: int, max_bytes: int) -> list[Records] | None:
-        """Batches from the one that holds `offset` on, at least one; None when it is older than the tail."""
+        """Return batches from the one that holds `offset` on, at least one; None if it is older than the tail."""
         with self._lock:
             count = len(self._batches)
             if self._first == count:
                 return None
             records = self._batches[count - 1]
-            if offset >= records.base_offset:  # just committed, as mostly
+            if offset >= records.base_offset:  # usually it was just committed
                 return [records] if offset < records.end_offset else []
             records = self._batches[self._first]
             if offset < records.base_offset:
@@ -83,7 +83,7 @@ class Tail:
             return found
 
     def _row(self, offset: int) -> int:
-        """The first batch that ends behind an offset."""
+        """Return the first batch that ends after an offset."""
         low, high = self._first, len(self._batches) - 1
         while low < high:
             middle = (low + high) // 2

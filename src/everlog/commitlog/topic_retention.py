@@ -1,8 +1,8 @@
-"""Topics that are kept for less long than their neighbours: they are emptied out of sealed segments that stay.
+"""Retention by topic: empties topics with a shorter life out of sealed segments that stay.
 
-Owned by `Maintenance`, used under its lock. A segment is rewritten as sealing does it, whole under another name. A
-topic is emptied once the whole segment is older than its class allows, and if that frees enough; a damaged segment
-never is.
+Owned by `Maintenance` and used under its lock. A segment is rewritten as sealing does it, whole under another name. A
+topic is emptied once the whole segment is older than its class allows, if that frees enough; a damaged segment is
+left alone.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from everlog.commitlog.segment_format import THINNED
 from everlog.commitlog.segment_reader import SegmentReader
 from everlog.commitlog.settings import LogSettings
 
-TURN_BYTES = 256 << 20  # of segments that are looked into at a time; the others wait for the next
+TURN_BYTES = 256 << 20  # of segments looked into at a time; the others wait for the next
 _NOBODY = 0xFFFFFFFF
 
 
@@ -33,7 +33,7 @@ class Thinned:
 
 
 class Thinner:
-    """Knows which classes of topics are in which segment."""
+    """What empties old topics; it knows which classes of topics are in which segment."""
 
     def __init__(self, catalog: Catalog, sealer: Sealer, settings: LogSettings, classes: Classes) -> None:
         self._catalog = catalog
@@ -41,12 +41,12 @@ class Thinner:
         self._settings = settings
         self._classes = classes
         self.ages = (settings.retention_us, *classes.ages_us)
-        self._present: dict[int, frozenset[int]] = {}  # by base offset, of segments that grow no more
+        self._present: dict[int, frozenset[int]] = {}  # by base offset, of segments that no longer grow
         self._growing: tuple[tuple[int, int], frozenset[int]] | None = None  # of the last: base offset, topics, classes
-        self._tried: dict[int, frozenset[int]] = {}  # classes that it did not pay to empty, or can't be
+        self._tried: dict[int, frozenset[int]] = {}  # classes that it did not pay, or was not possible, to empty
 
     def age(self, segment: Segment) -> int | None:
-        """How old a segment may get: as old as what is kept longest of what is in it; None for ever."""
+        """Return how old a segment may get, which is what its longest-lived topics demand; None for no limit."""
         oldest = 0
         for number in self._classes_in(segment):
             age = self.ages[number]
@@ -56,9 +56,9 @@ class Thinner:
         return oldest
 
     def due(self, now_us: int, below: int | None) -> list[tuple[Segment, frozenset[int]]]:
-        """Sealed segments with classes that are too old in them, oldest first; as many as a turn allows.
+        """Return sealed segments with the classes that are too old in them, oldest first, as many as a turn allows.
 
-        The first ones are left alone while all in them is too old: they are removed as they are.
+        The first ones are left alone while everything in them is too old: they will be removed whole.
         """
         segments = self._catalog.segments
         self._forget({segment.base_offset for segment in segments})
@@ -82,7 +82,7 @@ class Thinner:
         return age is not None and self._catalog.describe(segment).last_time < now_us - age
 
     def thin(self, segment: Segment, classes: frozenset[int]) -> Thinned | None:
-        """Empty the records of these classes; None when that does not pay, or a batch is damaged."""
+        """Empty the records of these classes; return None if that does not pay or a batch is damaged."""
         self._tried[segment.base_offset] = classes
         reader = self._catalog.reader(segment)
         names = reader.table.all_names()
@@ -124,7 +124,7 @@ class Thinner:
 
 
 def _measure(reader: SegmentReader, chosen: bytearray) -> tuple[int, int]:
-    """How many records some topics have, and how many bytes emptying them frees."""
+    """Return how many records some topics have, and how many bytes emptying them frees."""
     records = freed = 0
     for batch in each_batch(reader):
         records += len(select(batch, chosen)) // 4
@@ -133,7 +133,7 @@ def _measure(reader: SegmentReader, chosen: bytearray) -> tuple[int, int]:
 
 
 def _emptied(reader: SegmentReader, names: list[bytes], chosen: bytearray, table: TopicTable) -> Iterator[Records]:
-    """The batches with the records of the chosen topics emptied, in a table that does not know those."""
+    """Yield the batches with the records of the chosen topics emptied; `table` gets the other names."""
     ids = bytearray(4 * len(names))
     new_ids = memoryview(ids).cast("I")
     gone = _NOBODY

@@ -1,4 +1,4 @@
-"""Checks every byte of a shard's directory that is covered by a check, without changing any of it."""
+"""Verifies everything in a shard's directory that is covered by a check, without changing any of it."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from everlog.commitlog.side_file import SideFile
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What was looked at, and what of it can't be trusted."""
+    """How much was looked at, and what of it can't be trusted."""
 
     segments: int
     batches: int

@@ -1,18 +1,18 @@
-"""Threads that wait for an offset to be committed: each is woken once, when its own offset is, and not before."""
+"""Threads that wait for an offset to be committed; each is woken once, when its own offset is."""
 
 import threading
 from collections.abc import Callable
 
 
 class Waiters:
-    """Who waits, and for which offset. As many as there are threads."""
+    """The threads that wait, each for an offset; at most one entry per thread."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self.waiting: list[tuple[int, threading.Lock]] = []
 
     def wait(self, offset: int, ready: Callable[[], bool], timeout: float | None) -> None:
-        """Wait until `wake` is called for the offset, or it is ready already; a timeout just returns."""
+        """Wait until `wake` is called for the offset, unless it is ready already; return at a timeout."""
         gate = threading.Lock()
         gate.acquire()
         entry = (offset, gate)
@@ -26,7 +26,7 @@ class Waiters:
                     self.waiting.remove(entry)
 
     def wake(self, committed: int | None = None) -> None:
-        """Wake those whose offset is committed; without an offset, all. What they look at has been set before."""
+        """Wake those whose offset is committed, or all; what they look at must have been set before."""
         if not self.waiting:
             return
         with self._guard:

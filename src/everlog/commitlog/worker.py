@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class Worker:
-    """Runs `step` once a wake, and again as long as `step` says that there may be more."""
+    """A thread that runs `step` once for a wake, and again as long as `step` says that there may be more."""
 
     def __init__(self, name: str, step: Callable[[], bool], gave_up: Callable[[Exception], None]) -> None:
         self._step = step
@@ -26,7 +26,7 @@ class Worker:
                 self._gate.release()
 
     def stop(self) -> None:
-        """Finish the step at hand and end."""
+        """Finish the current step and end the thread."""
         self._stopping = True
         with contextlib.suppress(RuntimeError):
             self._gate.release()

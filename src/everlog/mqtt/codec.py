@@ -1,13 +1,13 @@
-"""`decode` and `encode`: one whole packet of any kind, either direction, MQTT 3.1, 3.1.1 or 5.0.
+"""`decode` and `encode`: one whole packet of any type, in either direction, of MQTT 3.1, 3.1.1 or 5.0.
 
-Checks the fixed header and hands on to the packet's own module; the packets too small for one (PINGREQ, PINGRESP,
+They check the fixed header and call the packet's own module; the packets too small to have one (PINGREQ, PINGRESP,
 DISCONNECT, AUTH) are here. Whatever the bytes, `decode` returns a packet or raises a PeerError.
 """
 
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from everlog.base import UsageError
+from everlog.base import DUP, UsageError
 from everlog.mqtt import primitives
 from everlog.mqtt.connect import decode_connack, decode_connect, encode_connack, encode_connect
 from everlog.mqtt.packet_type import CLIENT_SENDS, FIXED_FLAGS, SERVER_SENDS, PacketType
@@ -33,7 +33,7 @@ _SERVER_SENDS_311 = SERVER_SENDS - {PacketType.AUTH, PacketType.DISCONNECT}
 
 
 def decode(first_byte: int, body: bytes, version: int, *, from_client: bool = True) -> Packet:
-    """The packet with this first byte and body; for a CONNECT the version is its own."""
+    """Return the packet with this first byte and body; for a CONNECT the version is its own."""
     kind = first_byte >> 4
     if version == 5:
         senders = CLIENT_SENDS if from_client else SERVER_SENDS
@@ -44,13 +44,13 @@ def decode(first_byte: int, body: bytes, version: int, *, from_client: bool = Tr
     if kind in FIXED_FLAGS:
         flags, clause = FIXED_FLAGS[kind]
         found = first_byte & 0x0F
-        if found != flags and not (version == 3 and flags and found == flags | 0x08):  # 3.1 repeats these with DUP
+        if found != flags and not (version == 3 and flags and found == flags | DUP):  # 3.1 sends these again with DUP
             malformed(f"flags {found:#06b} of a {PacketType(kind).name}", clause)
     return _DECODE[kind](first_byte, Reader(body, 0, len(body)), version, from_client)
 
 
 def encode(packet: Packet, version: int) -> bytes:
-    """The whole packet's bytes; what the version has no field for is left out."""
+    """Return the bytes of a whole packet, without what the version has no field for."""
     return _ENCODE[packet.type](packet, version)
 
 
@@ -108,13 +108,13 @@ def _decode_auth(reader: Reader, from_client: bool) -> Auth:
 def _encode_disconnect(packet: Disconnect, version: int) -> bytes:
     reason, properties = packet.reason, packet.properties
     if version != 5 or (reason is Reason.NORMAL_DISCONNECTION and properties == NO_PROPERTIES):
-        return b"\xe0\x00"
+        return primitives.frame(PacketType.DISCONNECT, b"")
     if reason not in CLIENT_DISCONNECT and reason not in SERVER_DISCONNECT:  # [MQTT-3.14.2-1]
         raise UsageError(f"no DISCONNECT says {reason.name}")
     body = bytes((reason,))
     if properties != NO_PROPERTIES:
         body += encode_properties(properties, PacketType.DISCONNECT)
-    return primitives.frame(0xE0, body)
+    return primitives.frame(PacketType.DISCONNECT, body)
 
 
 def _encode_auth(packet: Auth, version: int) -> bytes:
@@ -122,12 +122,12 @@ def _encode_auth(packet: Auth, version: int) -> bytes:
     if version != 5:
         raise UsageError("3.1.1 has no AUTH")
     if reason is Reason.SUCCESS and properties == NO_PROPERTIES:
-        return b"\xf0\x00"
+        return primitives.frame(PacketType.AUTH, b"")
     if reason not in CLIENT_AUTH and reason not in SERVER_AUTH:  # [MQTT-3.15.2-1]
         raise UsageError(f"no AUTH says {reason.name}")
     if properties.authentication_method is None:  # section 3.15.2.2.2
         raise UsageError("an AUTH needs its method")
-    return primitives.frame(0xF0, bytes((reason,)) + encode_properties(properties, PacketType.AUTH))
+    return primitives.frame(PacketType.AUTH, bytes((reason,)) + encode_properties(properties, PacketType.AUTH))
 
 
 # Called with the first byte, a reader of the body, the version and whether a client sent it.
@@ -160,8 +160,8 @@ _ENCODE: dict[PacketType, Callable[[Any, int], bytes]] = {
     PacketType.SUBACK: encode_suback,
     PacketType.UNSUBSCRIBE: encode_unsubscribe,
     PacketType.UNSUBACK: encode_unsuback,
-    PacketType.PINGREQ: lambda packet, version: b"\xc0\x00",
-    PacketType.PINGRESP: lambda packet, version: b"\xd0\x00",
+    PacketType.PINGREQ: lambda packet, version: primitives.frame(PacketType.PINGREQ, b""),
+    PacketType.PINGRESP: lambda packet, version: primitives.frame(PacketType.PINGRESP, b""),
     PacketType.DISCONNECT: _encode_disconnect,
     PacketType.AUTH: _encode_auth,
 }

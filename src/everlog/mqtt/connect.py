@@ -56,7 +56,7 @@ def _read_will(reader: Reader, flags: int, version: int) -> Will:
 
 
 def decode_connect(reader: Reader) -> Connect:
-    """Reads a CONNECT of any version."""
+    """Read a CONNECT of any version."""
     version = _read_version(reader)
     flags = reader.u8()
     _check_flags(flags, version)
@@ -78,7 +78,7 @@ def decode_connect(reader: Reader) -> Connect:
 
 
 def encode_connect(packet: Connect, version: int) -> bytes:
-    """Writes a CONNECT; its own version counts."""
+    """Write a CONNECT of the version that it names."""
     del version
     preamble = _PREAMBLES.get(packet.version)
     if preamble is None:
@@ -105,11 +105,11 @@ def encode_connect(packet: Connect, version: int) -> bytes:
         out.append(primitives.string(packet.user_name))
     if packet.password is not None:
         out.append(primitives.binary(packet.password))
-    return primitives.frame(0x10, b"".join(out))
+    return primitives.frame(PacketType.CONNECT, b"".join(out))
 
 
 def decode_connack(reader: Reader, version: int) -> Connack:
-    """Reads a CONNACK; a 3.1.1 return code becomes the reason that it means."""
+    """Read a CONNACK; a 3.1.1 return code becomes the reason that it means."""
     flags = reader.u8()
     if version == 3:
         flags = 0  # 3.1 leaves the byte unused
@@ -127,15 +127,15 @@ def decode_connack(reader: Reader, version: int) -> Connack:
 
 
 def encode_connack(packet: Connack, version: int) -> bytes:
-    """Writes a CONNACK."""
+    """Write a CONNACK."""
     if packet.session_present and packet.reason.is_error:
         raise UsageError("a refused connection has no session")  # [MQTT-3.2.2-6]
     if version == 5:
         if packet.reason not in ALLOWED[PacketType.CONNACK]:  # [MQTT-3.2.2-8]
             raise UsageError(f"no CONNACK says {packet.reason.name}")
         body = bytes((packet.session_present, packet.reason))
-        return primitives.frame(0x20, body + encode_properties(packet.properties, PacketType.CONNACK))
+        return primitives.frame(PacketType.CONNACK, body + encode_properties(packet.properties, PacketType.CONNACK))
     code = return_code(packet.reason)
     if code is None:
         raise UsageError(f"3.1.1 has no CONNACK for {packet.reason.name}", hint="close the connection without one")
-    return primitives.frame(0x20, bytes((packet.session_present and version == 4, code)))
+    return primitives.frame(PacketType.CONNACK, bytes((packet.session_present and version == 4, code)))

@@ -2,8 +2,8 @@ cimport cython
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
 
 from everlog.base.columns cimport AckRun, MessageColumns, PublishRun
-from everlog.base.topic_table cimport TopicTable
 from everlog.base.memory cimport pointer, text_ok, u16s, u32s
+from everlog.base.topic_table cimport TopicTable
 
 cdef enum:
     _BAD = -1

@@ -1,8 +1,8 @@
-"""The inbound kernel: a chunk of bytes becomes its packets, each run of PUBLISHes one set of columns.
+"""The inbound kernel: turns a chunk of bytes into packets, and each run of PUBLISHes into one set of columns.
 
 It takes only what is plainly right. Whatever looks wrong goes to the plain decoder (`decode`), which knows every rule
-and its reason code, so the rules are written once. The columns are shared by all decoders of a thread and reused: a
-run is good until the next `feed` of any of them. One long module, because calls within one are what C compilers inline.
+and its reason code, so that rules are written once. The columns are shared by all decoders of a thread and reused: a
+run is valid until the next `feed` of any of them. One long module, since C compilers inline calls within a module.
 """
 
 from typing import Any
@@ -57,7 +57,7 @@ _FROM_SERVER = _kinds(False)
 
 
 class Carried:
-    """Bytes of packets that are not whole yet, over all decoders that share it; `on_over` is called beyond `limit`."""
+    """The bytes of unfinished packets in all decoders that share it; `on_over` is called beyond `limit`."""
 
     def __init__(self, limit: int = NO_LIMIT, on_over: Any = None) -> None:
         self.limit = limit
@@ -65,7 +65,7 @@ class Carried:
         self.total_bytes = 0
 
     def add(self, size: int) -> int:
-        """So much more, or less; whoever is told sees to it later, not within this call."""
+        """Count more bytes, or fewer; `on_over` must not act on a decoder within this call."""
         self.total_bytes += size
         if size > 0 and self.total_bytes > self.limit and self.on_over is not None:
             self.on_over()
@@ -76,12 +76,11 @@ _ALONE = Carried()
 
 
 class Decoder:
-    """Decodes one direction of one connection; `version` is 0 until a CONNECT has said it.
+    """The decoder of one direction of one connection; `version` is 0 until a CONNECT has said it.
 
-    A packet larger than `max_packet_bytes` is refused when its fixed header is seen, a topic name beyond
-    `max_topic_bytes`, `max_topic_levels` or the `max_topics` that this decoder may be the first to use before the
-    table takes it in. The last event may be a `PeerError`: what came before it in the chunk counts, nothing after it
-    is read.
+    A packet larger than `max_packet_bytes` is refused when its fixed header is seen. A topic name beyond
+    `max_topic_bytes` or `max_topic_levels`, or more new ones than `max_topics`, is refused before the table takes it
+    in. The last event may be a `PeerError`: what came before it in the chunk counts, nothing after it is read.
     """
 
     def __init__(
@@ -118,7 +117,7 @@ class Decoder:
         self.alias_generation = -1
 
     def feed(self, chunk: Buffer, size: int = -1) -> list[Any]:
-        """The packets that are whole once these bytes are there, in order; `size` if the chunk is a larger buffer."""
+        """Return the packets that these bytes complete, in order; `size` if the chunk is a larger buffer."""
         if self.failed:
             return []
         if size < 0:
@@ -137,7 +136,7 @@ class Decoder:
         return self._parse(data, len(data))
 
     def drop(self) -> None:
-        """The connection has ended: what is held of a packet will never be whole."""
+        """Let go of an unfinished packet when the connection has ended."""
         self.failed = True
         if self.carry is not None:
             self.carried.add(-len(self.carry))
@@ -145,7 +144,7 @@ class Decoder:
 
     @property
     def buffered_bytes(self) -> int:
-        """What is held of a packet that is not whole yet; never more than `max_packet_bytes` and one chunk."""
+        """How much is held of an unfinished packet: never more than `max_packet_bytes` and one chunk."""
         return 0 if self.carry is None else len(self.carry)
 
     def _parse(self, data: Buffer, size: int) -> list[Any]:
@@ -239,7 +238,7 @@ class Decoder:
         return events
 
     def _flush(self, events: list[Any], run: int, row: int, any_flags: int, ack_kind: int, acks: int) -> int:
-        """End the run that is under way, of either sort."""
+        """End the run of PUBLISHes or acks that is under way."""
         if row > run:
             events.append(PublishRun(self.columns, run, row, any_flags))
         elif acks:
@@ -248,13 +247,13 @@ class Decoder:
         return 0
 
     def _fail(self, events: list[Any], reason: int, message: str, clause: str) -> list[Any]:
-        """The last event of this connection."""
+        """Add the last event of this connection and return all."""
         self.failed = True
         events.append(PeerError(reason, message, clause=clause))
         return events
 
     def _other(self, events: list[Any], first: int, body: bytes, kind: int) -> bool:
-        """A packet for the plain decoder: any but PUBLISH and acks, and those that the kernel did not like."""
+        """Decode plainly what is neither a PUBLISH nor an ack, or is doubtful; return whether to go on."""
         try:
             packet: Any = decode(first, body, self.version, from_client=self.from_client)
             if kind == 3:
@@ -276,7 +275,7 @@ class Decoder:
         return True
 
     def _refuse_topic(self, packet: object) -> None:
-        """Why a PUBLISH that is right by itself can't be taken on this connection."""
+        """Raise why a PUBLISH that is right by itself can't be taken on this connection."""
         alias = packet.properties.topic_alias  # type: ignore[attr-defined]
         if alias is not None and alias > self.max_aliases:
             raise PeerError(Reason.TOPIC_ALIAS_INVALID, f"topic alias {alias} is over the limit", clause="MQTT-3.3.2-9")
@@ -295,7 +294,7 @@ class Decoder:
         )
 
     def _publish(self, source: Buffer, first: int, at: int, end: int, row: int) -> int:
-        """One PUBLISH into its row; its flags, or -1 when the plain decoder must judge it."""
+        """Parse a PUBLISH into its row; return its flags, or -1 when the plain decoder must judge it."""
         qos = first >> 1 & 3
         if qos == 3 or ((first & 0x0E) == 0x08 and self.version != 3) or end - at < 2:
             return _BAD
@@ -353,7 +352,7 @@ class Decoder:
         return flags
 
     def _topic(self, source: Buffer, at: int, size: int) -> int:
-        """The id of a topic name or of what its alias stands for, else -1."""
+        """Return the id of a topic name, or of the topic that its alias stands for, or -1."""
         alias = self.alias
         if alias > self.max_aliases:
             return _BAD
@@ -370,7 +369,7 @@ class Decoder:
         return topic
 
     def _may_be_new(self, source: Buffer, at: int, size: int) -> bool:
-        """Whether a name may be taken in; a known one was checked when it was new."""
+        """Return whether a new topic name is within the limits; a known one was checked when it was new."""
         if size > self.max_topic_bytes or self.topics_made >= self.max_topics or not text_ok(source, at, size):
             return False
         levels = 1
@@ -403,7 +402,7 @@ class Decoder:
         return names is not None and alias < len(names) and names[alias] is not None
 
     def _renew_aliases(self) -> int:
-        """Room for every alias; an id is forgotten, its name not, when the table was reset since."""
+        """Make room for every alias; if the table was reset since, forget the ids and keep the names."""
         if self.alias_names is None:
             self.alias_names = []
             self.alias_ids = bytearray()
@@ -417,7 +416,7 @@ class Decoder:
         return 0
 
     def _properties(self, source: Buffer, at: int, end: int) -> int:
-        """Whether a PUBLISH property section is plainly right: the flags that follow from it, or -1."""
+        """Return the flags that follow from a PUBLISH property section, or -1 unless it is plainly right."""
         kinds = pointer(self.kinds)
         seen = 0
         one = 1
@@ -468,7 +467,7 @@ class Decoder:
         return flags
 
     def _string(self, source: Buffer, at: int, end: int, kind: int) -> int:
-        """Where a string or binary value ends, or -1."""
+        """Return where a string or binary value ends, or -1."""
         if end - at < 2:
             return _BAD
         size = source[at] << 8 | source[at + 1]
@@ -486,7 +485,7 @@ class Decoder:
         return at + size
 
     def _ack(self, source: Buffer, first: int, at: int, end: int, row: int) -> int:
-        """One plain ack into its row: success, no properties. Anything else is the plain decoder's."""
+        """Parse an ack of success without properties into its row; return -1 for the plain decoder."""
         if first != (0x62 if first >> 4 == 6 else first & 0xF0):
             return _BAD
         size = end - at

@@ -1,8 +1,8 @@
-"""The life of one connection as the server sees it: a table from (state, what happened) to the next state.
+"""The life of one connection as the server sees it: a table from (state, step) to the next state.
 
-What happens is a packet from the client, keyed by its type or, where the type does not say enough, by an `Event`
-(`step_of` tells which), or something that the server does. A missing key is a protocol error when a packet caused it,
-our own error when the server did. The owner of the connection keeps the state; there is none in here.
+A step is a packet from the client, keyed by its type or, where the type does not say enough, by an `Event` (see
+`step_of`), or something that the server does. A missing key is the peer's protocol error if a packet caused it, and our
+own error if the server did. The owner of the connection keeps the state; there is none in here.
 """
 
 from enum import Enum, auto
@@ -15,19 +15,19 @@ from everlog.mqtt.reasons import Reason
 
 
 class State(Enum):
-    """Where a connection is."""
+    """The state of a connection."""
 
     WAITING = auto()  # for the CONNECT
     CONNECTING = auto()  # CONNECT seen; what the client sends before its CONNACK is held back
     AUTHENTICATING = auto()  # CONNECT with an authentication method seen
     OPEN = auto()
-    OPEN_WITH_METHOD = auto()  # opened by enhanced authentication, so it may be repeated
-    REAUTHENTICATING = auto()  # as open, while the client authenticates again
+    OPEN_WITH_METHOD = auto()  # opened by enhanced authentication, so that may be repeated
+    REAUTHENTICATING = auto()  # open, while the client authenticates again
     CLOSING = auto()  # nothing more is read
 
 
 class Event(Enum):
-    """What a packet's type does not say, and what the server does."""
+    """A step that a packet's type does not tell, or that the server takes."""
 
     CONNECT_WITH_METHOD = auto()
     RE_AUTHENTICATE = auto()
@@ -68,7 +68,7 @@ NEXT: dict[tuple[State, Step], State] = {
     **{(state, Event.CLOSE): State.CLOSING for state in State},  # [MQTT-3.2.2-7] [MQTT-4.12.0-4]
 }
 
-# Which clause a packet breaks that the table has no key for: by state and packet, else by state.
+# The clause that a packet breaks for which the table has no key: by state and packet, else by state.
 _BROKEN: dict[tuple[State, Step], tuple[str, str]] = {
     **{(state, PacketType.CONNECT): ("a second CONNECT", "MQTT-3.1.0-2") for state in _LIVE},
     **{(state, Event.CONNECT_WITH_METHOD): ("a second CONNECT", "MQTT-3.1.0-2") for state in _LIVE},
@@ -83,13 +83,13 @@ _BROKEN: dict[tuple[State, Step], tuple[str, str]] = {
 }
 _BROKEN_IN: dict[State, tuple[str, str]] = {
     State.WAITING: ("the first packet is not a CONNECT", "MQTT-3.1.0-1"),
-    State.AUTHENTICATING: ("neither AUTH nor DISCONNECT before the CONNACK", "MQTT-3.1.2-30"),
-    State.CLOSING: ("a packet behind the end", "MQTT-3.14.4-1"),
+    State.AUTHENTICATING: ("a packet other than AUTH and DISCONNECT before the CONNACK", "MQTT-3.1.2-30"),
+    State.CLOSING: ("a packet after the end", "MQTT-3.14.4-1"),
 }
 
 
 def step_of(packet: Packet) -> Step:
-    """The key of a client's packet in `NEXT`."""
+    """Return the key of a client's packet in `NEXT`."""
     if isinstance(packet, Connect) and packet.properties.authentication_method is not None:
         return Event.CONNECT_WITH_METHOD
     if isinstance(packet, Auth) and packet.reason is Reason.RE_AUTHENTICATE:
@@ -98,7 +98,7 @@ def step_of(packet: Packet) -> Step:
 
 
 def next_state(state: State, step: Step) -> State:
-    """The state behind this step."""
+    """Return the state after a step."""
     following = NEXT.get((state, step))
     if following is not None:
         return following

@@ -2,16 +2,17 @@ cimport cython
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 
 from everlog.base.columns cimport PublishRun
-from everlog.base.topic_table cimport TopicTable
 from everlog.base.memory cimport blank, copy, filled, get32, pointer, u16s, u32s
+from everlog.base.positions cimport NOT_KEPT
 from everlog.base.records cimport Layout, Records, property_size
+from everlog.base.topic_table cimport TopicTable
 
-cdef enum:
+cdef enum:  # of columns
     HAS_EXPIRY = 0x10
+    QOS_BITS = 0x06
 
 cdef bytes _TIME_PROPERTY, _POSITION_PROPERTY
 cdef Py_ssize_t _TIME_BYTES, _TIME_AT, _POSITION_BYTES
-cdef int NO_SHARD
 
 
 cdef Py_ssize_t varint_bytes(Py_ssize_t value) noexcept nogil

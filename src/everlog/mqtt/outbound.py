@@ -1,8 +1,8 @@
-"""The outbound kernels: the bytes of a run of PUBLISHes for one subscriber, and of a run of acks, each in one call.
+"""The outbound kernels: write a run of PUBLISHes for one subscriber, or a run of acks, in one call.
 
 A `PublishWriter` holds what is the subscriber's own: version, identifiers, aliases, limits. Records that have expired
-or exceed the subscriber's packet size are left out and counted; everything else of the run is written in order.
-A subscriber that asked for it is told each message's position and time, as user properties.
+or exceed the subscriber's packet size are left out and counted; all others are written in order. A subscriber that
+asked for it is told each message's position and time as user properties.
 """
 
 from typing import Any
@@ -12,12 +12,11 @@ import cython
 from everlog.base import UsageError
 
 if not cython.compiled:
-    from everlog.base import HAS_EXPIRY, PublishRun, Records
+    from everlog.base import HAS_EXPIRY, NOT_KEPT, QOS_BITS, PublishRun, Records
     from everlog.base.memory import Buffer, blank, copy, filled, get32, pointer, u16s, u32s
     from everlog.base.records import property_size
 
 MAX_PACKET_BYTES = 268_435_455 + 5
-NO_SHARD = 255  # of messages that are in no log: they have a time and no position
 
 _TIME_PROPERTY = b"\x26\x00\x0ceverlog-time\x00\x1b0000-00-00T00:00:00.000000Z"
 _POSITION_PROPERTY = b"\x26\x00\x10everlog-position\x00"  # the length's low byte and the value follow
@@ -27,12 +26,12 @@ _POSITION_BYTES = len(_POSITION_PROPERTY) + 1
 
 
 def varint_bytes(value: int) -> int:
-    """How many bytes a variable byte integer takes."""
+    """Return how many bytes a variable byte integer takes."""
     return 1 if value < 128 else 2 if value < 16_384 else 3 if value < 2_097_152 else 4
 
 
 def put_varint(target: bytearray, at: int, value: int) -> int:
-    """Write a variable byte integer; where it ends."""
+    """Write a variable byte integer and return where it ends."""
     while value > 127:
         target[at] = value & 0x7F | 0x80
         value >>= 7
@@ -42,7 +41,7 @@ def put_varint(target: bytearray, at: int, value: int) -> int:
 
 
 def big_endian32(source: Buffer, at: int) -> int:
-    """A four byte integer as MQTT writes it; byte by byte, as a C `int` can't be shifted by 24 without its sign."""
+    """Read a four byte integer, byte by byte: a C `int` can't be shifted by 24 without its sign."""
     value = source[at]
     value = value << 8 | source[at + 1]
     value = value << 8 | source[at + 2]
@@ -50,7 +49,7 @@ def big_endian32(source: Buffer, at: int) -> int:
 
 
 def digits(value: int) -> int:
-    """How many digits a number has."""
+    """Return how many digits a number has."""
     count = 1
     while value > 9:
         value //= 10
@@ -59,7 +58,7 @@ def digits(value: int) -> int:
 
 
 def put_digits(target: bytearray, end: int, count: int, value: int) -> int:
-    """Write the last `count` digits of a number before `end`, with zeros in front; where they begin."""
+    """Write the last `count` digits of a number before `end`, zero-padded, and return where they begin."""
     for _ in range(count):
         end -= 1
         target[end] = 48 + value % 10
@@ -68,7 +67,7 @@ def put_digits(target: bytearray, end: int, count: int, value: int) -> int:
 
 
 def put_date(target: bytearray, at: int, seconds: int) -> int:
-    """Write a time as `2026-01-31T12:00:00`: the civil date of a day counted from 1970, by eras of 400 years."""
+    """Write a time as `2026-01-31T12:00:00`, computing the date by eras of 400 years."""
     days = seconds // 86_400 + 719_468  # from the first of March of the year 0
     era = days // 146_097
     day_of_era = days - era * 146_097
@@ -87,11 +86,11 @@ def put_date(target: bytearray, at: int, seconds: int) -> int:
 
 
 class PublishWriter:
-    """Writes PUBLISH packets for one subscriber (or, at QoS 0 and without aliases, for all of one version).
+    """The writer of one subscriber's PUBLISH packets (or, at QoS 0 and without aliases, of all of one version).
 
-    `identifiers` is the encoded run of Subscription Identifier properties. After each `write`, `next_id` is the
-    packet id that comes after the `ids_used`, `written` and `left_out` count records. With `max_aliases` each topic
-    goes to the alias that its id selects, so an alias may change hands but the table never grows.
+    `identifiers` are the encoded Subscription Identifier properties. After each `write`, `next_id` is the packet id
+    that comes after the `ids_used`, and `written` and `left_out` count records. With `max_aliases` each topic gets the
+    alias that its id selects, so that an alias may pass to another topic but the table never grows.
     """
 
     def __init__(
@@ -132,12 +131,12 @@ class PublishWriter:
         now_us: int,
         dup: bool = False,
         max_ids: int = 65_535,
-        shard: int = NO_SHARD,
+        shard: int = NOT_KEPT,
     ) -> bytes:
-        """The packets of rows `start` to `stop` (of the batch, or of the row numbers in `rows`).
+        """Return the packets of rows `start` to before `stop` (of the batch, or of the row numbers in `rows`).
 
         The caller knows that `max_ids` packet ids from `first_id` on are free; they go up by one and from 65,535 to 1.
-        Where they are used up the run ends early, at `stopped_at`. `shard` is the one that the records are from.
+        When they are used up the run ends early, at `stopped_at`. `shard` is the records' shard.
         """
         limit = records.count if rows is None else len(rows) // 4
         if not 0 <= start <= stop <= limit or not 0 <= max_qos <= 2 or not 1 <= first_id <= 65_535:
@@ -159,7 +158,7 @@ class PublishWriter:
         max_ids: int,
         shard: int,
     ) -> int:
-        """The size of the whole; each row's remaining length goes to the scratch column, 0 for one left out."""
+        """Return the size of all packets, and note each row's remaining length as scratch, 0 for one left out."""
         count = stop - start
         if len(self.scratch) < 8 * count:
             self.scratch = bytearray(8 * count)
@@ -176,7 +175,7 @@ class PublishWriter:
         if aliases:
             self._bind_aliases(records)
         own = len(self.identifiers)
-        placed = self.positions and shard != NO_SHARD
+        placed = self.positions and shard != NOT_KEPT
         if self.positions:
             own += _TIME_BYTES
         if placed:
@@ -320,16 +319,16 @@ class PublishWriter:
         return 0
 
     def _place_bytes(self, records: Records, i: int, shard: int) -> int:
-        """How many bytes a record's position and time take."""
+        """Return how many bytes a record's position and time take."""
         if not self.positions:
             return 0
-        if shard == NO_SHARD:
+        if shard == NOT_KEPT:
             return _TIME_BYTES
         return _TIME_BYTES + _POSITION_BYTES + digits(shard) + 1 + digits(records.offset(i))
 
     def _put_place(self, records: Records, i: int, shard: int, out: bytearray, at: int) -> int:
-        """Write a record's position, if it has one, and its time; where they end."""
-        if shard != NO_SHARD:
+        """Write a record's position, if it has one, and its time; return where they end."""
+        if shard != NOT_KEPT:
             offset = records.offset(i)
             before = digits(shard)
             behind = digits(offset)
@@ -344,7 +343,7 @@ class PublishWriter:
         arrived = records.first_time + get32(pointer(records.data), records.start + records.layout.times + 4 * i)
         second = arrived // 1_000_000
         stamp = pointer(self.stamp)
-        if second != self.stamp_second:  # most share it with the record before
+        if second != self.stamp_second:  # most records share it with the one before
             self.stamp_second = second
             put_date(stamp, _TIME_AT, second)
         put_digits(stamp, _TIME_BYTES - 1, 6, arrived % 1_000_000)
@@ -352,7 +351,7 @@ class PublishWriter:
         return at + _TIME_BYTES
 
     def _expiry(self, source: Buffer, at: int, end: int) -> int:
-        """Where the value of the Message Expiry Interval stands in a property section, or -1."""
+        """Return where the value of the Message Expiry Interval stands in a property section, or -1."""
         while at < end:
             if source[at] == 0x02:
                 return at + 1
@@ -360,12 +359,12 @@ class PublishWriter:
         return -1
 
     def _age(self, records: Records, i: int, now_us: int) -> int:
-        """Whole seconds since a record arrived."""
+        """Return the whole seconds since a record arrived."""
         arrived = records.first_time + get32(pointer(records.data), records.start + records.layout.times + 4 * i)
         return (now_us - arrived) // 1_000_000 if now_us > arrived else 0
 
     def _expired(self, records: Records, i: int, now_us: int) -> bool:
-        """[MQTT-3.3.2-5] whether a record's time has passed."""
+        """Return whether a record has expired [MQTT-3.3.2-5]."""
         raw = pointer(records.data)
         ends = records.start + records.layout.property_ends + 4 * i
         base = records.start + records.layout.properties
@@ -376,7 +375,7 @@ class PublishWriter:
         return bool(self._age(records, i, now_us) >= interval)
 
     def _count_down(self, records: Records, i: int, now_us: int, out: bytearray, at: int, end: int) -> int:
-        """[MQTT-3.3.2-6] the interval that is sent is what is left of it."""
+        """Write what is left of the message expiry interval [MQTT-3.3.2-6]."""
         at = self._expiry(out, at, end)
         if at >= 0:
             interval = big_endian32(out, at)
@@ -388,14 +387,14 @@ class PublishWriter:
         return 0
 
     def _bind_aliases(self, records: Records) -> int:
-        """Aliases are kept by topic id, so they start anew with another table of names."""
+        """Start aliases anew with another table of names, since they are kept by topic id."""
         if self.alias_table is not records.table:
             self.alias_table = records.table
             self.alias_topics = bytearray(4 * (self.max_aliases + 1))
         return 0
 
     def _alias_of(self, topic: int) -> int:
-        """The alias of a topic; with bit 16 when the subscriber knows it already, so that the name can stay out."""
+        """Return the alias of a topic, with bit 16 set if the subscriber knows it, so that no name is needed."""
         alias = 1 + topic % self.max_aliases
         topics = u32s(self.alias_topics)
         if topics[alias] == topic + 1:
@@ -405,7 +404,7 @@ class PublishWriter:
 
 
 def write_acks(first_byte: int, ids: Buffer, start: int, stop: int) -> bytes:
-    """A run of plain acks of one type for the packet ids `start` to `stop` of a column."""
+    """Write plain acks of one type for the packet ids `start` to before `stop` of a column."""
     if not 0 <= start <= stop <= len(ids) // 2:
         raise UsageError(f"packet ids {start} to {stop} of {len(ids) // 2}")
     column = u16s(ids)
@@ -423,18 +422,18 @@ def write_acks(first_byte: int, ids: Buffer, start: int, stop: int) -> bytes:
 
 
 def write_answers(run: PublishRun) -> bytes:
-    """What a run of PUBLISHes is answered with once it is safe: PUBACK at QoS 1, PUBREC at QoS 2, in order."""
+    """Write the acks of a run of PUBLISHes, to be sent once it is safe: PUBACK at QoS 1, PUBREC at QoS 2."""
     flags = pointer(run.columns.flags)
     column = u16s(run.columns.packet_ids)
     count = 0
     for i in range(run.start, run.stop):
-        if flags[i] & 0x06:
+        if flags[i] & QOS_BITS:
             count += 1
     block = blank(4 * count)
     out = pointer(block)
     at = 0
     for i in range(run.start, run.stop):
-        if flags[i] & 0x06:
+        if flags[i] & QOS_BITS:
             packet_id = column[i]
             out[at] = 0x40 if flags[i] & 0x02 else 0x50
             out[at + 1] = 2

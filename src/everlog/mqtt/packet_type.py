@@ -4,7 +4,7 @@ from enum import IntEnum
 
 
 class PacketType(IntEnum):
-    """The high half of a packet's first byte; WILL is none, it names the will's own property section."""
+    """The high half of a packet's first byte; WILL is none, it stands for the will's own property section."""
 
     CONNECT = 1
     CONNACK = 2
@@ -21,7 +21,7 @@ class PacketType(IntEnum):
     PINGRESP = 13
     DISCONNECT = 14
     AUTH = 15
-    WILL = 16  # above four bits, so no first byte can spell it
+    WILL = 16  # above four bits, so that no first byte can have it
 
 
 # What the low half of the first byte must be, and the clause that says so; a PUBLISH uses all four bits itself.

@@ -25,7 +25,7 @@ class Will:
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """A client asks for a connection; `version` is 3 (3.1), 4 (3.1.1) or 5, `clean_start` 3.1.1's clean session."""
+    """A request for a connection; `version` is 3 (3.1), 4 (3.1.1) or 5, `clean_start` is 3.1.1's clean session."""
 
     type: ClassVar[PacketType] = PacketType.CONNECT
     version: int
@@ -64,7 +64,7 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Puback:
-    """Ends a QoS 1 PUBLISH."""
+    """The end of a QoS 1 PUBLISH."""
 
     type: ClassVar[PacketType] = PacketType.PUBACK
     packet_id: int
@@ -74,7 +74,7 @@ class Puback:
 
 @dataclass(frozen=True, slots=True)
 class Pubrec:
-    """First answer to a QoS 2 PUBLISH: the message is taken over."""
+    """The first answer to a QoS 2 PUBLISH: the message is received."""
 
     type: ClassVar[PacketType] = PacketType.PUBREC
     packet_id: int
@@ -84,7 +84,7 @@ class Pubrec:
 
 @dataclass(frozen=True, slots=True)
 class Pubrel:
-    """Answer to a PUBREC: the sender will not send the message again."""
+    """The answer to a PUBREC: the sender will not send the message again."""
 
     type: ClassVar[PacketType] = PacketType.PUBREL
     packet_id: int
@@ -94,7 +94,7 @@ class Pubrel:
 
 @dataclass(frozen=True, slots=True)
 class Pubcomp:
-    """Ends a QoS 2 PUBLISH."""
+    """The end of a QoS 2 PUBLISH."""
 
     type: ClassVar[PacketType] = PacketType.PUBCOMP
     packet_id: int
@@ -115,7 +115,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """A client asks for subscriptions."""
+    """A request for subscriptions."""
 
     type: ClassVar[PacketType] = PacketType.SUBSCRIBE
     packet_id: int
@@ -125,7 +125,7 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class Suback:
-    """One reason for each filter of the SUBSCRIBE, in its order."""
+    """The answer to a SUBSCRIBE: a reason for each of its filters, in order."""
 
     type: ClassVar[PacketType] = PacketType.SUBACK
     packet_id: int
@@ -135,7 +135,7 @@ class Suback:
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribe:
-    """A client gives subscriptions up."""
+    """A request to end subscriptions."""
 
     type: ClassVar[PacketType] = PacketType.UNSUBSCRIBE
     packet_id: int
@@ -145,7 +145,7 @@ class Unsubscribe:
 
 @dataclass(frozen=True, slots=True)
 class Unsuback:
-    """One reason for each filter of the UNSUBSCRIBE, in its order; none in 3.1.1."""
+    """The answer to an UNSUBSCRIBE: a reason for each of its filters, in order; none in 3.1.1."""
 
     type: ClassVar[PacketType] = PacketType.UNSUBACK
     packet_id: int
@@ -155,14 +155,14 @@ class Unsuback:
 
 @dataclass(frozen=True, slots=True)
 class Pingreq:
-    """A client is alive and asks whether the server is."""
+    """A client's sign of life, and question whether the server lives."""
 
     type: ClassVar[PacketType] = PacketType.PINGREQ
 
 
 @dataclass(frozen=True, slots=True)
 class Pingresp:
-    """The server is."""
+    """The answer to a PINGREQ."""
 
     type: ClassVar[PacketType] = PacketType.PINGRESP
 
@@ -203,7 +203,7 @@ Packet: TypeAlias = (
 
 
 def without_optional(packet: Packet) -> Packet:
-    """The packet as it is where its reason string, or what a client can do without in a CONNACK, makes it too large."""
+    """Return a packet without what makes it too large and may go: a reason string, some of a CONNACK."""
     properties = getattr(packet, "properties", NO_PROPERTIES)
     if properties is NO_PROPERTIES:
         return packet

@@ -1,12 +1,13 @@
 """The data representations of MQTT (section 1.5): integers, strings and binary data, read within bounds and written.
 
-Clause ids in this room are those of MQTT 5.0; for a rule that only 3.1.1 has, its id there, and the line says so. A
+Clause ids in this room are those of MQTT 5.0 or, where the line says so, of 3.1.1 for a rule that only 3.1.1 has. A
 clause without its last number (MQTT-2.1.4) is a section whose rule has no number.
 """
 
 from typing import NoReturn
 
 from everlog.base import PeerError, UsageError
+from everlog.mqtt.packet_type import FIXED_FLAGS, PacketType
 from everlog.mqtt.reasons import Reason
 
 MAX_VARINT = 268_435_455  # four bytes of seven bits: also the longest packet
@@ -16,12 +17,12 @@ U32_MAX = 0xFFFF_FFFF
 
 
 def malformed(message: str, clause: str) -> NoReturn:
-    """The packet can't be parsed as the specification has it."""
+    """Refuse a packet that can't be parsed as the specification has it."""
     raise PeerError(Reason.MALFORMED_PACKET, message, clause=clause)
 
 
 def protocol_error(message: str, clause: str) -> NoReturn:
-    """The packet can be parsed and says what it may not."""
+    """Refuse a packet that can be parsed but says what it may not."""
     raise PeerError(Reason.PROTOCOL_ERROR, message, clause=clause)
 
 
@@ -34,7 +35,7 @@ class Reader:
         self.data = data
         self.pos = pos
         self.end = end
-        self.clause = clause  # cited when what is read ends before its value does
+        self.clause = clause  # cited when the data end within a value
 
     def _advance(self, size: int) -> int:
         pos = self.pos
@@ -44,21 +45,21 @@ class Reader:
         return pos
 
     def u8(self) -> int:
-        """One byte."""
+        """Read one byte."""
         return self.data[self._advance(1)]
 
     def u16(self) -> int:
-        """A two byte integer."""
+        """Read a two byte integer."""
         pos = self._advance(2)
         return self.data[pos] << 8 | self.data[pos + 1]
 
     def u32(self) -> int:
-        """A four byte integer."""
+        """Read a four byte integer."""
         pos = self._advance(4)
         return int.from_bytes(self.data[pos : pos + 4], "big")
 
     def varint(self) -> int:
-        """A variable byte integer."""
+        """Read a variable byte integer."""
         value = shift = 0
         while True:
             byte = self.u8()
@@ -73,13 +74,13 @@ class Reader:
         return value
 
     def binary(self) -> bytes:
-        """Binary data with its two byte length."""
+        """Read binary data with its two byte length."""
         size = self.u16()
         pos = self._advance(size)
         return self.data[pos : pos + size]
 
     def string(self) -> str:
-        """A UTF-8 encoded string with its two byte length."""
+        """Read a UTF-8 encoded string with its two byte length."""
         raw = self.binary()
         try:
             text = raw.decode()  # strict: also refuses encoded surrogates and over-long forms
@@ -90,12 +91,12 @@ class Reader:
         return text
 
     def rest(self) -> bytes:
-        """Everything that is left."""
+        """Read everything that is left."""
         pos, self.pos = self.pos, self.end
         return self.data[pos : self.end]
 
     def section(self, size: int, clause: str) -> "Reader":
-        """A reader of the next `size` bytes, which this one steps over."""
+        """Return a reader of the next `size` bytes, which this one steps over."""
         if size > self.end - self.pos:
             malformed(f"a section of {size} bytes in {self.end - self.pos}", clause)
         start = self.pos
@@ -103,13 +104,13 @@ class Reader:
         return Reader(self.data, start, self.pos, clause)
 
     def finish(self) -> None:
-        """Refuses bytes behind the packet's last field."""
+        """Refuse bytes after the packet's last field."""
         if self.pos != self.end:
-            malformed(f"{self.end - self.pos} bytes behind the packet's last field", "MQTT-2.1.4")
+            malformed(f"{self.end - self.pos} bytes after the packet's last field", "MQTT-2.1.4")
 
 
 def read_fixed_header(data: bytes, version: int) -> tuple[int, int, int] | None:
-    """First byte, remaining length and the header's own size, or None while bytes of it are missing."""
+    """Return the first byte, the remaining length and the header's own size; None while bytes of it are missing."""
     length = 0
     for index, byte in enumerate(data[1:5]):
         length |= (byte & 0x7F) << (7 * index)
@@ -123,21 +124,21 @@ def read_fixed_header(data: bytes, version: int) -> tuple[int, int, int] | None:
 
 
 def u16(value: int) -> bytes:
-    """A two byte integer."""
+    """Write a two byte integer."""
     if not 0 <= value <= U16_MAX:
         raise UsageError(f"{value} does not fit a two byte integer")
     return value.to_bytes(2, "big")
 
 
 def u32(value: int) -> bytes:
-    """A four byte integer."""
+    """Write a four byte integer."""
     if not 0 <= value <= U32_MAX:
         raise UsageError(f"{value} does not fit a four byte integer")
     return value.to_bytes(4, "big")
 
 
 def varint(value: int) -> bytes:
-    """A variable byte integer in as few bytes as it needs."""  # [MQTT-1.5.5-1]
+    """Write a variable byte integer in as few bytes as it needs."""  # [MQTT-1.5.5-1]
     if 0 <= value < 0x80:
         return bytes((value,))
     if not 0 <= value <= MAX_VARINT:
@@ -151,14 +152,14 @@ def varint(value: int) -> bytes:
 
 
 def binary(value: bytes) -> bytes:
-    """Binary data with its two byte length."""
+    """Write binary data with its two byte length."""
     if len(value) > MAX_STRING_BYTES:
         raise UsageError(f"{len(value)} bytes do not fit a field of at most {MAX_STRING_BYTES}")
     return len(value).to_bytes(2, "big") + value
 
 
 def string(value: str) -> bytes:
-    """A UTF-8 encoded string with its two byte length."""
+    """Write a UTF-8 encoded string with its two byte length."""
     try:
         raw = value.encode()  # [MQTT-1.5.4-1] strict: refuses surrogates
     except UnicodeEncodeError as error:
@@ -169,26 +170,28 @@ def string(value: str) -> bytes:
 
 
 def qos(value: int) -> int:
-    """A QoS that fits its two bits."""
+    """Return a QoS, checked to fit its two bits."""
     if not 0 <= value <= 2:
         raise UsageError(f"no QoS {value}")
     return value
 
 
 def retain_handling(value: int) -> int:
-    """A retain handling option that fits its two bits."""
+    """Return a retain handling option, checked to fit its two bits."""
     if not 0 <= value <= 2:
         raise UsageError(f"no retain handling {value}")
     return value
 
 
 def packet_id(value: int) -> bytes:
-    """A packet identifier."""
+    """Write a packet identifier."""
     if not value:  # [MQTT-2.2.1-3] [MQTT-2.2.1-4]
         raise UsageError("packet identifier 0")
     return u16(value)
 
 
-def frame(first_byte: int, body: bytes) -> bytes:
-    """A whole packet: first byte, remaining length, body."""
-    return bytes((first_byte,)) + varint(len(body)) + body
+def frame(kind: PacketType, body: bytes, flags: int = 0) -> bytes:
+    """Write a whole packet; `flags` are those of a PUBLISH, every other type has fixed ones."""
+    if kind is not PacketType.PUBLISH:
+        flags = FIXED_FLAGS[kind][0]
+    return bytes((kind << 4 | flags,)) + varint(len(body)) + body

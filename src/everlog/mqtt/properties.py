@@ -1,4 +1,4 @@
-"""The 27 properties of MQTT 5.0 as one table, and the property section that packets carry them in.
+"""The 27 properties of MQTT 5.0 as one table, and the section of a packet that carries them.
 
 `PROPERTIES` is the only place that knows a property's number, type, packets and range; decoder, encoder and the
 publish kernel derive from it. The order of user properties and their duplicates are kept; an encoded section has its
@@ -31,7 +31,7 @@ class PropertyType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PropertyRule:
-    """One property: `name` is its field in `Properties`, `section` and `clause` are what a bad value breaks."""
+    """The rule of one property; `name` is its field in `Properties`, a bad value breaks `section` and `clause`."""
 
     id: int
     name: str
@@ -173,7 +173,7 @@ _PLANS: dict[PacketType, dict[int, tuple[PropertyRule, Callable[[Reader], Any], 
 
 
 def decode_properties(reader: Reader, packet: PacketType) -> Properties:
-    """Reads a property length and its section from `reader`."""
+    """Read a property length and its section from `reader`."""
     size = reader.varint()
     if not size:  # [MQTT-2.2.2-1]
         return NO_PROPERTIES
@@ -206,7 +206,7 @@ def decode_properties(reader: Reader, packet: PacketType) -> Properties:
 
 
 def encode_properties(properties: Properties, packet: PacketType) -> bytes:
-    """A property length and its section."""
+    """Write a property length and its section."""
     if properties is NO_PROPERTIES:
         return b"\x00"  # [MQTT-2.2.2-1]
     out = bytearray()
@@ -225,7 +225,7 @@ def encode_properties(properties: Properties, packet: PacketType) -> bytes:
 
 
 def check_topic_name(topic: str, wildcard_clause: str) -> None:
-    """Refuses an empty topic name and wildcards in it."""
+    """Refuse an empty topic name and wildcards in it."""
     if not topic:
         malformed("an empty topic name", "MQTT-4.7.3-1")
     if "#" in topic or "+" in topic:
@@ -233,5 +233,5 @@ def check_topic_name(topic: str, wildcard_clause: str) -> None:
 
 
 def encode_identifiers(identifiers: Iterable[int]) -> bytes:
-    """A run of Subscription Identifier properties, as PUBLISHes to a subscriber carry it."""
+    """Write Subscription Identifier properties as PUBLISHes to a subscriber carry them."""
     return b"".join(b"\x0b" + primitives.varint(identifier) for identifier in identifiers)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from everlog.base import UsageError
+from everlog.base import DUP, QOS_SHIFT, RETAIN, UsageError
 from everlog.mqtt import primitives
 from everlog.mqtt.packet_type import PacketType
 from everlog.mqtt.packets import Ack, Puback, Pubcomp, Publish, Pubrec, Pubrel
@@ -10,11 +10,9 @@ from everlog.mqtt.primitives import Reader, malformed, protocol_error
 from everlog.mqtt.properties import NO_PROPERTIES, check_topic_name, decode_properties, encode_properties
 from everlog.mqtt.reasons import ALLOWED, Reason
 
-DUP, RETAIN = 0x08, 0x01
-
 
 def decode_publish(first_byte: int, reader: Reader, version: int, from_client: bool) -> Publish:
-    """Reads a PUBLISH."""
+    """Read a PUBLISH."""
     qos = first_byte >> 1 & 3
     if qos == 3:
         malformed("a PUBLISH with both QoS bits set", "MQTT-3.3.1-4")
@@ -40,15 +38,15 @@ def decode_publish(first_byte: int, reader: Reader, version: int, from_client: b
 
 
 def encode_publish(packet: Publish, version: int) -> bytes:
-    """Writes a PUBLISH."""
-    first_byte = 0x30 | (DUP if packet.dup else 0) | primitives.qos(packet.qos) << 1 | (RETAIN if packet.retain else 0)
+    """Write a PUBLISH."""
+    flags = (DUP if packet.dup else 0) | primitives.qos(packet.qos) << QOS_SHIFT | (RETAIN if packet.retain else 0)
     out = [primitives.string(packet.topic)]
     if packet.qos:
         out.append(primitives.packet_id(packet.packet_id))
     if version == 5:
         out.append(encode_properties(packet.properties, PacketType.PUBLISH))
     out.append(packet.payload)
-    return primitives.frame(first_byte, b"".join(out))
+    return primitives.frame(PacketType.PUBLISH, b"".join(out), flags)
 
 
 _ACKS: dict[int, tuple[Callable[..., Ack], str]] = {
@@ -60,7 +58,7 @@ _ACKS: dict[int, tuple[Callable[..., Ack], str]] = {
 
 
 def decode_ack(kind: PacketType, reader: Reader, version: int) -> Ack:
-    """Reads a PUBACK, PUBREC, PUBREL or PUBCOMP."""
+    """Read a PUBACK, PUBREC, PUBREL or PUBCOMP."""
     make, clause = _ACKS[kind]
     packet_id = reader.u16()
     if not packet_id:
@@ -80,9 +78,8 @@ def decode_ack(kind: PacketType, reader: Reader, version: int) -> Ack:
 
 
 def encode_ack(packet: Ack, version: int) -> bytes:
-    """Writes a PUBACK, PUBREC, PUBREL or PUBCOMP, as short as the specification allows."""
+    """Write a PUBACK, PUBREC, PUBREL or PUBCOMP as short as the specification allows."""
     kind = packet.type
-    first_byte = 0x62 if kind is PacketType.PUBREL else kind << 4  # [MQTT-3.6.1-1]
     body = primitives.packet_id(packet.packet_id)
     if version == 5:
         if packet.reason not in ALLOWED[kind]:  # [MQTT-3.4.2-1] and its like
@@ -91,4 +88,4 @@ def encode_ack(packet: Ack, version: int) -> bytes:
             body += bytes((packet.reason,)) + encode_properties(packet.properties, kind)
         elif packet.reason is not Reason.SUCCESS:
             body += bytes((packet.reason,))
-    return primitives.frame(first_byte, body)
+    return primitives.frame(kind, body)

@@ -1,4 +1,4 @@
-"""Reason codes (MQTT 5.0 section 2.4), which packets may carry which, and what 3.1.1 clients are told instead."""
+"""Reason codes (MQTT 5.0 section 2.4), which packets may carry which, and what a 3.1.1 client is told instead."""
 
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
@@ -58,7 +58,7 @@ class Reason(IntEnum):
     @property
     def is_error(self) -> bool:
         """Whether the request that it answers failed."""
-        return self >= 0x80
+        return self >= Reason.UNSPECIFIED_ERROR
 
     @property
     def words(self) -> str:
@@ -109,7 +109,7 @@ _CLOSE_UNANSWERED = frozenset({Reason.MALFORMED_PACKET, Reason.PROTOCOL_ERROR})
 
 
 def return_code(reason: int) -> int | None:
-    """The 3.1.1 CONNACK return code for a reason; None where 3.1.1 wants the connection closed without a CONNACK."""
+    """Return the 3.1.1 CONNACK code for a reason; None to close the connection without a CONNACK."""
     if reason in _CLOSE_UNANSWERED:  # [MQTT-3.1.4-1] of 3.1.1
         return None
     return _RETURN_CODE_OF.get(reason, 3)

@@ -12,7 +12,7 @@ from everlog.mqtt.properties import NO_PROPERTIES, Properties, decode_properties
 from everlog.mqtt.reasons import ALLOWED, Reason
 
 NO_LOCAL, RETAIN_AS_PUBLISHED = 0x04, 0x08
-_FAILURE = 0x80  # the one error code of a 3.1.1 SUBACK
+_FAILURE = Reason.UNSPECIFIED_ERROR  # the one error code of a 3.1.1 SUBACK
 
 
 def _read_packet_id(reader: Reader, clause: str) -> int:
@@ -50,7 +50,7 @@ def _read_subscription(reader: Reader, version: int) -> Subscription:
 
 
 def decode_subscribe(reader: Reader, version: int) -> Subscribe:
-    """Reads a SUBSCRIBE."""
+    """Read a SUBSCRIBE."""
     packet_id = _read_packet_id(reader, "MQTT-2.2.1-3")
     properties = NO_PROPERTIES
     if version == 5:
@@ -66,7 +66,7 @@ def decode_subscribe(reader: Reader, version: int) -> Subscribe:
 
 
 def encode_subscribe(packet: Subscribe, version: int) -> bytes:
-    """Writes a SUBSCRIBE."""
+    """Write a SUBSCRIBE."""
     if not packet.subscriptions:
         raise UsageError("a SUBSCRIBE needs a topic filter")  # [MQTT-3.8.3-2]
     out = _head(packet.packet_id, packet.properties, PacketType.SUBSCRIBE, version)
@@ -78,11 +78,11 @@ def encode_subscribe(packet: Subscribe, version: int) -> bytes:
             options |= primitives.retain_handling(each.retain_handling) << 4
         out += primitives.string(each.filter)
         out.append(options)
-    return primitives.frame(0x82, bytes(out))
+    return primitives.frame(PacketType.SUBSCRIBE, bytes(out))
 
 
 def decode_unsubscribe(reader: Reader, version: int) -> Unsubscribe:
-    """Reads an UNSUBSCRIBE."""
+    """Read an UNSUBSCRIBE."""
     packet_id = _read_packet_id(reader, "MQTT-2.2.1-3")
     properties = decode_properties(reader, PacketType.UNSUBSCRIBE) if version == 5 else NO_PROPERTIES
     if reader.pos == reader.end:
@@ -94,13 +94,13 @@ def decode_unsubscribe(reader: Reader, version: int) -> Unsubscribe:
 
 
 def encode_unsubscribe(packet: Unsubscribe, version: int) -> bytes:
-    """Writes an UNSUBSCRIBE."""
+    """Write an UNSUBSCRIBE."""
     if not packet.filters:
         raise UsageError("an UNSUBSCRIBE needs a topic filter")  # [MQTT-3.10.3-2]
     out = _head(packet.packet_id, packet.properties, PacketType.UNSUBSCRIBE, version)
     for text in packet.filters:
         out += primitives.string(text)
-    return primitives.frame(0xA2, bytes(out))
+    return primitives.frame(PacketType.UNSUBSCRIBE, bytes(out))
 
 
 def _read_reasons(reader: Reader, kind: PacketType, clause: str) -> tuple[Reason, ...]:
@@ -117,7 +117,7 @@ def _read_reasons(reader: Reader, kind: PacketType, clause: str) -> tuple[Reason
 
 
 def decode_suback(reader: Reader, version: int) -> Suback:
-    """Reads a SUBACK."""
+    """Read a SUBACK."""
     packet_id = _read_packet_id(reader, "MQTT-2.2.1-6")
     properties = decode_properties(reader, PacketType.SUBACK) if version == 5 else NO_PROPERTIES
     reasons = _read_reasons(reader, PacketType.SUBACK, "MQTT-3.9.3-2")
@@ -127,17 +127,17 @@ def decode_suback(reader: Reader, version: int) -> Suback:
 
 
 def encode_suback(packet: Suback, version: int) -> bytes:
-    """Writes a SUBACK; every error is 0x80 to a 3.1.1 client."""
+    """Write a SUBACK; a 3.1.1 client is told one error for all."""
     out = _head(packet.packet_id, packet.properties, PacketType.SUBACK, version)
     if version == 5:
         out += _reasons(packet.reasons, PacketType.SUBACK)  # [MQTT-3.9.3-2]
     else:
         out += bytes(min(reason, _FAILURE) for reason in packet.reasons)
-    return primitives.frame(0x90, bytes(out))
+    return primitives.frame(PacketType.SUBACK, bytes(out))
 
 
 def decode_unsuback(reader: Reader, version: int) -> Unsuback:
-    """Reads an UNSUBACK; in 3.1.1 it has no payload."""
+    """Read an UNSUBACK; in 3.1.1 it has no payload."""
     packet_id = _read_packet_id(reader, "MQTT-2.2.1-6")
     if version != 5:
         reader.finish()
@@ -147,11 +147,11 @@ def decode_unsuback(reader: Reader, version: int) -> Unsuback:
 
 
 def encode_unsuback(packet: Unsuback, version: int) -> bytes:
-    """Writes an UNSUBACK."""
+    """Write an UNSUBACK."""
     out = _head(packet.packet_id, packet.properties, PacketType.UNSUBACK, version)
     if version == 5:
         out += _reasons(packet.reasons, PacketType.UNSUBACK)  # [MQTT-3.11.3-2]
-    return primitives.frame(0xB0, bytes(out))
+    return primitives.frame(PacketType.UNSUBACK, bytes(out))
 
 
 def _reasons(reasons: tuple[Reason, ...], kind: PacketType) -> bytes:

@@ -1,4 +1,4 @@
-"""Where in history to begin: `earliest`, `latest`, a time, so long ago, or a position, as people and clients write it.
+"""Where in history to begin, as people and clients write it: `earliest`, `latest`, a time, an age or a position.
 
 Pure: the time and the state of the log are arguments.
 """
@@ -24,7 +24,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class BeginKind(Enum):
-    """What a beginning is given by."""
+    """How a beginning is given."""
 
     EARLIEST = auto()
     LATEST = auto()
@@ -34,7 +34,7 @@ class BeginKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A place in history before it is looked up: `time_us` of a time, `offsets` by shard of a position."""
+    """A place in history before it is looked up; a time has `time_us`, a position has `offsets` by shard."""
 
     kind: BeginKind
     time_us: int = 0
@@ -42,7 +42,7 @@ class Begin:
 
 
 def parse_begin(text: str, now_us: int) -> Begin:
-    """The beginning that a text means; a UsageError says what is wrong with it."""
+    """Return the beginning that a text means, or raise a UsageError that says what is wrong with it."""
     if text in ("earliest", "latest"):
         return Begin(BeginKind[text.upper()])
     if (ago := _AGO.fullmatch(text)) is not None:
@@ -51,7 +51,7 @@ def parse_begin(text: str, now_us: int) -> Begin:
         return Begin(BeginKind.TIME, max(0, _time_us(text, time)))
     if _POSITION.fullmatch(text) is not None:
         return Begin(BeginKind.POSITION, offsets=_offsets(text))
-    raise UsageError(f"{text!r} is no place in history", hint=HINT)
+    raise UsageError(f"{text!r} is not a place in history", hint=HINT)
 
 
 def _duration_us(text: str) -> int:
@@ -62,7 +62,7 @@ def _duration_us(text: str) -> int:
 
 
 def _time_us(text: str, found: re.Match[str]) -> int:
-    """RFC 3339; a leap second is the first moment of the next minute, digits behind the microsecond are left out."""
+    """Return an RFC 3339 time; a leap second counts as the next minute's first moment, nanoseconds are ignored."""
     year, month, day, hour, minute, second = map(int, found.groups()[:6])
     fraction, sign, east_hours, east_minutes = found.groups()[6:]
     try:
@@ -86,16 +86,16 @@ def _offsets(text: str) -> tuple[tuple[int, int], ...]:
         if shard in offsets:
             raise UsageError(f"{text!r} has shard {shard} twice", hint="name each shard once, as in 0:1234,1:99")
         if shard >= MAX_SHARDS or offset > MAX_OFFSET:
-            raise UsageError(f"{part!r} is no position", hint="it is a shard and an offset in it, as in 0:1234")
+            raise UsageError(f"{part!r} is not a position", hint="it is a shard and an offset in it, as in 0:1234")
         offsets[shard] = offset
     return tuple(sorted(offsets.items()))
 
 
 def locate(begin: Begin, starts: Sequence[int], ends: Sequence[int], at: Callable[[int], Positions]) -> Positions:
-    """The offset in each shard; `starts` and `ends` bound what there is, `at` finds the positions of a time.
+    """Return the offset in each shard; `starts` and `ends` bound what there is, `at` finds the positions of a time.
 
-    What lies behind the end begins at the end. An offset of a position below the start stays: who asked for it by name
-    is told that it is gone.
+    What lies after the end becomes the end. An offset below the start stays as it is, since whoever asked for that
+    offset is to be told that it is gone.
     """
     if begin.kind is BeginKind.EARLIEST:
         return tuple(starts)
@@ -112,5 +112,5 @@ def locate(begin: Begin, starts: Sequence[int], ends: Sequence[int], at: Callabl
 
 
 def show_positions(positions: Sequence[int]) -> str:
-    """Positions as `parse_begin` reads them."""
+    """Return positions as a text that `parse_begin` reads."""
     return ",".join(f"{shard}:{offset}" for shard, offset in enumerate(positions))

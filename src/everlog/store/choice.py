@@ -1,4 +1,4 @@
-"""The topics of a sealed segment that some filters want, as readers that ask alike share it."""
+"""The topics of a sealed segment that some filters want; readers with the same filters share it."""
 
 from dataclasses import dataclass
 
@@ -7,14 +7,14 @@ from everlog.base import TopicTable
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What is wanted, and so how the segment is read.
+    """What is wanted of a segment, which decides how it is read.
 
-    Nothing: not at all. Everything, or a large part (`topic_mask`): the plain way. Less (`ids`): rows one by one.
+    Nothing: not at all. Everything, or a large part (`mask`): batch by batch. Less (`ids`): row by row.
     """
 
     is_empty: bool = False
     is_all: bool = False
-    wanted: bytearray | None = None  # a byte for each topic id
+    mask: bytearray | None = None  # a byte for each topic id
     ids: bytearray | None = None  # u32s
     table: TopicTable | None = None  # the names of `ids`
     total: int = 0  # rows of `ids`

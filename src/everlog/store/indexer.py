@@ -1,4 +1,4 @@
-"""The side file's section that makes filtered reads cheap: the topic index and, behind it, the row postings.
+"""The side file's section that makes filtered reads cheap: the topic index, followed by the row postings.
 
 Layout, little-endian: a header of 32 bytes (magic "EVSX", version u32, bytes of the topic index u64, bytes of the row
 postings u64, zero u32, CRC-32C of the 28 bytes before it), the topic index padded to 8 bytes, the row postings.
@@ -20,10 +20,10 @@ HEADER = struct.Struct("<4sIQQII")
 
 
 class TopicIndexer:
-    """Implements the log's `Indexer`."""
+    """The log's `Indexer`."""
 
     def build(self, names: Sequence[bytes], batch_topics: Sequence[memoryview]) -> bytes:
-        """The section of a segment with these topics, given each batch's column of topic ids."""
+        """Return the section of a segment with these topics, given each batch's column of topic ids."""
         index = build_index([name.decode() for name in names])
         postings = build_row_postings(names, batch_topics)
         head = HEADER.pack(MAGIC, VERSION, len(index), len(postings), 0, 0)[:-4]
@@ -32,7 +32,7 @@ class TopicIndexer:
 
 @dataclass(frozen=True, slots=True)
 class SectionPlan:
-    """Where the two parts of a section stand in it."""
+    """The places of the two parts of a section."""
 
     index_at: int
     index_bytes: int
@@ -41,7 +41,7 @@ class SectionPlan:
 
 
 def read_plan(head: bytes, size: int) -> SectionPlan:
-    """The parts of a section of `size` bytes that begins with `head`; StorageError when it is no such section."""
+    """Return the parts of a section of `size` bytes that begins with `head`; raise StorageError if it is none."""
     if len(head) < HEADER.size:
         raise StorageError("the segment's topic section is cut short")
     magic, version, index_bytes, postings_bytes, _, check = HEADER.unpack_from(head)

@@ -1,8 +1,8 @@
 """`lake.json` in a data directory: where the store's table is, and how far it goes.
 
 Derived data, replaced whole after a commit; the table is the truth. An end in it is never ahead of the table's, so
-what lies below it may be dropped from the log. A table inside of the directory is written relative to it, so that
-both are moved or copied together; who reads the record gets the full path.
+what lies below it may be dropped from the log. The path of a table inside the directory is relative, so that both can
+be moved or copied together; whoever reads the record gets the full path.
 """
 
 import os
@@ -19,7 +19,7 @@ _ABSOLUTE = 1  # the version in which every path was absolute
 
 
 class LakeRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What the file says; `options` are the names of the storage options that the table was reached with."""
+    """The contents of the file; `options` are the names of the storage options by which the table is reached."""
 
     table: str
     store: str
@@ -29,7 +29,7 @@ class LakeRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_lake_record(data: str, record: LakeRecord) -> None:
-    """Replace the file whole, and have it on the disk."""
+    """Replace the file whole and durably."""
     path = Path(data) / FILE_NAME
     written = msgspec.structs.replace(record, table=_relative(data, record.table))
     temporary = path.with_name(f".{FILE_NAME}.{uuid.uuid4().hex}")
@@ -50,7 +50,7 @@ def write_lake_record(data: str, record: LakeRecord) -> None:
 
 
 def read_lake_record(data: str) -> LakeRecord | None:
-    """What the file says; None when there is none. A version that is not known is refused."""
+    """Return the contents of the file, or None if there is none; refuse an unknown version."""
     path = Path(data) / FILE_NAME
     try:
         content = path.read_bytes()
@@ -68,7 +68,7 @@ def read_lake_record(data: str) -> LakeRecord | None:
 
 
 def _relative(data: str, table: str) -> str:
-    """A path inside of the data directory relative to it; others as they are."""
+    """Return a path inside the data directory relative to it, and any other as it is."""
     if "://" in table or not os.path.isabs(table):
         return table
     for whole in (os.path.abspath, os.path.realpath):
@@ -79,7 +79,7 @@ def _relative(data: str, table: str) -> str:
 
 
 def _resolve(data: str, record: LakeRecord) -> str:
-    """Where the table is now."""
+    """Return where the table is now."""
     table = record.table
     if "://" in table:
         return table

@@ -39,7 +39,7 @@ _CHECK = struct.Struct("<I")
 
 @dataclass(frozen=True, slots=True)
 class ShardStatistics:
-    """A shard in numbers; counts of work are since the store was opened."""
+    """A shard in numbers."""
 
     shard: int
     start: int
@@ -50,7 +50,7 @@ class ShardStatistics:
     sealed: int
     pending_bytes: int
     damaged: int
-    distrusted: int  # sealed segments whose index was found not to fit and is no longer used
+    distrusted: int  # sealed segments whose index does not fit and is no longer used
 
     @property
     def records(self) -> int:
@@ -58,19 +58,19 @@ class ShardStatistics:
         return self.committed - self.start
 
     def lag(self, offset: int) -> int:
-        """How many committed offsets a reader at this one has before it."""
+        """Return how many committed offsets a reader at this offset has still to read."""
         return max(0, self.committed - max(offset, self.start))
 
 
 class StoreReader:
-    """Pulls what matches one set of filters from all shards. Not for two threads at once."""
+    """A reader of what matches one set of filters in all shards. Not for two threads at once."""
 
     def __init__(self, shards: list[ShardReader]) -> None:
         self._shards = shards
         self._turn = 0
 
     def read(self, positions: Positions, max_records: int, max_bytes: int) -> ReadResult:
-        """Records from these positions on; each time another shard comes first."""
+        """Return records from these positions on, by rising offset in each shard; shards take turns to be first."""
         if len(positions) != len(self._shards):
             raise UsageError(f"{len(positions)} positions for {len(self._shards)} shards")
         at = list(positions)
@@ -90,11 +90,11 @@ class StoreReader:
         return ReadResult(found, tuple(at), not behind, tuple(lost))
 
     def read_shard(self, shard: int, offset: int, max_records: int, max_bytes: int) -> ReadResult:
-        """Records of one shard from an offset on."""
+        """Return records of one shard from an offset on."""
         return self._shards[shard].read(offset, max_records, max_bytes)
 
     def share(self, shard: int, offset: int) -> float:
-        """About which part of the segment that holds an offset is wanted, for plans; 1 where no index tells."""
+        """Estimate which part of the segment that holds an offset is wanted; 1 if no index tells."""
         return self._shards[shard].share(offset)
 
     def release(self) -> None:
@@ -133,7 +133,7 @@ class LogStore:
         writable: bool = True,
         background: bool = True,
     ) -> "LogStore":
-        """Open a store, a new one with `shards` shards (1 by default); read-only it may stand beside its writer."""
+        """Open a store, or make one with `shards` shards (1 by default); a read-only one may run beside its writer."""
         disk = disk if disk is not None else RealDisk()
         with _usable(directory, writable), ExitStack() as opened:
             count = _shard_count(disk, directory, shards, writable)
@@ -168,7 +168,7 @@ class LogStore:
         return announce
 
     def shard_of(self, topic: bytes) -> int:
-        """The shard of a topic."""
+        """Return the shard of a topic."""
         return shard_of(topic, len(self.shards))
 
     def append(
@@ -180,7 +180,11 @@ class LogStore:
         table: TopicTable,
         routes: bytearray | None = None,
     ) -> list[tuple[int, int]]:
-        """Keep messages `start` to `stop`, or those that `routes` sends to a shard; where each shard ends then."""
+        """Keep messages `start` to before `stop`; return for each shard that took any its number and its end then.
+
+        With `routes` (a byte for each topic id and QoS, at 4 * id + QoS) only the messages whose byte is a shard's
+        number are kept, in that shard.
+        """
         if routes is None and len(self.shards) > 1:
             routes = self._routes.of(table)
         ends = []
@@ -190,25 +194,25 @@ class LogStore:
         return ends
 
     def commit(self) -> None:
-        """Ask every shard that has something to commit."""
+        """Ask every shard to commit what was appended to it, and return at once."""
         for log in self.shards:
             if log.end > log.committed:
                 log.commit()
 
     def committed(self) -> Positions:
-        """Where each shard's committed records end."""
+        """Return where each shard's committed records end."""
         return tuple(log.committed for log in self.shards)
 
     def on_commit(self, call: Callable[[int], None]) -> None:
-        """Have `call` called with a shard's number, from its committing thread, after a commit."""
+        """Call `call` with a shard's number after each of its commits, from its committing thread."""
         self._calls.append(call)
 
     def on_failure(self, call: Callable[[int, StorageError], None]) -> None:
-        """Have `call` called with a shard's number and the error when it goes read-only."""
+        """Call `call` with a shard's number and the error when it becomes read-only."""
         self._failure_calls.append(call)
 
     def reader(self, filters: Iterable[Filter] | None) -> StoreReader:
-        """A reader of what matches any of the filters; None for everything."""
+        """Return a reader of the records that match any of the filters, or of all for None."""
         kept = None if filters is None else tuple(dict.fromkeys(filters))
         return StoreReader(
             [
@@ -218,7 +222,7 @@ class LogStore:
         )
 
     def positions_at(self, time_us: int) -> Positions:
-        """In each shard the first record that is not older than a time, or the committed end."""
+        """Return for each shard the first offset that is not older than a time, or the committed end."""
         return tuple(log.offset_at(time_us) for log in self.shards)
 
     @property
@@ -228,14 +232,14 @@ class LogStore:
         return hashlib.blake2b(names.encode(), digest_size=8).hexdigest()
 
     def refresh(self) -> Positions:
-        """Opened read-only: take in what the writer committed since."""
+        """Take in what the writer of a store that was opened read-only committed since."""
         for sealed, log in zip(self._sealed, self.shards, strict=True):
             log.refresh()
             sealed.trim()
         return self.committed()
 
     def statistics(self) -> list[ShardStatistics]:
-        """Every shard in numbers."""
+        """Return every shard in numbers."""
         found = []
         for number, (log, sealed) in enumerate(zip(self.shards, self._sealed, strict=True)):
             numbers = log.statistics()
@@ -256,7 +260,7 @@ class LogStore:
         return found
 
     def thin(self, now_us: int, below: Positions | None = None) -> list[tuple[int, Thinned]]:
-        """Empty what is too old of short-lived topics in segments that stay, below these positions: where, by shard."""
+        """Empty the old records of short-lived topics below these positions in segments that stay; return where."""
         done = []
         for number, (log, sealed) in enumerate(zip(self.shards, self._sealed, strict=True)):
             thinned = log.thin(now_us, None if below is None else below[number])
@@ -268,11 +272,11 @@ class LogStore:
 
     @property
     def limits_retention(self) -> bool:
-        """Whether anything is ever too old or too much."""
+        """Whether there is any limit of age or size."""
         return any(log.limits_retention for log in self.shards)
 
     def plan_retention(self, now_us: int, keep_from: Positions | None = None) -> list[RetentionPlan]:
-        """For each shard what `run_retention` would remove now; nothing from the positions `keep_from` on."""
+        """Return for each shard what `run_retention` would remove now: nothing from the positions `keep_from` on."""
         return [
             log.plan_retention(now_us, keep_from=None if keep_from is None else keep_from[number])
             for number, log in enumerate(self.shards)
@@ -285,7 +289,7 @@ class LogStore:
             sealed.trim()
 
     def close(self) -> None:
-        """Commit what was appended and let go of everything; every shard is closed though one fails."""
+        """Commit what was appended and let go of everything; every shard is closed even if one fails."""
         with ExitStack() as closing:
             for sealed, log in zip(self._sealed, self.shards, strict=True):
                 closing.callback(log.close)
@@ -294,7 +298,7 @@ class LogStore:
 
 @contextmanager
 def _usable(directory: str, writable: bool) -> Iterator[None]:
-    """What the system says against a directory becomes an error that names it."""
+    """Turn the system's errors into ones that name the data directory."""
     try:
         yield
     except OSError as error:
@@ -302,11 +306,11 @@ def _usable(directory: str, writable: bool) -> Iterator[None]:
         if error.errno in _NO_PLACE:
             wanted = "write to" if writable else "read"
             raise UsageError(message, hint=f"give a directory that this user may {wanted}") from error
-        raise StorageError(message, hint="is the disk full or failing?") from error
+        raise StorageError(message, hint="check whether the disk is full or failing") from error
 
 
 def _shard_count(disk: Disk, directory: str, wanted: int | None, writable: bool) -> int:
-    """How many shards the store has; a new store is told."""
+    """Return how many shards the store has; make it with the wanted number if it is new."""
     path = f"{directory}/store"
     try:
         file = disk.open(path)

@@ -1,9 +1,9 @@
-"""Row postings in memory that grow as a segment does: for each topic the numbers of its rows, rising.
+"""Row postings in memory that grow with a segment: for each topic the numbers of its rows, rising.
 
-A topic's rows stand in slices of 1, 2, 4, … up to 1,024 rows; the word behind a full slice says where the next one
-begins. So a list grows without being moved, a reader skips a slice at a time, and a record costs 4 to 10 bytes, a topic
-16, with a quarter more as room to grow. Layout of a head, in u32s: where the first slice begins, where the next row
-goes, where the slice at hand ends, how many rows there are. Not for two threads at once.
+A topic's rows stand in slices of 1, 2, 4, … up to 1,024 rows; the word after a full slice says where the next one
+begins. So a list grows without being moved, and a reader skips a slice at a time; a record costs 4 to 10 bytes and a
+topic 16, plus a quarter as room to grow. The head of a list, in u32s: where its first slice begins, where the next row
+goes, where the current slice ends, how many rows there are. Not for two threads at once.
 """
 
 import cython
@@ -18,7 +18,7 @@ if not cython.compiled:
 _HEAD_WORDS = 4
 _SLICE_ROWS = 1024
 _FIRST_WORDS = 128
-_ROW_BYTES = 25  # in the batch that is made, but for properties and payload
+_ROW_BYTES = 25  # in the batch that is made, without properties and payload
 
 
 class OpenPostings:
@@ -37,7 +37,7 @@ class OpenPostings:
         return len(self.heads) + len(self.words)
 
     def add(self, records: Records) -> int:
-        """Take in the next batch, which was verified; how many rows there are then."""
+        """Take in the next batch, which was verified, and return how many rows there are then."""
         raw = pointer(records.data)
         at = records.start + records.layout.topics
         known = records.table.count
@@ -75,7 +75,7 @@ class OpenPostings:
         return 0
 
     def _begin_slice(self, head: memoryview, h: int) -> int:
-        """A new slice for a topic whose slices are full; where it begins."""
+        """Begin a new slice for a topic whose slices are full, and return where."""
         rows = head[h + 3]
         size = min(rows + 1, _SLICE_ROWS)  # full slices hold 1, 3, 7, … rows
         start = self.used
@@ -91,7 +91,7 @@ class OpenPostings:
         return start
 
     def count(self, ids: bytearray) -> int:
-        """How many rows these topics (u32s) have."""
+        """Return how many rows these topics (u32s) have."""
         chosen = u32s(ids)
         head = u32s(self.heads)
         total = 0
@@ -101,7 +101,7 @@ class OpenPostings:
         return total
 
     def find(self, ids: bytearray, first: int, stop: int) -> bytearray:
-        """The rows of these topics from `first` to before `stop`, rising: u64s of row << 32 | topic id."""
+        """Return the rows of these topics from `first` to before `stop`, rising: u64s of row << 32 | topic id."""
         if not 0 <= first <= stop <= self.rows:
             raise UsageError(f"no rows {first} to {stop} among {self.rows}")
         chosen = u32s(ids)
@@ -116,7 +116,7 @@ class OpenPostings:
         return sort_rows(found, first, stop) if wanted > 1 and total > 1 else found
 
     def _walk(self, topic: int, first: int, stop: int, found: bytearray | None, at: int) -> int:
-        """How many rows of a topic lie from `first` to before `stop`; they are written to `found` if it is given."""
+        """Count a topic's rows from `first` to before `stop`, and write them to `found` if there is room."""
         if topic >= self.topics:
             return 0
         head = u32s(self.heads)
@@ -144,7 +144,7 @@ class OpenPostings:
         return total
 
     def _lower(self, begin: int, end: int, row: int) -> int:
-        """The first place from `begin` on that holds this row or one behind it."""
+        """Return the first place from `begin` on that holds this row or a later one."""
         word = u32s(self.words)
         while begin < end:
             middle = (begin + end) >> 1
@@ -167,9 +167,9 @@ class OpenPostings:
 def pick(
     found: bytearray, start: int, stop: int, first: int, records: Records, max_bytes: int
 ) -> "tuple[bytearray, int]":
-    """Of what `find` found, the rows `start` to before `stop`, as u32s that count from row `first`.
+    """Return the rows `start` to before `stop` of what `find` found as u32s, counted from row `first`, and their bytes.
 
-    They are rows of a batch, which was verified; fewer at `max_bytes` but one at least. Beside them their bytes.
+    They are rows of a verified batch; fewer if `max_bytes` is reached, but at least one.
     """
     if not 0 <= start < stop <= len(found) // 8:
         raise UsageError(f"no rows {start} to {stop} among the {len(found) // 8} that were found")
@@ -184,7 +184,7 @@ def pick(
     for k in range(start, stop):
         row = (source[k] >> 32) - first
         if not 0 <= row < records.count:
-            raise UsageError(f"row {row} is none of a batch of {records.count}")
+            raise UsageError(f"row {row} is not in a batch of {records.count}")
         more = _ROW_BYTES + get32(raw, payloads + 4 * row + 4) - get32(raw, payloads + 4 * row)
         if records.with_properties:
             more += get32(raw, properties + 4 * row + 4) - get32(raw, properties + 4 * row)

@@ -1,6 +1,6 @@
-"""What a reader wants of a segment that has row postings in memory: the wanted rows, found a window at a time.
+"""What a reader wants of a segment that has row postings in memory, found a window of rows at a time.
 
-Rows of several batches are given as one batch; of each batch that holds none, nothing is read. Owned by one reader.
+Rows of several batches are returned as one batch; a batch without any is not read at all. Owned by one reader.
 """
 
 from bisect import bisect_left
@@ -14,8 +14,8 @@ from everlog.store.topic_mask import SharedPostings, matching_ids
 from everlog.store.unsealed_segment import UnsealedSegment
 from everlog.topics import Filter
 
-AHEAD_BYTES = 64 << 10  # read from the log at once where the next batch is wanted too
-TOUCH_BYTES = 4 << 20  # of batches that one made of their rows is taken from
+AHEAD_BYTES = 64 << 10  # read from the log at once if the next batch is wanted too
+TOUCH_BYTES = 4 << 20  # of batches whose rows go into one batch
 SPAN_US = 0xFFFFFFFF  # what the times of one batch can span
 
 
@@ -42,18 +42,18 @@ class OpenSelection:
         self._rows = bytearray()
         self._found = memoryview(b"").cast("Q")
         self._first = self._stop = 0  # rows that the window covers
-        self._ahead: list[Records] = []  # within one `take`, the batch at hand and those that were read with it
+        self._ahead: list[Records] = []  # within one `take`, the current batch and those read with it
 
     def is_sparse(self) -> bool:
-        """Whether so few rows are wanted that finding them pays."""
+        """Return whether so few rows are wanted that finding them pays."""
         self._choose()
         postings = self.segment.postings
         return postings.count(self._ids) * SPARSE <= postings.rows
 
     def take(self, offset: int, max_records: int, max_bytes: int) -> tuple[Records | None, int, int]:
-        """The next wanted records from an offset on, the offset behind them, and how many bytes were looked at.
+        """Return the next wanted records from an offset on, the offset after them, and how many bytes were read.
 
-        None when there are no more in the postings, or when the segment turns out not to be usable by them.
+        There are None if the postings have no more, or turn out not to fit the segment.
         """
         segment = self.segment
         base = segment.base_offset
@@ -80,7 +80,7 @@ class OpenSelection:
             first = records.base_offset - base
             stop = bisect_left(self._found, records.end_offset - base << 32, place)
             rows, size = pick(self._rows, place, min(stop, place + max_records), first, records, max_bytes)
-            if parts and parts[-1][0] is records:  # the window ended inside of the batch
+            if parts and parts[-1][0] is records:  # the window ended inside the batch
                 parts[-1] = (records, parts[-1][1] + rows)
             else:
                 parts.append((records, rows))
@@ -94,7 +94,7 @@ class OpenSelection:
         return gather([*parts], True) if parts else None, base + row, touched
 
     def _single(self, row: int, place: int, max_records: int, max_bytes: int) -> Records | None:
-        """Rows one by one out of the segment's file, from a place in the window on; None where that can't be."""
+        """Fetch rows one by one from the segment's file, from a place in the window on; None if that can't be."""
         segment = self.segment
         row_reader = segment.row_reader(self._log, row)
         if row_reader is None or segment.table is None:
@@ -118,10 +118,10 @@ class OpenSelection:
             if len(ids) > 4 * len(self._filters):  # of wildcards
                 segment.share(self._filters, known, ids)
         self._topics = known
-        self._ids = ids  # the rows of new topics are behind the window
+        self._ids = ids  # the rows of new topics come after the window
 
     def _look(self, row: int, covered: int, max_records: int) -> None:
-        """Move the window to a row; wide enough that looking costs little beside fetching."""
+        """Move the window to a row, wide enough that looking costs little beside fetching."""
         postings = self.segment.postings
         several = max(WINDOW_ROWS, 4 * max_records, len(self._ids))
         with self.segment.lock:
@@ -133,7 +133,7 @@ class OpenSelection:
         self._first, self._stop = row, stop
 
     def _batch(self, offset: int) -> Records | None:
-        """The batch that holds an offset; None when it is not there, or is not the one that was listed."""
+        """Return the batch that holds an offset; None if it is missing or not the one in the postings."""
         last = None
         for last in self._ahead:
             if last.base_offset <= offset < last.end_offset:

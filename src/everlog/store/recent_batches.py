@@ -1,7 +1,7 @@
-"""Verified batches that a step read and did not use up, so that small steps do not read and verify them again.
+"""Verified batches that a step read but did not use up, so that small steps do not read and verify them again.
 
-Shared by all readers of a store: of sessions that resume together, one reads. A read that uses up what it reads leaves
-nothing here. Any thread may use it.
+Shared by all readers of a store: when sessions resume together, one of them reads. A read that uses up all it read
+leaves nothing here. Any thread may use it.
 """
 
 import threading
@@ -11,7 +11,7 @@ from everlog.base import Records
 
 
 class RecentBatches:
-    """Batches by shard and base offset, within `limit_bytes`; beyond it the least recently used are let go."""
+    """Batches by shard and base offset, within `limit_bytes`; beyond it the least recently used are dropped."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -20,7 +20,7 @@ class RecentBatches:
         self._lock = threading.Lock()
 
     def put(self, shard: int, batches: list[Records], offset: int) -> None:
-        """Keep those of the batches that reach behind an offset."""
+        """Keep those of the batches that end after an offset."""
         with self._lock:
             for records in batches:
                 if records.end_offset > offset and (shard, records.base_offset) not in self._batches:
@@ -31,7 +31,7 @@ class RecentBatches:
                 self.held_bytes -= oldest.size
 
     def get(self, shard: int, base_offset: int, offset: int) -> list[Records]:
-        """The batches from an offset on that are kept and follow each other, if the first has this base offset."""
+        """Return the batches from an offset on, without a gap, if one with this base offset is kept."""
         found: list[Records] = []
         with self._lock:
             first = self._batches.get((shard, base_offset))
@@ -44,7 +44,7 @@ class RecentBatches:
         return found
 
     def one(self, shard: int, base_offset: int) -> Records | None:
-        """The batch with this base offset, if it is kept."""
+        """Return the batch with this base offset, if it is kept."""
         with self._lock:
             found = self._batches.get((shard, base_offset))
             if found is not None:
@@ -52,13 +52,13 @@ class RecentBatches:
             return found
 
     def forget(self, shard: int, first: int, stop: int) -> None:
-        """Let go of a shard's batches that begin from `first` to before `stop`: the log holds others now."""
+        """Drop a shard's batches that begin from `first` to before `stop`, since the log has others now."""
         with self._lock:
             for key in [key for key in self._batches if key[0] == shard and first <= key[1] < stop]:
                 self.held_bytes -= self._batches.pop(key).size
 
     def clear(self) -> None:
-        """Let go of everything."""
+        """Drop everything."""
         with self._lock:
             self._batches.clear()
             self.held_bytes = 0

@@ -1,7 +1,4 @@
-"""Topics sorted by how long their messages are kept: the first of a row of filters that matches a topic decides.
-
-Implements the log's `Classes`.
-"""
+"""Classes of topics by how long their messages are kept: the first filter that matches a topic decides."""
 
 from collections.abc import Sequence
 
@@ -12,7 +9,7 @@ MOST_CLASSES = 255  # a class is a byte
 
 
 class TopicClasses:
-    """Filters in order, each with the age in microseconds up to which what it matches is kept; None for ever."""
+    """The log's `Classes`: filters in order, each with how long (µs) what it matches is kept, None for no limit."""
 
     def __init__(self, classes: Sequence[tuple[str, int | None]]) -> None:
         if len(classes) > MOST_CLASSES:
@@ -21,7 +18,7 @@ class TopicClasses:
         self.ages_us = tuple(age for _, age in classes)
 
     def sort(self, names: Sequence[bytes]) -> bytes:
-        """For each topic its class, 1 for the first filter; 0 where none matches."""
+        """Return the class of each topic: 1 for the first filter and so on, 0 if none matches."""
         postings = Postings()
         postings.extend(0, [name.decode() for name in names])
         found = bytearray(len(names))

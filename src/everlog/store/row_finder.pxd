@@ -1,8 +1,8 @@
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 
-from everlog.base.topic_table cimport TopicTable
 from everlog.base.memory cimport check_of, copy, get32, get64, pointer, u32s, u64s
+from everlog.base.topic_table cimport TopicTable
 from everlog.store.mapped_memory cimport address, ahead, faulted, unguard
 from everlog.store.row_postings cimport entry_check
 

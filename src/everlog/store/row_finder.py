@@ -1,8 +1,8 @@
-"""Which rows of a sealed segment hold chosen topics, from its row postings (see `row_postings`).
+"""Finds the rows of chosen topics in a sealed segment by its row postings (see `row_postings`).
 
-The postings may be a mapped file: only the entries, rows and names of the chosen topics are touched, each believed only
-when its check says so. What does not agree gives None, and the caller reads the segment the plain way. Any thread may
-ask; the interpreter is free meanwhile.
+The postings may be a mapped file: only the entries, rows and names of the chosen topics are touched, and each is
+trusted only if its check is right. Otherwise the result is None, and the caller reads the segment batch by batch. Any
+thread may ask; the interpreter lock is free meanwhile.
 """
 
 import cython
@@ -22,11 +22,11 @@ _ENTRY_BYTES = 12
 _MARK_BYTES = 20
 _DIGIT_BITS = 11
 _DIGITS = 1 << 11
-_AHEAD = 8  # topics: how far ahead postings and names are asked for
+_AHEAD = 8  # topics: how far ahead lists and names are prefetched
 
 
 class RowFinder:
-    """The row postings in a buffer of their own."""
+    """The row postings of a segment in a buffer."""
 
     def __init__(self, postings: object) -> None:
         self.postings = memoryview(postings)  # type: ignore[arg-type]
@@ -45,7 +45,7 @@ class RowFinder:
         self.names_at = self.rows_at + 4 * self.rows
         self.name_bytes = self.size - self.names_at
         if lost or get32(start, 0) != _MAGIC or check_of(start, 0, 28, 0) != get32(start, 28):
-            raise StorageError("these are no row postings", hint="run: everlog repair DATA_DIR")
+            raise StorageError("these are not row postings", hint="run: everlog repair DATA_DIR")
         if get32(start, 4) != _VERSION:
             raise StorageError("row postings of an unknown version", hint="read them with a newer Everlog")
         if self.names_at + get64(start, 16) != self.size:
@@ -58,7 +58,7 @@ class RowFinder:
         return 0
 
     def count(self, ids: bytearray) -> int:
-        """About how many rows these topics have: what the entries say, unchecked. -1 when they can't be read."""
+        """Return how many rows these topics have by their unchecked entries, or -1 if those can't be read."""
         wanted = len(ids) // 4
         chosen = u32s(ids)
         self._check_ids(chosen, wanted)
@@ -68,7 +68,7 @@ class RowFinder:
         return total
 
     def choose(self, ids: bytearray) -> "tuple[TopicTable, int] | None":
-        """A table of these topics' names, in the order of the ids (u32s, rising), and how many rows they have."""
+        """Return a table of these topics' names in the order of the ids (u32s, rising), and how many rows they have."""
         wanted = len(ids) // 4
         chosen = u32s(ids)
         self._check_ids(chosen, wanted)
@@ -95,9 +95,9 @@ class RowFinder:
         return table, total
 
     def find(self, ids: bytearray, first: int, stop: int) -> bytearray | None:
-        """The rows of these topics from `first` to before `stop`, rising: u64s of row << 32 | place among the ids.
+        """Return these topics' rows from `first` to before `stop`, rising: u64s of row << 32 | place among the ids.
 
-        `choose` has checked the entries; who takes the rows checks that each holds its topic.
+        `choose` has checked the entries; whoever fetches the rows checks that each has its topic.
         """
         if not 0 <= first <= stop <= self.rows:
             raise UsageError(f"no rows {first} to {stop} among {self.rows}")
@@ -129,7 +129,7 @@ class RowFinder:
         return 0
 
     def _begin(self, topic: int, field: int) -> int:
-        """Where a topic's rows (field 0) or name (field 4) begin: where those of the topic before end."""
+        """Return where a topic's rows (field 0) or name (field 4) begin, which is where the topic before ends."""
         if topic == 0:
             return 0
         return get32(self.raw, _HEADER_BYTES + _ENTRY_BYTES * (topic - 1) + field)
@@ -138,13 +138,13 @@ class RowFinder:
         return get32(self.raw, _HEADER_BYTES + _ENTRY_BYTES * topic + field)
 
     def _inside(self, topic: int) -> bool:
-        """Whether a topic's rows and name lie inside the postings."""
+        """Return whether a topic's rows and name lie inside the postings."""
         if self._begin(topic, 0) > self._end(topic, 0) or self._end(topic, 0) > self.rows:
             return False
         return self._begin(topic, 4) <= self._end(topic, 4) and self._end(topic, 4) <= self.name_bytes
 
     def _checked(self, topic: int, mark: bytearray) -> bool:
-        """Whether a topic's entry, rows and name lie inside the postings and are what was written."""
+        """Return whether a topic's entry, rows and name lie inside the postings and are as written."""
         if not self._inside(topic):
             return False
         begin = self._begin(topic, 0)
@@ -165,7 +165,7 @@ class RowFinder:
         return total
 
     def _measure(self, chosen: memoryview, wanted: int, end: memoryview) -> int:
-        """Note where each name will end among the chosen; -1 when an entry points outside."""
+        """Note where each name will end among the chosen; return -1 if an entry points outside."""
         if faulted():
             return -1
         for k in range(wanted):
@@ -176,7 +176,7 @@ class RowFinder:
         return 0
 
     def _copy_names(self, chosen: memoryview, wanted: int, end: memoryview, room: bytearray, mark: bytearray) -> int:
-        """Copy the names, checked; how many rows the topics have, -1 when an entry is not what was written."""
+        """Copy the names, checked, and return how many rows the topics have, or -1 if an entry is damaged."""
         if faulted():
             return -1
         total = 0
@@ -193,7 +193,7 @@ class RowFinder:
         return total
 
     def _bound(self, chosen: memoryview, wanted: int, first: int, stop: int, bounds: memoryview) -> int:
-        """Note which part of each list lies from `first` to before `stop`; how many rows, -1 for one outside."""
+        """Note the part of each list from `first` to before `stop`; return how many rows, or -1 if an entry is bad."""
         if faulted():
             return -1
         total = 0
@@ -211,7 +211,7 @@ class RowFinder:
         return total
 
     def _lower(self, begin: int, end: int, row: int) -> int:
-        """The first place from `begin` on that holds this row or one behind it."""
+        """Return the first place from `begin` on that holds this row or a later one."""
         while begin < end:
             middle = (begin + end) >> 1
             if get32(self.raw, self.rows_at + 4 * middle) < row:
@@ -233,7 +233,7 @@ class RowFinder:
 
 
 def to_flags(ids: bytearray, total: int) -> bytearray:
-    """A byte for each of `total` topics, 1 for those whose ids (u32s) are given; others are left out."""
+    """Return a byte for each of `total` topics, 1 for those whose ids (u32s) are given."""
     flags = bytearray(total)
     flag = pointer(flags)
     chosen = u32s(ids)
@@ -244,7 +244,7 @@ def to_flags(ids: bytearray, total: int) -> bytearray:
 
 
 def sort_rows(found: bytearray, first: int, stop: int) -> bytearray:
-    """What was found from row `first` to before `stop`, u64s of row << 32 | anything, by rising rows."""
+    """Return what was found from row `first` to before `stop` (u64s of row << 32 | anything) sorted by row."""
     total = len(found) // 8
     spare = bytearray(8 * total)
     rows = u64s(found)
@@ -262,7 +262,7 @@ def sort_rows(found: bytearray, first: int, stop: int) -> bytearray:
 
 
 def sort_digit(rows: memoryview, other: memoryview, total: int, first: int, shift: int, counts: memoryview) -> None:
-    """One stable pass of a radix sort: from `rows` to `other` by the digit of (row - first) at `shift`."""
+    """Sort `rows` into `other` by the digit of (row - first) at `shift`: one stable pass of a radix sort."""
     for digit in range(_DIGITS):
         counts[digit] = 0
     for i in range(total):

@@ -1,10 +1,8 @@
-"""Build the row postings of a sealed segment: for each topic its name and the numbers of its rows, rising.
+"""Builds the row postings of a sealed segment: for each topic its name and the numbers of its rows, rising.
 
-A row's number counts the records of the segment's trusted batches from 0. With the postings a filtered read finds its
-rows without looking at any column; `row_finder` reads them. Layout, little-endian: a header of 32 bytes (magic "EVRL",
-version, topics, rows as u32, bytes of names as u64, zero, CRC-32C of the 28 bytes before it); for each topic an entry
-of u32s (end of its rows, end of its name, check); all rows as u32s; all names. An entry's check covers topic id, the
-ranges, the rows and the name, so a reader verifies only the topics that it takes.
+A row's number counts the records of the segment's trusted batches from 0. By the postings a filtered read finds its
+rows without looking at any column; `row_finder` reads them. The layout is in `docs/formats/row-postings.md`. An entry's
+check covers topic id, ranges, rows and name, so that a reader verifies only the topics that it takes.
 """
 
 from collections.abc import Sequence
@@ -24,7 +22,7 @@ _MARK_BYTES = 20
 
 
 def build_row_postings(names: Sequence[bytes], batch_topics: Sequence[memoryview]) -> bytes:
-    """The postings of the topics `names` (by id, from 0), given each batch's column of topic ids."""
+    """Return the postings of topics, whose names are in the order of ids, given each batch's column of topic ids."""
     topics = len(names)
     counts = bytearray(4 * (topics + 1))
     rows = 0
@@ -58,7 +56,7 @@ def build_row_postings(names: Sequence[bytes], batch_topics: Sequence[memoryview
 
 
 def count_topics(column: memoryview, counts: bytearray, topics: int) -> int:
-    """Count the rows of each topic in a batch; how many rows it has."""
+    """Count the rows of each topic in a batch, and return how many rows it has."""
     ids = column
     count = u32s(counts)
     total = len(ids)
@@ -71,7 +69,7 @@ def count_topics(column: memoryview, counts: bytearray, topics: int) -> int:
 
 
 def place_rows(column: memoryview, places: bytearray, out: bytearray, rows_at: int, first: int) -> int:
-    """Write the number of each row of a batch to its topic's list; how many rows it has."""
+    """Write the number of each row of a batch to its topic's list, and return how many rows it has."""
     ids = column
     place = u32s(places)
     total = len(ids)
@@ -107,7 +105,7 @@ def write_entries(names: Sequence[bytes], ends: bytearray, out: bytearray, rows_
 
 
 def entry_check(mark: bytearray, topic: int, begin: int, end: int, name_begin: int, name_end: int) -> int:
-    """What an entry's check begins with: whose it is and which ranges it stands for."""
+    """Return the start of an entry's check: its topic id and ranges."""
     put32(mark, 0, topic)
     put32(mark, 4, begin)
     put32(mark, 8, end)

@@ -2,9 +2,9 @@ cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 
 from everlog.base.batch_merge cimport BatchWriter
-from everlog.base.topic_table cimport TopicTable
 from everlog.base.memory cimport check_of, copy, get32, get64, pointer, put32, u32s, u64s
 from everlog.base.records cimport Layout, Records, marked, padded
+from everlog.base.topic_table cimport TopicTable
 from everlog.store.mapped_memory cimport address, ahead, faulted, unguard
 
 cdef uint32_t _MAGIC, _VERSION, _WITH_PROPERTIES

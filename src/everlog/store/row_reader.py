@@ -1,17 +1,17 @@
-"""Single rows fetched from a sealed segment's file into a compact batch, each verified by itself.
+"""Fetches single rows from a sealed segment's file into a compact batch, and verifies each by itself.
 
 The segment may be a mapped file: of each row only its own words of the columns and its own bytes are touched. A batch
-is believed when its header agrees with the batch index and with its own size; a row when its topic is the one that it
-was looked up by and its check, which covers time, flags, properties and payload, is right. What does not agree gives
-None, and the caller reads the segment the plain way, which tells damage from a bad row list. Any thread may ask; the
-interpreter is free while rows are fetched.
+is trusted if its header agrees with the batch index and with its own size; a row if its topic is the one it was looked
+up by and its check, which covers time, flags, properties and payload, is right. Otherwise the result is None, and the
+caller reads the segment batch by batch, which tells damage from bad postings. Any thread may ask; the interpreter lock
+is free while rows are fetched.
 """
 
 from itertools import accumulate
 
 import cython
 
-from everlog.base import StorageError, UsageError
+from everlog.base import StorageError, UsageError, row_column
 
 if not cython.compiled:
     from everlog.base import Layout, Records, TopicTable
@@ -25,12 +25,12 @@ _VERSION = 1
 _LOW = 0xFFFFFFFF
 _HEADER_BYTES = 64
 _WITH_PROPERTIES = 0x01
-_ROW_BYTES = 25  # in the batch that is made, but for properties and payload
-_AHEAD = 16  # rows: how far ahead payloads are asked for
+_ROW_BYTES = 25  # in the batch that is made, without properties and payload
+_AHEAD = 16  # rows: how far ahead payloads are prefetched
 
 # What is noted of a row: where payload and properties stand, their sizes, time, offset, check, flags.
 _NOTE_WORDS = 8
-# What is kept of the batch at hand: its first time, where its columns stand, how large properties and payloads are.
+# What is kept of the current batch: its first time, where its columns stand, how large properties and payloads are.
 _PLACE_WORDS = 11
 
 
@@ -55,7 +55,7 @@ class RowReader:
             bytearray(memoryview(positions).cast("B")),
             bytearray(memoryview(sizes).cast("B")),
             bytearray(memoryview(counts).cast("B")),
-            bytearray(b"".join([row.to_bytes(4, "little") for row in starts])),
+            row_column(starts),
         )
         self.offset_of = u64s(self.columns[0])
         self.position_of = u64s(self.columns[1])
@@ -64,13 +64,13 @@ class RowReader:
         self.start_of = u32s(self.columns[4])
 
     def start_row(self, batch: int) -> int:
-        """The number of a batch's first row; for the number of batches, the number of rows."""
+        """Return the number of a batch's first row; for the number of batches, the number of rows."""
         if not 0 <= batch <= self.batches:
             raise UsageError(f"no batch {batch} among {self.batches}")
         return self.start_of[batch]
 
     def offset(self, row: int) -> int:
-        """The offset of a row."""
+        """Return the offset of a row."""
         if not 0 <= row < self.rows:
             raise UsageError(f"no row {row} among {self.rows}")
         batch = self._batch_of(row)
@@ -79,10 +79,10 @@ class RowReader:
     def take(
         self, found: bytearray, first: int, stop: int, ids: bytearray, table: TopicTable, max_bytes: int
     ) -> Records | None:
-        """Rows `first` to before `stop` of what `RowFinder.find` found, fewer at `max_bytes` but one at least.
+        """Return rows `first` to before `stop` of what `RowFinder.find` found; fewer at `max_bytes`, but at least one.
 
-        The topic ids of the batch are places among `ids`, whose names `table` holds. It ends early, too, where one
-        batch can't reach: 71 minutes behind its first record.
+        The topic ids of the batch are places among `ids`, whose names `table` holds. It also ends before a record
+        that is 71 minutes later than its first, which one batch can't hold.
         """
         if not 0 <= first < stop <= len(found) // 8:
             raise UsageError(f"no rows {first} to {stop} among the {len(found) // 8} that were found")
@@ -134,7 +134,7 @@ class RowReader:
         return low
 
     def _open(self, batch: int, place: memoryview) -> bool:
-        """Note where a batch's columns stand; False when its header does not say what the index says."""
+        """Note where a batch's columns stand; return False if its header disagrees with the index."""
         raw = self.raw
         at = self.position_of[batch]
         size = self.size_of[batch]
@@ -181,7 +181,7 @@ class RowReader:
         place: memoryview,
         note: memoryview,
     ) -> int:
-        """Note where each row stands; how many were, -1 when something does not agree."""
+        """Note where each row stands; return how many were noted, or -1 if something disagrees."""
         if faulted():
             return -1
         raw = self.raw
@@ -253,7 +253,7 @@ class RowReader:
         out: bytearray,
         mark: bytearray,
     ) -> int:
-        """Copy the noted rows into the batch and verify what was copied; -1 when one is not what was written."""
+        """Copy the noted rows into the batch and verify what was copied; return -1 if one is damaged."""
         if faulted():
             return -1
         raw = self.raw

@@ -1,7 +1,7 @@
 """Sealed segments opened for filtered reads: topic index, row postings and file, mapped where the disk allows it.
 
-`SealedSegments` keeps the most recently used of one shard open. A segment that has no index, or one that was found not
-to fit, is read the plain way.
+`SealedSegments` keeps the most recently used of one shard open. A segment without an index, or with one that does not
+fit, is read batch by batch.
 """
 
 import threading
@@ -19,17 +19,17 @@ from everlog.store.row_finder import RowFinder
 from everlog.store.row_reader import RowReader
 from everlog.topics import Filter, SectionCache, TopicIndex
 
-OPEN_SEGMENTS = 64  # a shard; each holds two mappings; beyond it the least recently used is let go
-UNMAPPED_BYTES = 4 << 20  # a segment on a disk that can't be mapped is read whole up to this size, else the plain way
+OPEN_SEGMENTS = 64  # per shard; each holds two mappings; beyond it the least recently used is closed
+UNMAPPED_BYTES = 4 << 20  # up to this size a segment that can't be mapped is read whole, else batch by batch
 NO_END = 1 << 63  # of the segment that is being written
 LOOK_AGAIN_RECORDS = 4096  # commits after which newly sealed segments are looked for
 
 
 class SealedSegment:
-    """One segment's indexes and bytes, bound together: good to read though the segment be removed."""
+    """A segment's indexes and bytes, bound together; it can be read even after the segment is removed."""
 
     def __init__(self, view: SegmentView, section: SideSection, cache: SectionCache) -> None:
-        """StorageError when the parts do not fit together."""
+        """Raise StorageError if the parts do not fit together."""
         self.view = view
         self.choices: dict[tuple[Filter, ...], Choice] = {}  # what readers want of it; see `selection`
         self.end_offset = view.end_offset
@@ -49,12 +49,12 @@ class SealedSegment:
         self.row_reader = RowReader(log, batches.offsets, batches.positions, batches.sizes, batches.counts)
         if self.finder.rows != self.row_reader.rows or self.finder.topics != self.index.topic_count:
             raise StorageError(f"the index of the segment at offset {view.base_offset} is another segment's")
-        # a batch without a row is damaged: only the plain way tells which offsets that loses
+        # a batch without a row is damaged: only reading batch by batch tells which offsets are lost
         if self.finder.rows != view.end_offset - view.base_offset:
             raise StorageError(f"the segment at offset {view.base_offset} is damaged")
 
     def match(self, filters: Iterable[Filter]) -> BitMap:
-        """The ids of the topics that any of the filters matches."""
+        """Return the ids of the topics that any of the filters matches."""
         return BitMap().union(*(self._match(flt) for flt in filters))
 
     def _match(self, flt: Filter) -> BitMap:
@@ -64,7 +64,7 @@ class SealedSegment:
         return BitMap((topic,)) if topic >= 0 else BitMap()
 
     def row_at(self, offset: int) -> int:
-        """The number of the row that holds an offset of the segment."""
+        """Return the number of the row that holds an offset of the segment."""
         batch = self.batches.find(offset)
         return self.row_reader.start_row(batch) + offset - int(self.batches.offsets[batch])
 
@@ -75,13 +75,13 @@ class SealedSegment:
 
 
 def mapped_segment(view: SegmentView) -> memoryview:
-    """A segment's file as a buffer."""
+    """Return a segment's file as a buffer."""
     mapped = _try(view.mapped)
     return mapped if mapped is not None else _whole(view.read_at, view.size_bytes)
 
 
 def mapped_section(section: SideSection) -> memoryview:
-    """A side file's section as a buffer."""
+    """Return a side file's section as a buffer."""
     mapped = _try(section.mapped)
     return mapped if mapped is not None else _whole(section.read_at, section.size)
 
@@ -113,10 +113,10 @@ class SealedSegments:
         self._open: OrderedDict[int, SealedSegment] = OrderedDict()
         self._plain: set[int] = set()  # base offsets of segments without a usable index
         self.distrusted = 0
-        self.on_list: Callable[[set[int]], None] = lambda bases: None  # hears which segments have no index to trust
+        self.on_list: Callable[[set[int]], None] = lambda bases: None  # told which segments have no index to trust
 
     def holding(self, offset: int) -> "SealedSegment | None":
-        """The segment that holds an offset, None when it is not sealed or has no index to trust."""
+        """Return the segment that holds an offset, or None if it is not sealed or has no index to trust."""
         with self._lock:
             base = self._base_of(offset)
             if base is None or base in self._plain:
@@ -138,7 +138,7 @@ class SealedSegments:
         return segment
 
     def without_index(self, offset: int) -> tuple[int, int] | None:
-        """Where the segment that holds an offset begins and ends, if it is not sealed or has no index to trust."""
+        """Return where the segment that holds an offset begins and ends, if it has no index to trust."""
         with self._lock:
             base = self._base_of(offset)
             if base is not None:
@@ -147,7 +147,7 @@ class SealedSegments:
             return self._unsealed[place] if place >= 0 and offset < self._unsealed[place][1] else None
 
     def distrust(self, segment: SealedSegment) -> None:
-        """Read this segment the plain way from now on."""
+        """Read this segment batch by batch from now on."""
         with self._lock:
             base = segment.view.base_offset
             if base not in self._plain:
@@ -170,7 +170,7 @@ class SealedSegments:
             self.on_list(self._plain | {base for base, _ in self._unsealed})
 
     def renew(self, bases: set[int]) -> None:
-        """Open segments anew that were rewritten; who reads one goes on with what it was."""
+        """Open rewritten segments anew; whoever reads one goes on with the old file."""
         with self._lock:
             for base in bases:
                 self._views.pop(base, None)

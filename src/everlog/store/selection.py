@@ -1,25 +1,25 @@
-"""What a reader wants of one sealed segment: nothing, everything, a large part, or rows that its postings name.
+"""What a reader wants of one sealed segment: nothing, everything, a large part, or rows found by its postings.
 
-Rows are looked up a window at a time, so that a reader's memory follows what it pulls and not what the segment holds.
-Owned by one reader.
+Rows are looked up a window at a time, so that a reader's memory depends on what it reads, not on what the segment
+holds. Owned by one reader.
 """
 
 from bisect import bisect_left
 
-from everlog.base import Records, StorageError
+from everlog.base import Records, StorageError, row_column
 from everlog.store.choice import Choice
 from everlog.store.row_finder import to_flags
 from everlog.store.sealed_segment import SealedSegment
 from everlog.topics import Filter
 
-SPARSE = 4  # fewer than one row in so many wanted: fetch rows one by one; else read all and leave rows out
+SPARSE = 4  # if fewer than one row in so many is wanted, rows are fetched one by one
 WINDOW_ROWS = 4096  # found at once, at least
-SHARED_CHOICES = 16  # a segment; beyond it the oldest is let go
+SHARED_CHOICES = 16  # per segment; beyond it the oldest is dropped
 SHARED_TOPICS = 65_536  # a choice of more topics is its reader's alone
 
 
 def choose(segment: SealedSegment, filters: tuple[Filter, ...]) -> Choice:
-    """What the filters want of a segment; StorageError when its index can't be trusted."""
+    """Return what the filters want of a segment; raise StorageError if its index can't be trusted."""
     known = segment.choices.get(filters)
     if known is not None:
         return known
@@ -37,9 +37,9 @@ def _choose(segment: SealedSegment, filters: tuple[Filter, ...]) -> Choice:
         return Choice(is_empty=True)
     if len(topics) == segment.index.topic_count:
         return Choice(is_all=True)
-    ids = bytearray(topics.to_array().tobytes())
+    ids = row_column(topics.to_array())
     if segment.finder.count(ids) * SPARSE > segment.finder.rows:
-        return Choice(wanted=to_flags(ids, segment.index.topic_count))
+        return Choice(mask=to_flags(ids, segment.index.topic_count))
     chosen = segment.finder.choose(ids)
     if chosen is None:
         raise StorageError(f"the row postings of the segment at offset {segment.view.base_offset} fail their check")
@@ -50,7 +50,7 @@ class Selection:
     """The part of a segment that some filters want, and the window of its rows that a reader is in."""
 
     def __init__(self, segment: SealedSegment, filters: tuple[Filter, ...]) -> None:
-        """StorageError when the index can't be trusted."""
+        """Raise StorageError if the index can't be trusted."""
         self.segment = segment
         self.choice = choose(segment, filters)
         self.fits = True  # False once the segment turned out not to be what its index says
@@ -59,10 +59,10 @@ class Selection:
         self._first = self._stop = 0  # rows that the window covers
 
     def take(self, offset: int, max_records: int, max_bytes: int) -> tuple[Records | None, int]:
-        """The next wanted records from an offset on, as one batch, and the offset behind them.
+        """Return the next wanted records from an offset on, as one batch, and the offset after them.
 
-        None with the segment's end when there are no more; None with the offset itself, and `fits` False, when rows
-        are not what the postings say.
+        If there are no more: None and the segment's end. If rows are not what the postings say: None and the offset
+        itself, and `fits` becomes False.
         """
         segment, choice = self.segment, self.choice
         assert choice.ids is not None
@@ -85,7 +85,7 @@ class Selection:
         return None, segment.end_offset
 
     def _look(self, row: int, max_records: int) -> bool:
-        """Move the window to a row; wide enough that looking costs little beside fetching."""
+        """Move the window to a row, wide enough that looking costs little beside fetching."""
         choice, finder = self.choice, self.segment.finder
         assert choice.ids is not None
         several = max(WINDOW_ROWS, 4 * max_records, len(choice.ids))

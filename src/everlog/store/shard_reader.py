@@ -1,6 +1,6 @@
 """Reads one shard for one set of filters: by row postings, of a side file or in memory, else batch by batch.
 
-What is wanted of the segment at hand is kept between steps. Owned by one reader; not for two threads at once.
+What is wanted of the current segment is kept between steps. Owned by one reader; not for two threads at once.
 """
 
 from everlog.base import GONE, Records, StorageError, gather, select
@@ -17,13 +17,11 @@ from everlog.topics import Filter
 CHUNK_BYTES = 1 << 20  # read from the log at once, less for a small step
 SMALL_CHUNK_BYTES = 64 << 10
 SCAN_BYTES = 32 << 20  # read in one step at most; a step that found nothing so far ends there and says where
-COMPACT = (
-    2  # of a batch with fewer than one row in so many wanted, the wanted rows are copied into a batch of their own
-)
+COMPACT = 2  # if fewer than one row in so many of a batch is wanted, the wanted ones are copied into a new batch
 
 
 class ShardReader:
-    """Steps through one shard. `filters` None reads everything."""
+    """The reader of one shard; without `filters` it reads everything."""
 
     def __init__(
         self,
@@ -40,22 +38,22 @@ class ShardReader:
         self._sealed = sealed
         self._filters = filters
         self._shared = shared
-        self._tables = TopicMasks(filters or (), shared)
+        self._masks = TopicMasks(filters or (), shared)
         self._selection: Selection | None = None
         self._unsealed = unsealed
-        self._listed: OpenSelection | None = None
-        self._scanning: UnsealedSegment | None = None  # where what is passed over counts
+        self._open_selection: OpenSelection | None = None
+        self._scanning: UnsealedSegment | None = None  # where passed over records are counted
         self._recent = recent
         self._stopped_in = 0  # the base offset of the batch that the last step ended in or before
 
     def release(self) -> None:
         """Let go of what was kept between steps."""
-        self._tables.clear()
+        self._masks.clear()
         self._selection = None
-        self._listed = None
+        self._open_selection = None
 
     def read(self, offset: int, max_records: int, max_bytes: int) -> ReadResult:
-        """TopicMask records from an offset on, at most so many, and about so many bytes: one batch more at most."""
+        """Return wanted records from an offset on, at most so many, and about so many bytes: at most one batch more."""
         step = _Step(self._number, offset, max_records, max_bytes)
         committed = self._log.committed
         start = self._log.start
@@ -67,21 +65,21 @@ class ShardReader:
                 step.offset = selection.segment.end_offset
             elif selection is not None and selection.choice.ids is not None:
                 self._fetch(step, selection)
-            elif selection is None and self._take_listed(step, committed):
+            elif selection is None and self._fetch_open(step, committed):
                 continue
             elif not self._scan(step, committed, selection):
                 break
         return ReadResult(step.batches, (step.offset,), step.offset >= committed, tuple(step.lost))
 
     def share(self, offset: int) -> float:
-        """About which part of the segment at an offset is wanted; 1 where no index tells."""
+        """Estimate which part of the segment at an offset is wanted; 1 if no index tells."""
         selection = self._select(offset)
         if selection is None or not (selection.choice.is_empty or selection.choice.ids is not None):
             return 1.0
         return selection.choice.total / max(1, selection.segment.finder.rows)
 
     def _select(self, offset: int) -> Selection | None:
-        """What is wanted of the sealed segment at an offset; None to read it the plain way."""
+        """Return what is wanted of the sealed segment at an offset; None to read it batch by batch."""
         if self._filters is None:
             return None
         kept = self._selection
@@ -96,8 +94,8 @@ class ShardReader:
         except StorageError:
             self._distrust(segment)
             return None
-        if self._selection.choice.wanted is not None:
-            self._tables.keep(TopicMask(segment.table, self._selection.choice.wanted))
+        if self._selection.choice.mask is not None:
+            self._masks.keep(TopicMask(segment.table, self._selection.choice.mask))
         return self._selection
 
     def _distrust(self, segment: SealedSegment) -> None:
@@ -105,7 +103,7 @@ class ShardReader:
         self._selection = None
 
     def _fetch(self, step: "_Step", selection: Selection) -> None:
-        """Rows by their postings, in steps of one batch."""
+        """Add rows by the postings of a sealed segment, a batch at a time."""
         records, behind = selection.take(step.offset, step.room, step.room_bytes)
         if not selection.fits:
             self._distrust(selection.segment)
@@ -114,42 +112,42 @@ class ShardReader:
         if records is not None:
             step.add(records, None, 0, records.count)
 
-    def _take_listed(self, step: "_Step", committed: int) -> bool:
+    def _fetch_open(self, step: "_Step", committed: int) -> bool:
         """Add rows by postings in memory, a batch at a time; False if there are none, or too many rows are wanted."""
         self._scanning = None
-        listed = self._listed_at(step.offset)
-        if listed is None or not listed.is_sparse():
+        selection = self._open_selection_at(step.offset)
+        if selection is None or not selection.is_sparse():
             return False
-        segment = listed.segment
+        segment = selection.segment
         if not segment.cover(self._log, step.offset, committed, self._unsealed.has_room):
             self._scanning = segment if segment.is_usable else None
             return False
-        if not listed.is_sparse():  # now that there are postings to tell it
+        if not selection.is_sparse():  # now that there are postings to tell
             return False
-        records, step.offset, touched = listed.take(step.offset, step.room, step.room_bytes)
+        records, step.offset, touched = selection.take(step.offset, step.room, step.room_bytes)
         step.scanned += touched
         if records is not None:
             step.add(records, None, 0, records.count)
         return segment.is_usable
 
-    def _listed_at(self, offset: int) -> OpenSelection | None:
-        """The segment without an index that holds an offset; None when everything is wanted of it."""
+    def _open_selection_at(self, offset: int) -> OpenSelection | None:
+        """Return the selection of the segment without an index that holds an offset; None to read all of it."""
         if self._filters is None:
             return None
-        kept = self._listed
+        kept = self._open_selection
         if kept is None or not kept.segment.is_kept or not kept.segment.holds(offset):
             span = self._sealed.without_index(offset)
             segment = None if span is None else self._unsealed.at(self._number, *span)
             if segment is None or not segment.holds(offset):
-                self._listed = None
+                self._open_selection = None
                 return None
-            kept = self._listed = OpenSelection(
+            kept = self._open_selection = OpenSelection(
                 segment, self._filters, self._shared, self._log, self._recent, self._number
             )
         return kept
 
     def _scan(self, step: "_Step", committed: int, selection: Selection | None) -> bool:
-        """Whole batches from the log, unwanted rows left out; False when the step should end."""
+        """Add whole batches from the log, without unwanted rows; return False if the step should end."""
         batches = self._batches(step)
         if not batches:
             step.lose(committed)  # nothing readable is left below what is committed
@@ -169,7 +167,7 @@ class ShardReader:
         return step.scanned < SCAN_BYTES
 
     def _batches(self, step: "_Step") -> list[Records]:
-        """Verified batches from the one that holds the step's offset on."""
+        """Return verified batches from the one that holds the step's offset on."""
         held = self._recent.get(self._number, self._stopped_in, step.offset)
         if held:
             return held
@@ -181,16 +179,16 @@ class ShardReader:
         first = max(0, step.offset - records.base_offset)
         if whole and records.table.lookup(GONE) >= 0:
             whole = False
-            wanted = self._tables.all_there(records.table)
+            mask = self._masks.all_there(records.table)
         elif not whole:
-            wanted = self._tables.of(records.table)
-            whole = wanted.everything
+            mask = self._masks.of(records.table)
+            whole = mask.everything
         if whole:
             stop = min(records.count, first + step.room)
             step.add(records, None, first, stop)
             step.offset = records.base_offset + stop
             return
-        rows = select(records, wanted.topics, first)
+        rows = select(records, mask.topics, first)
         found = len(rows) // 4
         if self._scanning is not None and self._scanning.holds(records.base_offset):
             self._scanning.passed_over(records.base_offset + first, records.count - first - found)
@@ -207,7 +205,7 @@ class ShardReader:
 
 
 class _Step:
-    """One read of a shard as it goes: where it is, what it found, how much room is left."""
+    """The progress of one read of a shard: where it is, what it found, how much room is left."""
 
     def __init__(self, shard: int, offset: int, max_records: int, max_bytes: int) -> None:
         self.shard = shard
@@ -224,13 +222,13 @@ class _Step:
         return self.room > 0 and self.room_bytes > 0 and self.scanned < SCAN_BYTES
 
     def add(self, records: Records, rows: bytearray | None, start: int, stop: int) -> None:
-        """Records that were found."""
+        """Add records that were found."""
         self.batches.append(Found(self.shard, records, rows, start, stop))
         self.room -= stop - start
         self.room_bytes -= records.size
 
     def lose(self, to_offset: int) -> None:
-        """Offsets from here to there can't be read."""
+        """Note that the offsets from here to there can't be read."""
         if to_offset > self.offset:
             self.lost.append(Lost(self.shard, self.offset, to_offset))
             self.offset = to_offset

@@ -1,21 +1,21 @@
-"""Which shard a topic belongs to, and the routes of messages that says."""
+"""Which shard a topic belongs to, and the routes of messages that follow."""
 
 import hashlib
 
 from everlog.base import TopicTable, UsageError
 
-MAX_SHARDS = 254  # a route is a byte, and 255 means not kept
+MAX_SHARDS = 254  # a route is a byte, and 255 stands for not kept
 
 
 def shard_of(topic: bytes, shards: int) -> int:
-    """The shard of a topic among so many: a hash of the name alone, so it is the same everywhere and for ever."""
+    """Return the shard of a topic: a hash of the name alone, so that it is always the same everywhere."""
     if shards == 1:
         return 0
     return int.from_bytes(hashlib.blake2b(topic, digest_size=8).digest(), "little") % shards
 
 
 class Routes:
-    """A byte for each topic id and QoS of one table, at 4 * id + QoS: the topic's shard. Owned by one thread."""
+    """The shards of a table's topics: a byte for each topic id and QoS, at 4 * id + QoS. Owned by one thread."""
 
     def __init__(self, shards: int) -> None:
         if not 1 <= shards <= MAX_SHARDS:
@@ -26,7 +26,7 @@ class Routes:
         self._routes = bytearray()
 
     def of(self, table: TopicTable) -> bytearray:
-        """The routes of all topics that the table has now."""
+        """Return the routes of all topics that the table has now."""
         if self._table is not table or self._generation != table.generation:
             self._table, self._generation, self._routes = table, table.generation, bytearray()
         known = len(self._routes) // 4

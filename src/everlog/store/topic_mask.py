@@ -1,34 +1,33 @@
-"""Which topics of a table some filters want, as a byte for each topic id, kept up to date as the table grows.
+"""Masks of the topics of a table that some filters want, a byte for each topic id, extended as the table grows.
 
 For segments without an index: the one being written, those not sealed yet, those whose index can't be used. The
-tables' postings are shared by all readers of a store; a reader keeps the bytes of the tables that it last read.
+tables' postings are shared by all readers of a store; a reader keeps the masks of the tables that it last read.
 """
 
 import threading
-from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
 
 from pyroaring import BitMap
 
-from everlog.base import GONE, TopicTable
+from everlog.base import GONE, TopicTable, row_column
 from everlog.store.row_finder import to_flags
 from everlog.topics import Filter, Postings, matches
 
-SHARED_TABLES = 8  # beyond it the least recently used table's postings are let go, and made again when asked for
-KEPT_TABLES = 2  # a reader's and a shard's: a read may cross from one segment to the next
+SHARED_TABLES = 8  # beyond it the least recently used table's postings are dropped, and made again when needed
+KEPT_TABLES = 2  # per reader and shard: a read may cross from one segment to the next
 FEW = 32  # so many new topics are matched one by one
 
 
 class SharedPostings:
-    """Postings of the tables that are read, each topic added once whoever asks."""
+    """Postings of the tables that are read; each topic is added once, whoever asks."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._tables: OrderedDict[int, tuple[TopicTable, Postings]] = OrderedDict()
 
     def select(self, table: TopicTable, filters: Sequence[Filter]) -> BitMap:
-        """The ids of the topics of a table that any of the filters matches."""
+        """Return the ids of the topics of a table that any of the filters matches."""
         with self._lock:
             held = self._tables.get(id(table))
             if held is None:
@@ -46,23 +45,21 @@ class SharedPostings:
 def matching_ids(
     table: TopicTable, filters: Sequence[Filter], known: int, now: int, shared: SharedPostings
 ) -> bytearray:
-    """The ids (u32s, rising) from `known` to before `now` of a table's topics that any of the filters matches."""
+    """Return the ids (u32s, rising) from `known` to before `now` of the topics that any of the filters matches."""
     if all(flt.is_exact for flt in filters):
         found = {table.lookup(flt.pattern.encode()) for flt in filters}
-        ids = array("I", sorted(topic for topic in found if known <= topic < now))
-    elif now - known <= FEW:
+        return row_column(sorted(topic for topic in found if known <= topic < now))
+    if now - known <= FEW:
         names = [table.name(topic).decode() for topic in range(known, now)]
-        ids = array("I", [known + k for k, name in enumerate(names) if any(matches(flt, name) for flt in filters)])
-    else:
-        chosen = shared.select(table, filters)
-        chosen.remove_range(0, known)
-        chosen.remove_range(now, 1 << 32)
-        ids = chosen.to_array()
-    return bytearray(ids.tobytes())
+        return row_column(known + k for k, name in enumerate(names) if any(matches(flt, name) for flt in filters))
+    chosen = shared.select(table, filters)
+    chosen.remove_range(0, known)
+    chosen.remove_range(now, 1 << 32)
+    return row_column(chosen.to_array())
 
 
 class TopicMask:
-    """A byte for each topic of one table: 1 when it is wanted. Owned by one reader."""
+    """A byte for each topic of one table, 1 if it is wanted. Owned by one reader."""
 
     def __init__(self, table: TopicTable, topics: bytearray) -> None:
         self.table = table
@@ -71,11 +68,11 @@ class TopicMask:
 
     @property
     def everything(self) -> bool:
-        """Whether no row can be unwanted."""
+        """Whether all topics are wanted."""
         return self.count == len(self.topics)
 
     def extend(self, filters: Sequence[Filter], shared: SharedPostings) -> None:
-        """Take in the topics that the table got since."""
+        """Add the topics that the table has learned since."""
         known, now = len(self.topics), len(self.table)
         if known < now:
             ids = matching_ids(self.table, filters, known, now, shared)
@@ -89,7 +86,7 @@ class TopicMask:
 
 
 class TopicMasks:
-    """What one reader wants of the tables that it last read."""
+    """The masks of the tables that one reader last read."""
 
     def __init__(self, filters: Sequence[Filter], shared: SharedPostings) -> None:
         self._filters = filters
@@ -97,28 +94,28 @@ class TopicMasks:
         self._kept: OrderedDict[int, TopicMask] = OrderedDict()
 
     def of(self, table: TopicTable) -> TopicMask:
-        """Up to date for every topic of the table."""
-        wanted = self._kept.get(id(table))
-        if wanted is None:
-            wanted = TopicMask(table, bytearray())
-            self.keep(wanted)
-        wanted.extend(self._filters, self._shared)
-        return wanted
+        """Return the mask of a table, extended to every topic that it has now."""
+        mask = self._kept.get(id(table))
+        if mask is None:
+            mask = TopicMask(table, bytearray())
+            self.keep(mask)
+        mask.extend(self._filters, self._shared)
+        return mask
 
     def all_there(self, table: TopicTable) -> TopicMask:
-        """Of a segment whose old topics were emptied: all that is not."""
-        wanted = self._kept.get(id(table))
-        if wanted is None:
-            wanted = TopicMask(table, bytearray(name != GONE for name in table.all_names()))
-            self.keep(wanted)
-        return wanted
+        """Return the mask of all topics that were not emptied out of a segment."""
+        mask = self._kept.get(id(table))
+        if mask is None:
+            mask = TopicMask(table, bytearray(name != GONE for name in table.all_names()))
+            self.keep(mask)
+        return mask
 
-    def keep(self, wanted: TopicMask) -> None:
-        """Remember what an index said; the least recently kept table is let go."""
-        self._kept[id(wanted.table)] = wanted
+    def keep(self, mask: TopicMask) -> None:
+        """Keep a mask that an index gave; the oldest is dropped."""
+        self._kept[id(mask.table)] = mask
         while len(self._kept) > KEPT_TABLES:
             self._kept.popitem(last=False)
 
     def clear(self) -> None:
-        """Forget all tables."""
+        """Drop all masks."""
         self._kept.clear()

@@ -1,9 +1,9 @@
-"""Row postings in memory of segments that have no side file to find rows by: the open one, and those not sealed yet.
+"""Row postings in memory of segments without a side file: the open one, and those not sealed yet.
 
-Reads make them and pay for them, appends do not know of them. A segment's postings are brought up to what is committed
-once reads have passed over as many unwanted records as that takes: whoever reads alone passes over each record once and
-needs no list, of many readers the second makes it for all. `UnsealedSegments` bounds their memory for a whole store;
-beyond the bound the postings end where they are, and behind them reads go batch by batch.
+Reads make them and pay for them; appends do not know of them. A segment's postings are extended to what is committed
+once reads have passed over as many unwanted records as that takes: a lone reader passes over each record once and needs
+no postings; of many readers, the second makes them for all. `UnsealedSegments` bounds their memory for a whole store;
+beyond the bound the postings end where they are, and reads go on batch by batch.
 """
 
 import threading
@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
 
-from everlog.base import StorageError, TopicTable, Unavailable
+from everlog.base import StorageError, TopicTable, Unavailable, row_column
 from everlog.commitlog import SegmentView, ShardLog
 from everlog.store.open_postings import OpenPostings
 from everlog.store.row_reader import RowReader
@@ -20,27 +20,25 @@ from everlog.store.sealed_segment import mapped_segment
 from everlog.topics import Filter
 
 EXTEND_BYTES = 1 << 20  # read from the log at once
-WORTH = (
-    1.5  # records passed over, or about to be, for each that the postings lack; above 1, so never for one reader alone
-)
+WORTH = 1.5  # records passed over, or about to be, for each that the postings lack; a lone reader never gets above 1
 MAPPED_ROWS = 4096  # with fewer rows, batches are read whole
-MAX_SEGMENTS = 64  # of a store; beyond it the least recently used is let go
-SHARED_CHOICES = 16  # a segment; beyond it the oldest is let go
+MAX_SEGMENTS = 64  # per store; beyond it the least recently used is dropped
+SHARED_CHOICES = 16  # per segment; beyond it the oldest is dropped
 
 
 class UnsealedSegment:
-    """The rows of one segment by topic, from its first record to before `covered`. Any thread may ask."""
+    """The rows of one segment by topic, from its first record to before offset `covered`. Any thread may ask."""
 
     def __init__(self, base_offset: int, end_offset: int) -> None:
         self.base_offset = base_offset
-        self.end_offset = end_offset  # of the open segment, as far as is known, there is none
+        self.end_offset = end_offset  # the open segment has none yet
         self.covered = base_offset
         self.table: TopicTable | None = None  # the names of the topics; None before the first batch
         self.postings = OpenPostings()
-        self.choices: dict[tuple[Filter, ...], tuple[int, bytearray]] = {}  # topics then known, ids of those wanted
-        self.missed = 0  # unwanted records at or behind `covered` that reads passed over
-        self.is_usable = True  # False when a batch is missing or is another one: then only the plain way tells
-        self.is_kept = True  # False when it was let go: a reader asks again
+        self.choices: dict[tuple[Filter, ...], tuple[int, bytearray]] = {}  # topics known then, ids of those wanted
+        self.missed = 0  # unwanted records from `covered` on that reads passed over
+        self.is_usable = True  # False if a batch is missing or another one: then batches are read
+        self.is_kept = True  # False once it was dropped: a reader asks again
         self.lock = threading.Lock()
         self._bases = array("Q")  # of the batches
         self.every_topic = bytearray()  # the topic ids from 0 on, as u32s; replaced, never changed
@@ -53,15 +51,15 @@ class UnsealedSegment:
         return self.postings.memory_bytes + 8 * len(self._bases) + len(self.every_topic)
 
     def holds(self, offset: int) -> bool:
-        """Whether an offset belongs to the segment."""
+        """Return whether an offset belongs to the segment."""
         return self.base_offset <= offset < self.end_offset
 
     def batch_at(self, offset: int) -> int:
-        """The base offset of the batch that holds a covered offset."""
+        """Return the base offset of the batch that holds a covered offset."""
         return self._bases[bisect_right(self._bases, offset) - 1]
 
     def row_reader(self, log: ShardLog, row: int) -> tuple[RowReader, int] | None:
-        """What takes single rows out of the segment's file, and how many rows it knows; None when not this one."""
+        """Return a reader of single rows of the file and how many rows it has; None if it lacks this one."""
         row_reader = self._row_reader
         if (row_reader is None or row >= row_reader[1]) and self.postings.rows >= max(
             2 * self._tried_rows, MAPPED_ROWS
@@ -71,14 +69,12 @@ class UnsealedSegment:
         return row_reader if row_reader is not None and row < row_reader[1] else None
 
     def drop_row_reader(self) -> None:
-        """The file is not what was listed, or not yet: read batches whole."""
+        """Read batches whole, since the file does not fit the postings, or not yet."""
         self._row_reader = None
 
     def _map(self, log: ShardLog) -> tuple[RowReader, int] | None:
         rows = self._tried_rows = self.postings.rows  # before the file is looked at, so that it holds them
-        self.every_topic = (
-            self.every_topic + array("I", range(len(self.every_topic) // 4, self.postings.topics)).tobytes()
-        )
+        self.every_topic = self.every_topic + row_column(range(len(self.every_topic) // 4, self.postings.topics))
         try:
             view = next(view for view in log.segments() if view.base_offset == self.base_offset)
             row_reader = _row_reader_of(view)
@@ -87,18 +83,18 @@ class UnsealedSegment:
         return None if row_reader is None else (row_reader, min(rows, row_reader.rows))
 
     def share(self, filters: tuple[Filter, ...], topics: int, ids: bytearray) -> None:
-        """Let readers that ask alike know which of so many topics are wanted; nobody changes the ids."""
+        """Share which of so many topics are wanted with readers of the same filters; nobody changes the ids."""
         self.choices[filters] = (topics, ids)
         for oldest in list(self.choices)[:-SHARED_CHOICES]:
             self.choices.pop(oldest, None)
 
     def passed_over(self, offset: int, records: int) -> None:
-        """A read from an offset on found so many records that it did not want."""
+        """Note that a read from an offset on passed over so many unwanted records."""
         if offset >= self.covered:
             self.missed += records
 
     def cover(self, log: ShardLog, offset: int, committed: int, has_room: Callable[["UnsealedSegment"], bool]) -> bool:
-        """Whether the postings hold an offset, after they were extended if that is worth it."""
+        """Return whether the postings hold an offset, after they were extended if that is worth it."""
         stop = min(committed, self.end_offset)
         missing = stop - self.covered
         if missing > 0 and self.missed + stop - offset >= WORTH * missing and self.is_kept:
@@ -117,7 +113,7 @@ class UnsealedSegment:
                     return
                 if self.table is None:
                     self.table = records.table
-                elif self.table is not records.table:  # the next segment's
+                elif self.table is not records.table:  # it is the next segment's
                     self.end_offset = self.covered
                     return
                 self.postings.add(records)
@@ -141,7 +137,7 @@ class UnsealedSegments:
             return self._held()
 
     def at(self, shard: int, base_offset: int, end_offset: int) -> UnsealedSegment:
-        """A shard's segment of these offsets."""
+        """Return a shard's segment with these offsets."""
         key = (shard, base_offset)
         with self._lock:
             segment = self._segments.get(key)
@@ -153,7 +149,7 @@ class UnsealedSegments:
             return segment
 
     def has_room(self, segment: UnsealedSegment) -> bool:
-        """Whether a segment's postings may grow; others make room for it, the least recently used first."""
+        """Return whether a segment's postings may grow; the least recently used of others make room."""
         with self._lock:
             for key in [key for key, other in self._segments.items() if other is not segment]:
                 if self._held() <= self.limit_bytes:
@@ -162,7 +158,7 @@ class UnsealedSegments:
             return self._held() <= self.limit_bytes
 
     def keep_only(self, shard: int, bases: set[int]) -> None:
-        """Let go of a shard's segments but these: the others are sealed, or removed."""
+        """Drop a shard's segments but these: the others are sealed or removed."""
         with self._lock:
             for key in [key for key in self._segments if key[0] == shard and key[1] not in bases]:
                 self._let_go(key)
@@ -175,7 +171,7 @@ class UnsealedSegments:
 
 
 def _row_reader_of(view: SegmentView) -> RowReader | None:
-    """Of a segment without a gap."""
+    """Return a reader of single rows of a segment whose offsets have no gap, else None."""
     file = mapped_segment(view)
     batches = view.batches()
     if not len(batches):

@@ -1,8 +1,8 @@
 """The topic index of a sealed segment, read a section at a time.
 
-Opening reads the header and the directory and nothing else; a query reads the sections it needs, each checked by its
-CRC before use, and leaves them in a cache that its owner bounds. Nothing is written: a damaged index is rebuilt from
-the log by whoever owns the segment. Any number of threads may ask at once if `read_at` allows it.
+Opening reads the header and the directory and nothing else; a query reads the sections it needs, checks the CRC of each
+and leaves them in a bounded cache. Nothing is written: a damaged index is rebuilt from the log by whoever owns the
+segment. Any number of threads may ask at once if `read_at` allows it.
 """
 
 from array import array

@@ -1,7 +1,7 @@
-"""The bytes of a topic index, as docs/formats/topic-index.md says: header, directory, blocks, postings.
+"""The format of a topic index (`docs/formats/topic-index.md`): header, directory, blocks, postings.
 
-All numbers are little-endian. Every part that is loaded by itself has a CRC-32C in the part that points to it, up to
-the directory, whose CRC is in the header, and the header, which has its own; so no byte is used before it is checked.
+All numbers are little-endian. Every part that is loaded by itself has its CRC-32C in the part that points to it, the
+directory in the header, and the header in itself, so that no byte is used before it is checked.
 """
 
 from array import array
@@ -28,7 +28,7 @@ ENTRY = Struct("<IIQII")  # kind, number, then as REF
 COUNT = Struct("<I")
 CRC = Struct("<I")
 
-FIRST_READ_BYTES = 1024  # what opening reads: a directory of up to 18 levels and depths; a larger one is read again
+FIRST_READ_BYTES = 1024  # read on opening: a directory of up to 18 levels and depths; a larger one is read again
 
 # kinds of directory entries
 NAMES, BATCHES, LEVEL, DEPTH, DOLLAR, USED_BATCHES = range(1, 7)
@@ -59,7 +59,7 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The counts that an index opens with."""
+    """The counts at the start of an index."""
 
     rows_per_block: int
     topics: int
@@ -118,45 +118,45 @@ class TokenBlock:
 
 
 def pack_column(rows: Sequence[bytes]) -> bytes:
-    """See Column."""
+    """Return byte strings packed as `Column` reads them."""
     return array("I", accumulate(map(len, rows))).tobytes() + b"".join(rows)
 
 
 def pack_block(*columns: Sequence[bytes]) -> bytes:
-    """A block: the number of its rows, then its columns."""
+    """Return a block: the number of its rows, then its columns."""
     return COUNT.pack(len(columns[0])) + b"".join(map(pack_column, columns))
 
 
 def unpack_rows(packed: bytes) -> Column:
-    """A block of one column: names, or the batches of topics."""
+    """Return a block of one column, such as names."""
     return Column(packed, COUNT.size, COUNT.unpack_from(packed)[0])
 
 
 def unpack_tokens(packed: bytes) -> TokenBlock:
-    """A block of a level's token table."""
+    """Return a block of a level's token table."""
     count: int = COUNT.unpack_from(packed)[0]
     tokens = Column(packed, COUNT.size, count)
     return TokenBlock(tokens, Column(packed, tokens.end, count))
 
 
 def unpack_fence(packed: bytes) -> Fence:
-    """A level's fence."""
+    """Return a level's fence."""
     first = Column(packed, COUNT.size, COUNT.unpack_from(packed)[0])
     return Fence(first, Refs(packed[first.end :]))
 
 
 def unpack_ref(packed: bytes, position: int) -> Ref:
-    """One reference."""
+    """Return the reference at a position."""
     return Ref(*REF.unpack_from(packed, position))
 
 
 def unpack_bitmap(packed: bytes) -> BitMap:
-    """A bitmap in the portable Roaring format."""
+    """Return a bitmap in the portable Roaring format."""
     return BitMap.deserialize(packed)
 
 
 def pack_header(header: Header) -> bytes:
-    """The header with its CRC."""
+    """Return the header with its CRC."""
     fields = HEADER.pack(
         MAGIC,
         VERSION,
@@ -173,7 +173,7 @@ def pack_header(header: Header) -> bytes:
 
 
 def unpack_header(start: bytes, label: str) -> Header:
-    """The checked header at the start of an index."""
+    """Return the checked header at the start of an index."""
     if len(start) < HEADER.size:
         raise CorruptTopicIndex("header is cut short", label, 0)
     magic, version, *fields, crc = HEADER.unpack_from(start)
@@ -187,7 +187,7 @@ def unpack_header(start: bytes, label: str) -> Header:
 
 
 def open_directory(read_at: ReadAt, label: str) -> tuple[Header, dict[tuple[int, int], Ref]]:
-    """The checked header, and where each section is by its kind and number."""
+    """Return the checked header, and where each section is by its kind and number."""
     start = read_at(0, FIRST_READ_BYTES)
     header = unpack_header(start, label)
     length = header.entries * ENTRY.size
@@ -201,7 +201,7 @@ def open_directory(read_at: ReadAt, label: str) -> tuple[Header, dict[tuple[int,
 
 
 def read_part(read_at: ReadAt, ref: Ref, what: str, label: str) -> bytes:
-    """The bytes of a part, checked."""
+    """Return the bytes of a part, checked."""
     packed = read_at(ref.position, ref.length)
     check_part(packed, ref, what, label)
     return packed

@@ -1,9 +1,9 @@
 """Match results kept per topic id, dropped exactly when a filter that matches the topic comes or goes.
 
-The cached topics have postings of their own (see `postings`), so a changed filter finds the results to drop by a few
-bitmap operations, whatever the number of cached topics. Two generations bound the size without a cost per hit: new
-results go to the young one; when that is full, the old one is let go whole and the young becomes old. A result that is
-used again moves to the young one and stays the same object. Owned by one thread.
+The cached topics have postings of their own (see `postings`), so that a changed filter finds the results to drop by a
+few bitmap operations, whatever the number of cached topics. Two generations bound the size without a cost per hit: new
+results go to the young one; when that is full, the old one is dropped whole and the young one becomes old. A result
+that is used again moves to the young one and stays the same object. Owned by one thread.
 """
 
 from collections.abc import Callable, Hashable, Iterable
@@ -27,7 +27,7 @@ _HEAVY = 16  # results of more subscriptions than this are counted against max_m
 
 
 class _Generation(Generic[R]):
-    """Half of the cache; a dropped result's topic stays in the postings, so looking it up again is cheaper."""
+    """Half of the cache; a dropped result's topic stays in the postings, which makes the next lookup cheaper."""
 
     __slots__ = ("cached", "heavy", "matches", "postings", "results")
 
@@ -39,7 +39,7 @@ class _Generation(Generic[R]):
         self.matches = 0
 
     def drop(self, topic_id: int) -> bool:
-        """Forget the result of one topic; tells whether there was one."""
+        """Forget the result of one topic and return whether there was one."""
         if topic_id not in self.results:
             return False
         del self.results[topic_id]
@@ -49,12 +49,12 @@ class _Generation(Generic[R]):
 
 
 class MatchCache(Generic[K, V, R]):
-    """The trie's matches as the router wants them: `make` turns a topic's subscriptions into the result that is kept.
+    """A cache of the trie's matches: `make` turns a topic's subscriptions into the result that is kept.
 
     At most `max_topics` results are kept, and about `max_matches` subscriptions in them; at either limit the half
-    used longest ago is let go, and a result larger than half of `max_matches` is not kept at all. While the cache is
+    used longest ago is dropped, and a result larger than half of `max_matches` is not kept at all. While the cache is
     in use, filters are changed through it and not in the trie itself. An id stands for one name until `forget`.
-    `on_drop` is told the ids of results that are dropped or let go, so that a copy elsewhere can follow.
+    `on_drop` is told the ids of dropped results, so that a copy elsewhere can follow.
     """
 
     def __init__(
@@ -84,27 +84,27 @@ class MatchCache(Generic[K, V, R]):
         return topic_id in self._young.results or topic_id in self._old.results
 
     def lookup(self, topic_id: int, name: str) -> R:
-        """The result for a topic: the same object until a filter that matches it comes or goes, or it is let go."""
+        """Return the result for a topic: the same object until it is dropped."""
         try:
             return self._young.results[topic_id]
         except KeyError:
             return self._miss(topic_id, name)
 
     def insert(self, flt: Filter, key: K, value: V) -> Subscription[K, V] | None:
-        """Subscribe in the trie and drop the results that this changes; gives back the replaced subscription."""
+        """Subscribe in the trie, drop the results that this changes and return the replaced subscription."""
         old = self._trie.insert(flt, key, value)
         self.invalidate(flt)
         return old
 
     def remove(self, flt: Filter, key: K) -> Subscription[K, V] | None:
-        """Unsubscribe in the trie and drop the results that this changes; gives back what was removed."""
+        """Unsubscribe in the trie, drop the results that this changes and return what was removed."""
         old = self._trie.remove(flt, key)
         if old is not None:
             self.invalidate(flt)
         return old
 
     def invalidate(self, flt: Filter) -> int:
-        """Drop exactly the results of the topics that `flt` matches; tells how many there were."""
+        """Drop exactly the results of the topics that `flt` matches and return how many there were."""
         self.version += 1
         return sum(
             self._drop(generation, generation.postings.select(flt) & generation.cached)
@@ -112,12 +112,12 @@ class MatchCache(Generic[K, V, R]):
         )
 
     def clear(self) -> None:
-        """Drop every result and every id: the ids stand for other names from now on."""
+        """Drop every result and every id, which will stand for other names from now on."""
         self.version += 1
         self._young, self._old = _Generation(), _Generation()
 
     def forget(self, topic_id: int, name: str) -> None:
-        """Drop all that is known of an id that stood for `name` and may stand for another from now on."""
+        """Drop all that is known of an id that stood for `name` and may stand for another name from now on."""
         for generation in (self._young, self._old):
             generation.drop(topic_id)
             generation.postings.remove(topic_id, name)

@@ -1,7 +1,7 @@
 """Topic names and topic filters: which are valid, and which filter matches which name.
 
 `matches` is the plain reference: the trie, the cache and the index must agree with it, and the property tests say so.
-A `Filter` is only made by `parse_filter`, so code that holds one need not ask again whether it is well formed.
+A `Filter` is only made by `parse_filter`, so code that holds one need not check it again.
 """
 
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ class Filter:
 
     @property
     def levels(self) -> list[str]:
-        """The pattern's levels, split on demand: a stored filter is then little more than its text."""
+        """The pattern's levels, split on demand to keep stored filters small."""
         return self.pattern.split("/")
 
     @property
@@ -60,7 +60,7 @@ def parse_filter(
     allow_shared: bool = True,
     allow_wildcards: bool = True,
 ) -> Filter:
-    """The filter that a SUBSCRIBE or UNSUBSCRIBE names; PeerError says what is wrong with it."""
+    """Return the filter that a SUBSCRIBE or UNSUBSCRIBE names; PeerError says what is wrong with it."""
     _check_string(text, TOPIC_FILTER_INVALID, "topic filter", None, max_bytes)
     group, pattern = None, text
     if text.startswith(SHARE_PREFIX):
@@ -77,7 +77,7 @@ def parse_filter(
 
 
 def matches(flt: Filter, topic: str) -> bool:
-    """Whether a message to the valid name `topic` is for `flt`."""
+    """Return whether a message to the valid name `topic` is for `flt`."""
     if topic.startswith("$") and flt.starts_wild:  # [MQTT-4.7.2-1] a leading wildcard does not match $ topics
         return False
     wanted, levels = flt.levels, topic.split("/")
@@ -96,7 +96,7 @@ def _split_share(text: str) -> tuple[str, str]:
     if "+" in group or "#" in group:  # [MQTT-4.8.2-2]
         raise PeerError(TOPIC_FILTER_INVALID, "share name has a wildcard", clause="MQTT-4.8.2-2")
     if not separator or not pattern:  # [MQTT-4.8.2-2] a "/" and a filter must follow
-        raise PeerError(TOPIC_FILTER_INVALID, "share name has no topic filter behind it", clause="MQTT-4.8.2-2")
+        raise PeerError(TOPIC_FILTER_INVALID, "share name has no topic filter after it", clause="MQTT-4.8.2-2")
     return group, pattern
 
 

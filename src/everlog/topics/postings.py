@@ -1,7 +1,7 @@
-"""Topics selected by bitmaps: per level, token -> topic ids, and ids per depth; a filter is an AND of a few of them.
+"""Selects topics by bitmaps: topic ids by token for each level, and by depth; a filter is an AND of a few of them.
 
-`select` is the one algorithm, over anything that can find postings: `Postings` holds them in memory and grows a topic
-at a time (an open segment's dictionary, the match cache), `TopicIndex` reads them from a sealed segment's side file.
+`select` is the one algorithm, over any `Source` of postings: `Postings` holds them in memory and grows topic by topic
+(for an open segment, the match cache), `TopicIndex` reads them from a sealed segment's side file.
 """
 
 from array import array
@@ -21,23 +21,23 @@ _CHUNK = 65_536  # topics split at once when many are added; bounds what the tok
 
 
 class Source(Protocol):
-    """Where `select` finds its bitmaps; what it is given stays the source's and is not changed."""
+    """A source of bitmaps for `select`, which must not change what it is given."""
 
     def find(self, level: int, token: str) -> "tuple[int, Callable[[], BitMap]] | None":
-        """A rough size and a loader of the ids that have `token` at `level`; None if there are none."""
+        """Return a rough size and a loader of the ids that have `token` at `level`; None if there are none."""
 
     def at_depth(self, depth: int) -> BitMap:
-        """The ids of the topics with exactly `depth` levels."""
+        """Return the ids of the topics with exactly `depth` levels."""
 
     def from_depth(self, depth: int) -> BitMap:
-        """The ids of the topics with `depth` levels or more."""
+        """Return the ids of the topics with `depth` levels or more."""
 
     def dollar(self) -> BitMap:
-        """The ids of the topics that begin with `$`."""
+        """Return the ids of the topics that begin with `$`."""
 
 
 def select(flt: Filter, source: Source) -> BitMap:
-    """The ids of the topics that `flt` matches, as a bitmap of the caller's own."""
+    """Return the ids of the topics that `flt` matches, as a bitmap that the caller may change."""
     fixed = flt.levels
     if flt.ends_open:
         fixed.pop()
@@ -66,7 +66,7 @@ def select(flt: Filter, source: Source) -> BitMap:
 
 
 def to_bitmap(posting: Posting) -> BitMap:
-    """The posting's ids; a posting that is a bitmap already is given as it is."""
+    """Return the posting's ids as a bitmap, the posting itself if it is one."""
     if isinstance(posting, BitMap):
         return posting
     return BitMap((posting,)) if isinstance(posting, int) else BitMap(array("I", posting))
@@ -126,7 +126,7 @@ class Postings:
             first_id += len(chunk)
 
     def select(self, flt: Filter) -> BitMap:
-        """The ids of the topics that `flt` matches."""
+        """Return the ids of the topics that `flt` matches."""
         return select(flt, self)
 
     def find(self, level: int, token: str) -> tuple[int, Callable[[], BitMap]] | None:

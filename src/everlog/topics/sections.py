@@ -1,4 +1,4 @@
-"""What queries load of topic indexes: a bounded cache of sections, shared by as many indexes as its owner likes."""
+"""A bounded cache of the sections that queries load of topic indexes, shared by any number of indexes."""
 
 from collections import OrderedDict
 from threading import Lock
@@ -11,7 +11,7 @@ OVERHEAD_BYTES = 1_200
 
 
 class SectionCache:
-    """Sections by (owner, position), the least recently used let go when their bytes pass the limit.
+    """Sections by (owner, position); the least recently used are dropped when their bytes pass the limit.
 
     A section larger than the limit is used once and not kept. Safe to use from several threads.
     """
@@ -29,13 +29,13 @@ class SectionCache:
         return len(self._sections)
 
     def new_owner(self) -> int:
-        """A number that keeps one index's sections apart from another's."""
+        """Return a number that keeps one index's sections apart from another's."""
         with self._lock:
             self._owners += 1
             return self._owners
 
     def get(self, owner: int, position: int) -> Any:
-        """The section, or None."""
+        """Return the section, or None."""
         with self._lock:
             held = self._sections.get((owner, position))
             if held is None:
@@ -57,7 +57,7 @@ class SectionCache:
                 self.held_bytes -= freed
 
     def drop(self, owner: int) -> None:
-        """Let go of everything that one index loaded."""
+        """Drop everything that one index loaded."""
         with self._lock:
             for place in [place for place in self._sections if place[0] == owner]:
                 self.held_bytes -= self._sections.pop(place)[0]

@@ -18,7 +18,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class Subscription(Generic[K, V]):
-    """One key's subscription to one filter; `filter.group` tells a shared one."""
+    """One key's subscription to one filter; a shared one has a `filter.group`."""
 
     filter: Filter
     key: K
@@ -44,7 +44,7 @@ class _Node(Generic[K, V]):
         self.multi: _Bucket[K, V] = None  # filters that end here with /#
 
     def get(self, token: str) -> "_Node[K, V] | None":
-        """The node that `token`, a literal or `+`, leads to."""
+        """Return the node that `token`, a literal or `+`, leads to."""
         if token == "+":
             return self.plus
         if self.children is not None:
@@ -52,7 +52,7 @@ class _Node(Generic[K, V]):
         return self.child if token == self.token else None
 
     def grow(self, token: str) -> "_Node[K, V]":
-        """A new node behind `token`, which leads nowhere yet."""
+        """Add a node that `token` leads to, and return it."""
         node: _Node[K, V] = _Node()
         if token == "+":
             self.plus = node
@@ -66,7 +66,7 @@ class _Node(Generic[K, V]):
         return node
 
     def cut(self, token: str) -> None:
-        """Forget the node behind `token`."""
+        """Remove the node that `token` leads to."""
         if token == "+":
             self.plus = None
         elif self.children is None:
@@ -77,7 +77,7 @@ class _Node(Generic[K, V]):
                 self.children = None
 
     def is_bare(self) -> bool:
-        """Whether nothing hangs on this node, so that it can go."""
+        """Return whether nothing depends on this node, so that it can go."""
         return not (self.here or self.multi or self.plus or self.child or self.children)
 
 
@@ -93,7 +93,7 @@ class SubscriptionTrie(Generic[K, V]):
         return self._count
 
     def insert(self, flt: Filter, key: K, value: V) -> Subscription[K, V] | None:
-        """Subscribe `key` to `flt`; gives back the subscription that this one replaces, if any."""
+        """Subscribe `key` to `flt` and return the subscription that this one replaces, if any."""
         new = Subscription(flt, key, value)
         if flt.is_exact:
             self._exact[flt.pattern], old = _put(self._exact.get(flt.pattern), new)
@@ -110,13 +110,13 @@ class SubscriptionTrie(Generic[K, V]):
         return old
 
     def remove(self, flt: Filter, key: K) -> Subscription[K, V] | None:
-        """Unsubscribe `key` from `flt`; gives back what was removed, or None if there was nothing."""
+        """Unsubscribe `key` from `flt` and return what was removed, if anything."""
         old = self._remove_exact(flt, key) if flt.is_exact else self._remove_wild(flt, key)
         self._count -= old is not None
         return old
 
     def match(self, topic: str) -> list[Subscription[K, V]]:
-        """Every subscription to every filter that matches `topic`, in no promised order."""
+        """Return every subscription to every filter that matches `topic`, in no promised order."""
         found: list[Subscription[K, V]] = []
         _collect(self._exact.get(topic), found)
         root = self._root

@@ -105,10 +105,10 @@ ZERO = struct.pack("<I", 0)
     [
         ({"times": b""}, "one value for each"),
         ({"flags": b"", "times": b"", "topics": b""}, "one value for each"),
-        ({"topics": struct.pack("<2I", 0, 1)}, "none of 1"),
-        ({"times": struct.pack("<2I", 0, 0)[:8], "topics": struct.pack("<2I", 0, 9)}, "none of 1"),
+        ({"topics": struct.pack("<2I", 0, 1)}, "there are 1 topics"),
+        ({"times": struct.pack("<2I", 0, 0)[:8], "topics": struct.pack("<2I", 0, 9)}, "there are 1 topics"),
         ({"times": struct.pack("<2I", 3, 4)}, "first record's time"),
-        ({"times": struct.pack("<2I", 0, 0), "offsets": struct.pack("<2I", 0, 0)}, "not behind"),
+        ({"times": struct.pack("<2I", 0, 0), "offsets": struct.pack("<2I", 0, 0)}, "does not follow"),
         ({"offsets": ZERO}, "1 offsets for 2"),
         ({"offsets": struct.pack("<2I", 1, 2)}, "first record's offset"),
         ({"payload_ends": struct.pack("<3I", 0, 2, 1)}, "ends before it begins"),

@@ -95,5 +95,5 @@ def test_fixed_header_of_the_largest_packet() -> None:
 
 
 def test_trailing_bytes_are_counted_in_the_message() -> None:
-    with pytest.raises(PeerError, match="3 bytes behind"):
+    with pytest.raises(PeerError, match="3 bytes after"):
         reader(b"abc").finish()
