@@ -121,9 +121,7 @@ class Compaction:
         moved = {shard for shard, end in ends.items() if end is not None and end != self._seen.get(shard)}
         if moved:
             check_same_history(self.lake.location.uri, self.lake.files(), snapshot, moved)
-        groups = sorted(
-            plan.groups, key=lambda group: -group.size_bytes
-        )  # so that no long task is left alone at the end
+        groups = sorted(plan.groups, key=lambda group: -group.size_bytes)  # the last task to end is then a short one
         tasks = [WriteTask(group, self.lake.location, options.codec, options.on_damage) for group in groups]
         if tasks:
             self._announce("compacting", len(tasks))
