@@ -251,7 +251,7 @@ def test_no_store_is_an_error_when_the_frame_is_loaded(spark: "SparkSession", tm
         load(spark, tmp_path)
     with pytest.raises(AnalysisException, match="where is the log"):
         spark.read.format("everlog").load()
-    with pytest.raises(AnalysisException, match="is no directory"):
+    with pytest.raises(AnalysisException, match="is not a directory"):
         spark.read.format("everlog").load("ftp://host/x")
 
 

@@ -1,7 +1,7 @@
 """The one schema of everything that can be set: sections of keys, each with type, unit, default and meaning.
 
-`Settings` is a frozen value; `load` (loading.py) makes one from file, environment and flags. The `[limits]` section is
-the broker's own `Limits`, so a limit is written down once.
+`Settings` is a frozen value; `load` (settings_loader.py) makes one from file, environment and flags. The `[limits]`
+section is the broker's own `Limits`, so a limit is written down once.
 """
 
 import ipaddress
@@ -79,7 +79,7 @@ class Log(Section, frozen=True, kw_only=True):
 
 
 class Keep(Section, frozen=True, kw_only=True):
-    """What is kept for replay, beside what durable sessions are subscribed to."""
+    """What is kept for replay, besides what durable sessions are subscribed to."""
 
     filters: Annotated[
         tuple[str, ...], Meta(description="topic filters whose messages are written to the log (`--keep`, repeatable)")
@@ -206,7 +206,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address to listen on stays within this machine; an unknown name does not."""
+    """Return whether an address to listen on stays within this machine; an unknown name does not."""
     if host.lower() == "localhost":
         return True
     try:
@@ -216,18 +216,18 @@ def is_loopback(host: str) -> bool:
 
 
 def limits_of(settings: Settings) -> Limits:
-    """What the broker takes."""
+    """Return what the broker takes."""
     return settings.limits
 
 
 def groups_of(settings: Settings) -> GroupOptions:
-    """What the broker takes."""
+    """Return what the broker takes."""
     groups = settings.groups
     return GroupOptions(groups.inflight_messages, groups.member_messages, groups.ack_timeout, groups.ordered)
 
 
 def classes_of(settings: Settings) -> TopicClasses | None:
-    """What the store takes; None without classes."""
+    """Return the topic classes that the store takes, or None without any."""
     classes = settings.retention.classes
     if not classes:
         return None
@@ -235,17 +235,17 @@ def classes_of(settings: Settings) -> TopicClasses | None:
 
 
 def parse_class_age(text: str) -> int | None:
-    """How long a class is kept, in microseconds; UsageError when it says nothing that can be."""
+    """Parse how long a class is kept, in microseconds; None means for ever."""
     if text.strip().lower() == "none":
         return None
     seconds = parse_seconds(text)
     if seconds <= 0:
-        raise UsageError(f"{text!r} is no age", hint='write it like "7d", or "none" for ever')
+        raise UsageError(f"{text!r} is not an age", hint='write it like "7d", or "none" for ever')
     return round(seconds * 1_000_000)
 
 
 def log_arguments(settings: Settings) -> dict[str, Any]:
-    """What `LogSettings` takes, by its own names."""
+    """Return the arguments of `LogSettings`."""
     log = settings.log
     return {
         "durability": log.durability,

@@ -188,7 +188,7 @@ async def _drop_by_broker(client_id: str, target: Target) -> None:
 def _drop_stored(data: Path, client_id: str) -> None:
     check_store(data)
     try:
-        store = LogStore.open(str(data))  # and nobody else has it
+        store = LogStore.open(str(data))  # fails if a broker has it
     except StorageError as error:
         raise UsageError(f"{error}", hint="leave --data out to ask the broker that runs") from None
     tables = SqliteTables(data / "sessions.db")

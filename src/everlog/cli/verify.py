@@ -1,4 +1,4 @@
-"""`everlog verify` checks that every byte is what was written; `everlog repair` makes side files again."""
+"""`everlog verify` checks that every byte is what was written; `everlog repair` rebuilds side files."""
 
 from pathlib import Path
 
@@ -27,14 +27,14 @@ def verify(data: Data) -> int:
 
 
 def repair(data: Data) -> int:
-    """Make side files again that are missing or damaged. Logs are never changed; the broker must not be running."""
+    """Rebuild side files that are missing or damaged. Logs are never changed; the broker must not be running."""
     check_store(data)
     store = LogStore.open(str(data))
     try:
         made = sum(shard.repair() for shard in store.shards)
     finally:
         store.close()
-    print(f"{made} side file{'' if made == 1 else 's'} made again")
+    print(f"{made} side file{'' if made == 1 else 's'} rebuilt")
     return 0
 
 

@@ -42,11 +42,14 @@ def replay(
     ] = None,
     prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="In front of the published topics.")] = "",
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Print the topic in front of the payload.")] = False,
-    template: Annotated[str | None, typer.Option("-F", metavar="FORMAT", help="As '%t %p'; see everlog sub.")] = None,
-    no_newline: Annotated[bool, typer.Option("-N", help="No newline behind a message.")] = False,
+    template: Annotated[
+        str | None, typer.Option("-F", metavar="FORMAT", help="Such as '%t %p'; see everlog sub.")
+    ] = None,
+    no_newline: Annotated[bool, typer.Option("-N", help="No newline after a message.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
     qos: Annotated[
-        int | None, typer.Option("-q", "--qos", min=0, max=2, metavar="QOS", help="At most; as they were, published.")
+        int | None,
+        typer.Option("-q", "--qos", min=0, max=2, metavar="QOS", help="At most this; 0 to print, 2 to publish."),
     ] = None,
     *,
     target: Target,

@@ -30,7 +30,7 @@ TIMED_OUT = 27  # mosquitto_sub's exit code for -W
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to subscribe to and when to stop."""
+    """The subscriptions to make, and when to stop."""
 
     filters: tuple[str, ...]
     drop: tuple[str, ...]
@@ -60,9 +60,9 @@ def sub(
     ] = None,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Print the topic in front of the payload.")] = False,
     template: Annotated[
-        str | None, typer.Option("-F", metavar="FORMAT", help="As '%I %t %p'; %j is JSON, @H:@M the time.")
+        str | None, typer.Option("-F", metavar="FORMAT", help="Such as '%I %t %p'; %j is JSON, @H:@M the time.")
     ] = None,
-    no_newline: Annotated[bool, typer.Option("-N", help="No newline behind a message.")] = False,
+    no_newline: Annotated[bool, typer.Option("-N", help="No newline after a message.")] = False,
     no_retained: Annotated[bool, typer.Option("-R", help="Print no retained messages.")] = False,
     retained_only: Annotated[
         bool, typer.Option("--retained-only", help="Stop at the first that is not retained.")
@@ -75,7 +75,7 @@ def sub(
         bool, typer.Option("--no-reconnect", help="Stop, with exit code 1, when the connection is lost.")
     ] = False,
     begin: Annotated[
-        str | None, typer.Option("--from", metavar="WHEN", help="Begin in the past, as -24h; Everlog's own.")
+        str | None, typer.Option("--from", metavar="WHEN", help="Begin in the past: -24h; needs an Everlog broker.")
     ] = None,
     user_property: UserProperties = None,
     qos: Qos = 0,
@@ -103,7 +103,7 @@ def sub(
         count=count,
         timeout_s=timeout,
         exit_when_subscribed=exit_subscribed,
-        reconnect=not no_reconnect and begin is None,  # a replay would begin anew
+        reconnect=not no_reconnect and begin is None,  # a replay would start over
         user_properties=properties,
     )
     form = formatter(verbose=verbose, template=template, newline=not no_newline)
