@@ -10,8 +10,7 @@ from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter, InputPartition
 from pyspark.sql.types import StructType
-from tests.spark.lake_data import NOON_US, fill, messages
-from tests.spark.test_log_slices import damage, told
+from tests.spark.lake_data import NOON_US, damage, fill, messages, told
 
 from everlog.mqtt import Publish
 from everlog.store import LogStore
