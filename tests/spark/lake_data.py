@@ -114,3 +114,32 @@ def table_rows(rows: pa.Table) -> list[tuple[Any, ...]]:
     """The rows of the table with all the log's columns, in order."""
     wanted = rows.select(SCHEMA.names).sort_by([("shard", "ascending"), ("offset", "ascending")])
     return [tuple(row.values()) for row in wanted.to_pylist()]
+
+
+def told(sent: Sequence[Publish]) -> list[dict[str, Any]]:
+    """What the table should say of messages, but for where they stand in the log."""
+    rows = []
+    for message in sent:
+        about = message.properties
+        rows.append(
+            {
+                "topic": message.topic,
+                "levels": message.topic.split("/"),
+                "qos": message.qos,
+                "retain": message.retain,
+                "expiry": about.message_expiry_interval,
+                "content_type": about.content_type,
+                "response_topic": about.response_topic,
+                "correlation_data": about.correlation_data,
+                "user_properties": list(about.user_properties) or None,
+                "client_id": None,
+                "payload": message.payload,
+            }
+        )
+    return rows
+
+
+def damage(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0xFF
+    path.write_bytes(data)

@@ -173,7 +173,7 @@ def test_places_are_directories_or_buckets(monkeypatch: pytest.MonkeyPatch) -> N
     assert place.options["AWS_REGION"] == "here"
     assert place.options["AWS_ENDPOINT_URL"] == "http://x"
     assert "http://x" not in repr(place)
-    with pytest.raises(UsageError, match="no place"):
+    with pytest.raises(UsageError, match="not a place"):
         locate("ftp://x/y")
     with pytest.raises(UsageError, match="NAME=VALUE"):
         parse_options(["x"])

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.spark.frames import compact, drop_log
 from tests.spark.lake_data import DAY_US, NOON_US, fill, messages
-from tests.spark.test_hot_and_cold import compact, drop_log
-from tests.spark.test_stream_planning import SCHEMA, Offset, follow, reader
+from tests.spark.streams import SCHEMA, Offset, follow, reader
 
 from everlog.base import MessageColumns, TopicTable, Unavailable, UsageError
 from everlog.cli import main

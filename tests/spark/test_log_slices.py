@@ -10,7 +10,7 @@ from typing import Any
 import crc32c
 import pyarrow as pa
 import pytest
-from tests.spark.lake_data import NOON_US, fill, messages
+from tests.spark.lake_data import NOON_US, damage, fill, messages, told
 
 from everlog.base import MessageColumns, StorageError, TopicTable, Unavailable, UsageError
 from everlog.commitlog import LogSettings
@@ -40,29 +40,6 @@ def read_slices(
     table = pa.Table.from_batches(batches, schema=None if batches else SCHEMA)
     table.validate(full=True)
     return table
-
-
-def told(sent: Sequence[Publish]) -> list[dict[str, Any]]:
-    """What the table should say of messages, but for where they stand in the log."""
-    rows = []
-    for message in sent:
-        about = message.properties
-        rows.append(
-            {
-                "topic": message.topic,
-                "levels": message.topic.split("/"),
-                "qos": message.qos,
-                "retain": message.retain,
-                "expiry": about.message_expiry_interval,
-                "content_type": about.content_type,
-                "response_topic": about.response_topic,
-                "correlation_data": about.correlation_data,
-                "user_properties": list(about.user_properties) or None,
-                "client_id": None,
-                "payload": message.payload,
-            }
-        )
-    return rows
 
 
 def plain(table: pa.Table) -> list[dict[str, Any]]:
@@ -323,12 +300,6 @@ def test_another_store_in_the_same_place_is_not_read(tmp_path: Path) -> None:
     fill(tmp_path / "a", messages(100))
     with pytest.raises(StorageError, match="is another one than when the frame was loaded"):
         read_slices(slices)
-
-
-def damage(path: Path, position: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[position] ^= 0xFF
-    path.write_bytes(data)
 
 
 @pytest.mark.parametrize("topics", [None, ["site/#"], ["site/1/#"], ["site/1/temp/s9"]])

@@ -10,8 +10,7 @@ from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter, InputPartition
 from pyspark.sql.types import StructType
-from tests.spark.lake_data import NOON_US, fill, messages
-from tests.spark.test_log_slices import damage, told
+from tests.spark.lake_data import NOON_US, damage, fill, messages, told
 
 from everlog.mqtt import Publish
 from everlog.store import LogStore
@@ -251,7 +250,7 @@ def test_no_store_is_an_error_when_the_frame_is_loaded(spark: "SparkSession", tm
         load(spark, tmp_path)
     with pytest.raises(AnalysisException, match="where is the log"):
         spark.read.format("everlog").load()
-    with pytest.raises(AnalysisException, match="is no directory"):
+    with pytest.raises(AnalysisException, match="is not a directory"):
         spark.read.format("everlog").load("ftp://host/x")
 
 

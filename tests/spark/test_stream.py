@@ -5,46 +5,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import StreamingQueryException
+from tests.spark.frames import compact, drop_log
 from tests.spark.lake_data import fill, messages
-from tests.spark.test_hot_and_cold import compact, drop_log
+from tests.spark.streams import Gathered, Row
 
 from everlog.mqtt import Publish
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 SENT = messages(1500)
-Row = tuple[int, int, bytes]
-
-
-class Gathered:
-    """What a query handed on, batch by batch; `run` goes on from the checkpoint until nothing is left."""
-
-    def __init__(self, spark: "SparkSession", where: Path, data: Path, **options: str) -> None:
-        self.stream = spark.readStream.format("everlog").options(**options).load(str(data))
-        self.checkpoint = where / "checkpoint"
-        self.batches: list[tuple[int, list[Row]]] = []
-        self.fail_at: int | None = None
-
-    def run(self) -> list[Row]:
-        before = len(self.batches)
-        query = (
-            self.stream.writeStream.foreachBatch(self._take)
-            .option("checkpointLocation", str(self.checkpoint))
-            .trigger(availableNow=True)
-            .start()
-        )
-        try:
-            query.awaitTermination()
-        finally:
-            query.stop()
-        return [row for _, rows in self.batches[before:] for row in rows]
-
-    def _take(self, frame: "DataFrame", number: int) -> None:
-        if number == self.fail_at:
-            raise RuntimeError("this batch was to fail")
-        rows = frame.select("shard", "offset", "payload").collect()
-        self.batches.append((number, sorted((row[0], row[1], bytes(row[2])) for row in rows)))
 
 
 @pytest.fixture

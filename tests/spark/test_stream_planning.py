@@ -3,16 +3,16 @@
 import logging
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from pyspark.sql.types import StructType
+from tests.spark.frames import compact, drop_log
 from tests.spark.lake_data import fill, messages
-from tests.spark.test_hot_and_cold import compact, drop_log
+from tests.spark.streams import SCHEMA, follow, reader, rows
 
 from everlog.base import StorageError, Unavailable, UsageError
 from everlog.spark import Slice
@@ -25,30 +25,6 @@ from everlog.spark.stream_options import read_stream_options
 from everlog.spark.stream_progress import Progress, read_progress
 
 SENT = messages(2000)
-SCHEMA = StructType().add("shard", "integer", False).add("offset", "long", False).add("payload", "binary", False)
-Offset = dict[str, Any]
-
-
-def reader(where: Path | str, **options: str) -> EverlogStreamReader:
-    return EverlogStreamReader(read_stream_options({"path": str(where), **options}), SCHEMA)
-
-
-def rows(stream: EverlogStreamReader, start: Offset, end: Offset) -> list[tuple[int, int]]:
-    """Where the rows of a micro-batch lie, in order of the shards."""
-    found: list[tuple[int, int]] = []
-    for partition in stream.partitions(start, end):
-        for batch in stream.read(partition):
-            found += [(row["shard"], row["offset"]) for row in batch.select(["shard", "offset"]).to_pylist()]
-    return sorted(found)
-
-
-def follow(stream: EverlogStreamReader, start: Offset, limit: ReadLimit | None = None) -> list[list[tuple[int, int]]]:
-    """The micro-batches until there is nothing new."""
-    batches = []
-    while (end := stream.latestOffset(start, limit or stream.getDefaultReadLimit())) != start:
-        batches.append(rows(stream, start, end))
-        start = end
-    return batches
 
 
 def everything(counts: dict[int, int]) -> list[tuple[int, int]]:
@@ -208,7 +184,7 @@ def test_another_stores_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"of shards \[0\], and \[0, 1\]"):
         read_progress(start, start["store"], [0, 1])
     for bad in ({}, {"version": 1, "store": "x", "shards": {"a": 1}}, None):
-        with pytest.raises(StorageError, match="no progress"):
+        with pytest.raises(StorageError, match="not the progress"):
             read_progress(bad, "x", [0])
     with pytest.raises(StorageError, match="version 2"):
         read_progress({"version": 2, "store": "x", "shards": {}}, "x", [])

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.spark.test_tutorial import PORT, Follower, blocks
+from tests.spark.documents import PORT, Follower, blocks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

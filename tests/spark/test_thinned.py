@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from tests.spark.frames import compact, drop_log, kinds, planned, rows
 from tests.spark.lake_data import NOON_US, cold_rows, log_rows, messages, table_rows
-from tests.spark.test_hot_and_cold import compact, drop_log, kinds, pinned, rows
-from tests.spark.test_stream import Gathered
-from tests.spark.test_stream_planning import follow, reader
+from tests.spark.streams import Gathered, follow, reader
 
 from everlog.base import MessageColumns, TopicTable, Unavailable
 from everlog.cli import main
@@ -76,13 +75,13 @@ def offsets(found: pa.Table) -> list[int]:
 
 
 def test_log_and_table_have_what_is_left_and_nothing_else(data: Path) -> None:
-    log = pinned(data)
+    log = planned(data)
     assert offsets(rows(log)) == LEFT
     before = table_rows(rows(log))
     assert not [row for row in before if row[3].startswith("$")]
     made = compact(data, merge=True)
     made.run()
-    both = pinned(data)
+    both = planned(data)
     assert kinds(both) == {Slice, LakeSlice}
     assert table_rows(rows(both)) == before
     end = made.lake.ends([0])[0]
@@ -90,8 +89,8 @@ def test_log_and_table_have_what_is_left_and_nothing_else(data: Path) -> None:
     assert end >= len(SENT), "the end that is in the table goes behind what is empty"
     assert cold_rows(LakeStore(locate(str(data / "lake"))), 0) == log_rows(data, 0, end)
     drop_log(data)
-    assert pinned(data, tier="log").snapshot.shards[0].start >= len(SENT)
-    assert table_rows(rows(pinned(data))) == before
+    assert planned(data, tier="log").snapshot.shards[0].start >= len(SENT)
+    assert table_rows(rows(planned(data))) == before
 
 
 @pytest.mark.parametrize("limit", [{}, {"maxRecordsPerTrigger": "77"}, {"maxBytesPerTrigger": "10k"}])

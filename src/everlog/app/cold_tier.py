@@ -1,6 +1,6 @@
-"""The lake table behind a broker's log: found by `lake.json` in the data directory, whenever that comes.
+"""The lake table as a broker's cold tier: found by `lake.json` in the data directory, whenever that appears.
 
-Implements the store's `ColdStore` over the table of the room `spark`, which is loaded with the first one that there is.
+Implements the store's `ColdStore` with the room `spark`, which is imported when there is a table.
 """
 
 import threading
@@ -19,12 +19,12 @@ _NEEDED = ("pyarrow", "deltalake")
 
 
 def cold_tier(data: str, identity: str) -> ColdStore | None:
-    """What is behind the log of a data directory; None where tables can't be read at all."""
+    """Return the cold tier of a data directory, or None where the packages to read tables are missing."""
     return ColdTier(data, identity) if all(find_spec(name) is not None for name in _NEEDED) else None
 
 
 class ColdTier:
-    """A table that may be there or not; empty until it is. Any thread may call it."""
+    """A cold store that is empty until there is a table. Any thread may call it."""
 
     def __init__(self, data: str, identity: str) -> None:
         self._data = data
@@ -34,7 +34,7 @@ class ColdTier:
         self._lock = threading.Lock()
 
     def refresh(self) -> None:
-        """Look whether there is a table, and what is in it now."""
+        """See whether there is a table, and what is in it now."""
         with self._lock:
             record = read_lake_record(self._data)
             if record is None:
@@ -52,26 +52,26 @@ class ColdTier:
             self._table, self._uri = table, record.table
 
     def start(self, shard: int) -> int:
-        """The first offset that the table has."""
+        """Return the first offset that the table has."""
         return self._table.start(shard) if self._table is not None else 0
 
     def end(self, shard: int) -> int:
-        """The first offset that is not in it."""
+        """Return the first offset that is not in the table."""
         return self._table.end(shard) if self._table is not None else 0
 
     def position_at(self, shard: int, time_us: int) -> int:
-        """The first record that is not older than a time, or the end."""
+        """Return the first record that is not older than a time, or the end."""
         return self._table.position_at(shard, time_us) if self._table is not None else 0
 
     def read(
         self, shard: int, offset: int, filters: Sequence[Filter] | None, max_records: int, max_bytes: int
     ) -> ReadResult:
-        """Records from an offset on."""
+        """Read records from an offset on."""
         if self._table is None:
             return ReadResult([], (offset,), True)
         return self._table.read(shard, offset, filters, max_records, max_bytes)
 
     def close(self) -> None:
-        """Let go of the table."""
+        """Close the table."""
         if self._table is not None:
             self._table.close()

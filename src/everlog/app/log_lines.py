@@ -1,4 +1,4 @@
-"""How the broker's own messages are written: one line an event, for people or, on request, as JSON."""
+"""The format of the broker's own messages: one line for each event, for people or as JSON."""
 
 import json
 import logging
@@ -13,7 +13,7 @@ class TextLines(logging.Formatter):
     """`2026-01-31T12:00:00.123Z INFO connected client=c1 peer=127.0.0.1:5000`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line; a traceback follows on lines of its own."""
+        """Return one line; a traceback follows on lines of its own."""
         line = f"{_time(record)} {record.levelname} {record.getMessage()}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
@@ -22,7 +22,7 @@ class JsonLines(logging.Formatter):
     """One object a line: time, level, logger, event, and the event's fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, whatever happens."""
+        """Return one line, whatever the record holds."""
         message: Any = record.msg
         line: dict[str, Any] = {"time": _time(record), "level": record.levelname.lower(), "logger": record.name}
         if isinstance(message, Event):

@@ -1,4 +1,4 @@
-"""Code of others that the settings name by an import path, `package.module:Name`."""
+"""Plugins that the settings name by an import path, `package.module:Name`."""
 
 import importlib
 from collections.abc import Mapping
@@ -8,19 +8,19 @@ from everlog.broker import Factory
 
 
 def load_methods(named: Mapping[str, str]) -> dict[str, Factory]:
-    """The factories of `security.authentication_methods`; UsageError says which can't be had, and why."""
+    """Load the factories of `security.authentication_methods`; raises UsageError if one can't be loaded."""
     return {method: _load(path, f"authentication method {method!r}") for method, path in named.items()}
 
 
 def _load(path: str, what: str) -> Factory:
     module_name, colon, name = path.partition(":")
     if not colon or not module_name or not name:
-        raise UsageError(f"{what}: {path!r} is no import path", hint='write it like "package.module:Factory"')
+        raise UsageError(f"{what}: {path!r} is not an import path", hint='write it like "package.module:Factory"')
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
         raise UsageError(
-            f"{what}: {module_name} can't be imported: {error!r}", hint="is it installed beside everlog?"
+            f"{what}: {module_name} can't be imported: {error!r}", hint="is it installed with everlog?"
         ) from error
     found = getattr(module, name, None)
     if not callable(found):

@@ -1,4 +1,4 @@
-"""What no single key shows: settings that contradict each other, and a broker that would be open to the world."""
+"""Checks across keys: settings that contradict each other, and a broker that would be open to the world."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ _FILES = ("listener.cert_file", "listener.key_file", "listener.client_ca_file", 
 
 
 def contradictions(settings: Settings, source_of: SourceOf) -> list[UsageError]:
-    """Every reason why these settings can't be used together."""
+    """Return every reason why these settings can't be used together."""
     return [
         *_listeners(settings, source_of),
         *_files(settings, source_of),
@@ -76,7 +76,7 @@ def _filters(settings: Settings, source_of: SourceOf) -> Iterator[UsageError]:
             parse_filter(text, allow_shared=False)
         except PeerError as error:
             yield UsageError(
-                f"{source_of('keep.filters')}: {text!r} is no topic filter: {error.message}",
+                f"{source_of('keep.filters')}: {text!r} is not a topic filter: {error.message}",
                 hint="write it like sensors/#",
             )
 
@@ -91,7 +91,9 @@ def _classes(settings: Settings, source_of: SourceOf) -> Iterator[UsageError]:
             parse_filter(text, allow_shared=False)
             parse_class_age(age)
         except PeerError as error:
-            yield UsageError(f"{source}: {text!r} is no topic filter: {error.message}", hint="write it like sensors/#")
+            yield UsageError(
+                f"{source}: {text!r} is not a topic filter: {error.message}", hint="write it like sensors/#"
+            )
         except UsageError as error:
             yield UsageError(f"{source}: {text!r}: {error.message}", hint=error.hint)
         wider = next((one for one in before if covers(one, text)), None)
@@ -101,7 +103,7 @@ def _classes(settings: Settings, source_of: SourceOf) -> Iterator[UsageError]:
 
 
 def covers(wide: str, narrow: str) -> bool:
-    """Whether every topic that matches one filter matches another."""
+    """Return whether every topic that matches `narrow` matches `wide`."""
     wide_levels, narrow_levels = wide.split("/"), narrow.split("/")
     if narrow.startswith("$") and wide_levels[0] in ("#", "+"):  # [MQTT-4.7.2-1]
         return False
@@ -114,7 +116,7 @@ def covers(wide: str, narrow: str) -> bool:
 
 
 def _open_to_the_world(settings: Settings, source_of: SourceOf) -> Iterator[UsageError]:
-    """A listener that other machines reach must ask who they are, unless somebody said in words that it need not."""
+    """Refuse a listener that other machines can reach without a password, unless the settings allow it explicitly."""
     listener, security = settings.listener, settings.security
     if settings.on_loopback or security.allow_anonymous is not None:
         return

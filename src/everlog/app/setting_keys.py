@@ -1,4 +1,4 @@
-"""Every setting as one value, read from the schema: name, type, unit, default, meaning, and how a text becomes it."""
+"""Every setting as a value read from the schema: name, type, unit, default, meaning, and how a text is converted."""
 
 import dataclasses
 import difflib
@@ -102,7 +102,7 @@ class Key:
         )
 
     def convert(self, value: Any) -> Any:
-        """The value of a TOML value, or of a text from the environment or a flag; UsageError says why not."""
+        """Convert a TOML value, or a text from the environment or a flag; raises UsageError if that can't be."""
         given = value
         if isinstance(value, str):
             value = self._from_text(value)
@@ -142,7 +142,7 @@ class Key:
         return f"did you mean {close[0]}?" if close else f"the default is {self.show(self.default, toml=True)}"
 
     def show(self, value: Any, *, toml: bool = False) -> str:
-        """The value as it would be written, with its unit; as TOML with quotes."""
+        """Return a value as it would be written, with its unit; with quotes as TOML."""
         if value is None:
             return '"none"' if toml else "none"
         if isinstance(value, bool):
@@ -160,13 +160,13 @@ class Key:
 
 @cache
 def all_keys() -> dict[str, Key]:
-    """Every key by its path, in the order of the schema."""
+    """Return every key by its path, in the order of the schema."""
     return {key.path: key for key in _walk()}
 
 
 @cache
 def section_meaning(section: str) -> str:
-    """The sentence of a section."""
+    """Return the sentence that describes a section."""
     if section == "limits":
         return "What one client, and all of them, may use."
     return inspect.cleandoc(typing.get_type_hints(Settings)[section].__doc__ or "")
@@ -207,7 +207,7 @@ def _unit_of(name: str) -> str:
 
 
 def _comments(kind: type) -> dict[str, str]:
-    """The comment behind each field of a class; none where the source is not there to read."""
+    """Return the comment behind each field of a class; empty where there is no source to read."""
     try:
         source = inspect.getsource(kind)
     except OSError:
@@ -229,7 +229,7 @@ def _metas(kind: Any) -> Iterator[msgspec.Meta]:
 
 
 def _members(kind: Any) -> tuple[Any, ...]:
-    """A union's types without their annotations, or the type itself."""
+    """Return a union's types without their annotations, or the type itself."""
     if typing.get_origin(kind) is typing.Annotated:
         return _members(kind.__origin__)
     if typing.get_origin(kind) in (typing.Union, type(int | str)):
@@ -238,15 +238,15 @@ def _members(kind: Any) -> tuple[Any, ...]:
 
 
 def _table_from_text(text: str) -> Any:
-    """`NAME=VALUE,NAME=VALUE`, or as TOML writes it."""
+    """Parse `NAME=VALUE,NAME=VALUE`, or an inline table of TOML."""
     if text.lstrip().startswith("{"):
         try:
             return tomllib.loads(f"table = {text}")["table"]
         except tomllib.TOMLDecodeError as error:
-            raise UsageError(f"{text!r} is no table: {error}", hint='write it like { "NAME" = "VALUE" }') from None
+            raise UsageError(f"{text!r} is not a table: {error}", hint='write it like { "NAME" = "VALUE" }') from None
     pairs = [part.partition("=") for part in _list_from_text(text)]
     if not all(equals for _, equals, _ in pairs):
-        raise UsageError(f"{text!r} is no table", hint="write it like NAME=VALUE,NAME=VALUE")
+        raise UsageError(f"{text!r} is not a table", hint="write it like NAME=VALUE,NAME=VALUE")
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
@@ -255,6 +255,8 @@ def _list_from_text(text: str) -> list[str]:
         try:
             value = json.loads(text)
         except ValueError as error:
-            raise UsageError(f"{text!r} is no list: {error}", hint='write it like ["a/#", "b/+"] or a/#,b/+') from None
+            raise UsageError(
+                f"{text!r} is not a list: {error}", hint='write it like ["a/#", "b/+"] or a/#,b/+'
+            ) from None
         return value if isinstance(value, list) else [value]
     return [part.strip() for part in text.split(",") if part.strip()]

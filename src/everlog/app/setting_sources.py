@@ -1,4 +1,4 @@
-"""Where settings come from: `everlog.toml`, `EVERLOG_…` variables, flags. Each says what it found and where.
+"""The sources of settings: `everlog.toml`, `EVERLOG_…` variables, flags. Each says what it found and where.
 
 A source knows names, not values: an unknown name is refused here, with the name that was probably meant.
 """
@@ -16,7 +16,9 @@ from everlog.base import UsageError
 
 CONFIG_NAME = "everlog.toml"
 
-_CLOSE = 0.8  # a variable this like one of ours is a slip; others (Kubernetes sets EVERLOG_PORT=tcp://…) are not ours
+_CLOSE = (
+    0.8  # a variable this close to one of ours is a typo; others are not ours (Kubernetes sets EVERLOG_PORT=tcp://…)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class Found:
 
 
 def find_config(named: str | None, directory: str = ".") -> Path | None:
-    """The file that was asked for, else `everlog.toml` here if there is one."""
+    """Return the file that was asked for, or `everlog.toml` here if there is one."""
     if named is not None:
         return Path(named)
     path = Path(directory, CONFIG_NAME)
@@ -45,7 +47,7 @@ def find_config(named: str | None, directory: str = ".") -> Path | None:
 
 
 def from_file(path: Path) -> Found:
-    """Every key of a TOML file; its relative paths start at the file's directory."""
+    """Read the keys of a TOML file; its relative paths start at the file's directory."""
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -70,7 +72,7 @@ def from_file(path: Path) -> Found:
 
 
 def from_environment(environ: Mapping[str, str]) -> Found:
-    """Every `EVERLOG_<SECTION>_<KEY>`; an empty one counts as unset."""
+    """Read every variable `EVERLOG_<SECTION>_<KEY>`; an empty one counts as unset."""
     variables = {key.variable: key for key in all_keys().values()}
     given: list[Given] = []
     problems: list[UsageError] = []
@@ -89,7 +91,7 @@ def from_environment(environ: Mapping[str, str]) -> Found:
 
 
 def from_flags(flags: Iterable[tuple[str, str, Any]]) -> Found:
-    """Flags as (flag, path of the key, value); None, and an empty list, were not given."""
+    """Read flags given as (flag, path of the key, value); None and an empty list mean not given."""
     given: list[Given] = []
     problems: list[UsageError] = []
     for flag, path, value in flags:
@@ -125,7 +127,7 @@ def _unknown_key(source: str, section: str, name: str) -> UsageError:
 
 def _unknown_section(source: str, section: str, value: Any) -> UsageError:
     if section in _sections():
-        return UsageError(f"{source}: {value!r} is no table", hint=f"write [{section}] on a line of its own")
+        return UsageError(f"{source}: {value!r} is not a table", hint=f"write [{section}] on a line of its own")
     if homes := [key.section for key in all_keys().values() if key.name == section]:
         return UsageError(f"{source}: no such section", hint=f"{section} is a key of [{homes[0]}]")
     close = difflib.get_close_matches(section, list(_sections()), 1)

@@ -1,7 +1,7 @@
 """The one schema of everything that can be set: sections of keys, each with type, unit, default and meaning.
 
-`Settings` is a frozen value; `load` (loading.py) makes one from file, environment and flags. The `[limits]` section is
-the broker's own `Limits`, so a limit is written down once.
+`Settings` is a frozen value; `load` (settings_loader.py) makes one from file, environment and flags. The `[limits]`
+section is the broker's own `Limits`, so a limit is written down once.
 """
 
 import ipaddress
@@ -67,10 +67,15 @@ class Log(Section, frozen=True, kw_only=True):
         int, Meta(ge=0, extra=BYTES, description="zeros ahead of small commits, for cheaper syncs; 0: none")
     ] = 256 << 10
     tail_bytes: Annotated[
-        int, Meta(ge=0, extra=BYTES, description="recent batches in memory, for each shard; older ones are read back")
+        int,
+        Meta(
+            ge=0,
+            extra=BYTES,
+            description="recent batches kept in memory, for each shard; older ones are read from the disk",
+        ),
     ] = 32 << 20
     retention_bytes: Annotated[
-        Bytes | None, Meta(description="kept for each shard; beyond, the oldest segments are deleted")
+        Bytes | None, Meta(description="how much is kept of each shard; beyond it the oldest segments are deleted")
     ] = None
     retention_age: Annotated[
         Annotated[float, Meta(gt=0, extra=DURATION)] | None,
@@ -79,7 +84,7 @@ class Log(Section, frozen=True, kw_only=True):
 
 
 class Keep(Section, frozen=True, kw_only=True):
-    """What is kept for replay, beside what durable sessions are subscribed to."""
+    """What is kept for replay, besides what durable sessions are subscribed to."""
 
     filters: Annotated[
         tuple[str, ...], Meta(description="topic filters whose messages are written to the log (`--keep`, repeatable)")
@@ -94,13 +99,13 @@ class Retention(Section, frozen=True, kw_only=True):
         bool,
         Meta(
             description="delete only what the table of `everlog spark compact` has, "
-            "however old it is and however much that keeps"
+            "however old it is and however large the log gets"
         ),
     ] = False
     classes: Annotated[
         dict[str, str],
         Meta(
-            description="topic filters, each with the age up to which what it matches is kept, `none` for ever; "
+            description="topic filters, each with the age up to which matching messages are kept, `none` for ever; "
             "the first that matches a topic decides, `log.retention_age` where none does"
         ),
     ] = field(default_factory=dict)
@@ -112,8 +117,8 @@ class Security(Section, frozen=True, kw_only=True):
     allow_anonymous: Annotated[
         bool | None,
         Meta(
-            description="clients without a proven user name; by default only on loopback, with no `password_file` "
-            "and no `authentication_methods`"
+            description="clients without a proven user name may connect; by default only on loopback, "
+            "without `password_file` and `authentication_methods`"
         ),
     ] = None
     password_file: Annotated[
@@ -142,12 +147,12 @@ class Http(Section, frozen=True, kw_only=True):
 class Logging(Section, frozen=True, kw_only=True):
     """The broker's own messages, on standard error."""
 
-    level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="the least that is written")] = (
-        "info"
-    )
-    format: Annotated[Literal["text", "json"], Meta(description="one line an event, for people or for programs")] = (
-        "text"
-    )
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"], Meta(description="the lowest level that is written")
+    ] = "info"
+    format: Annotated[
+        Literal["text", "json"], Meta(description="one line for each event, for people or for programs")
+    ] = "text"
 
 
 class Sys(Section, frozen=True, kw_only=True):
@@ -163,14 +168,23 @@ class Groups(Section, frozen=True, kw_only=True):
     """Durable shared groups (`$share/NAME/FILTER` that a durable session has joined)."""
 
     inflight_messages: Annotated[
-        int, Meta(ge=1, description="dealt by a group and not acknowledged, or passed over; at it, no more are dealt")
+        int,
+        Meta(
+            ge=1,
+            description="messages not acknowledged, or passed over; with so many a group deals no more",
+        ),
     ] = 10_000
     member_messages: Annotated[
-        int, Meta(ge=1, le=65_535, description="dealt to one member and not acknowledged; at it, others get the next")
+        int,
+        Meta(
+            ge=1,
+            le=65_535,
+            description="messages that a member has not acknowledged; with so many, others get the next",
+        ),
     ] = 256
     ack_timeout: Annotated[
         Annotated[float, Meta(ge=0, extra=DURATION)],
-        Meta(description="a QoS 1 message not acknowledged for so long goes to another member; `0` never"),
+        Meta(description="a QoS 1 message not acknowledged for this long goes to another member; `0` never"),
     ] = 60.0
     ordered: Annotated[
         tuple[str, ...],
@@ -206,7 +220,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address to listen on stays within this machine; an unknown name does not."""
+    """Return whether an address to listen on stays within this machine; an unknown name does not."""
     if host.lower() == "localhost":
         return True
     try:
@@ -216,18 +230,18 @@ def is_loopback(host: str) -> bool:
 
 
 def limits_of(settings: Settings) -> Limits:
-    """What the broker takes."""
+    """Return what the broker takes."""
     return settings.limits
 
 
 def groups_of(settings: Settings) -> GroupOptions:
-    """What the broker takes."""
+    """Return what the broker takes."""
     groups = settings.groups
     return GroupOptions(groups.inflight_messages, groups.member_messages, groups.ack_timeout, groups.ordered)
 
 
 def classes_of(settings: Settings) -> TopicClasses | None:
-    """What the store takes; None without classes."""
+    """Return the topic classes that the store takes, or None without any."""
     classes = settings.retention.classes
     if not classes:
         return None
@@ -235,17 +249,17 @@ def classes_of(settings: Settings) -> TopicClasses | None:
 
 
 def parse_class_age(text: str) -> int | None:
-    """How long a class is kept, in microseconds; UsageError when it says nothing that can be."""
+    """Parse how long a class is kept, in microseconds; None means for ever."""
     if text.strip().lower() == "none":
         return None
     seconds = parse_seconds(text)
     if seconds <= 0:
-        raise UsageError(f"{text!r} is no age", hint='write it like "7d", or "none" for ever')
+        raise UsageError(f"{text!r} is not an age", hint='write it like "7d", or "none" for ever')
     return round(seconds * 1_000_000)
 
 
 def log_arguments(settings: Settings) -> dict[str, Any]:
-    """What `LogSettings` takes, by its own names."""
+    """Return the arguments of `LogSettings`."""
     log = settings.log
     return {
         "durability": log.durability,

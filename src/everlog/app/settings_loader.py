@@ -1,4 +1,4 @@
-"""File, environment and flags become one `Settings`: the stronger source wins, every problem is named by its source."""
+"""Makes one `Settings` of file, environment and flags: the stronger source wins, every problem names its source."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -34,11 +34,11 @@ class Loaded:
     config: Path | None
 
     def source_of(self, path: str) -> str:
-        """Who set the key: a file, variable, flag, or `default`."""
+        """Return who set the key: a file, variable, flag, or `default`."""
         return self.sources.get(path, DEFAULT)
 
     def value_of(self, path: str) -> Any:
-        """The effective value of the key."""
+        """Return the effective value of the key."""
         section, _, name = path.partition(".")
         return getattr(getattr(self.settings, section), name)
 
@@ -50,7 +50,7 @@ def load(
     flags: Iterable[tuple[str, str, Any]] = (),
     directory: str = ".",
 ) -> Loaded:
-    """The effective settings; `flags` are (flag, path of its key, value). BadSettings says all that is wrong."""
+    """Load the effective settings; `flags` are (flag, path of its key, value). BadSettings names all that is wrong."""
     path = find_config(config, directory)
     founds = (
         from_file(path) if path is not None else Found(),
@@ -58,7 +58,7 @@ def load(
         from_flags(flags),
     )
     problems = [problem for found in founds for problem in found.problems]
-    given = {one.key.path: one for found in founds for one in found.given}  # the last, strongest, stays
+    given = {one.key.path: one for found in founds for one in found.given}  # the strongest source comes last
     settings = _convert(given, problems)
     sources = {name: one.source for name, one in given.items()}
     loaded = Loaded(settings, sources, path)
@@ -69,7 +69,7 @@ def load(
 
 
 def _convert(given: Mapping[str, Given], problems: list[UsageError]) -> Settings:
-    """Every good value in its place; the others keep their default and add to `problems`."""
+    """Return settings with every good value; the others keep their default and add to `problems`."""
     values: dict[str, dict[str, Any]] = {}
     for one in given.values():
         try:
@@ -93,6 +93,6 @@ def _names(section: Any) -> list[str]:
 
 
 def _say(loaded: Loaded, path: str) -> str:
-    """The source of a key, or how to set it when nobody did."""
+    """Return the source of a key, or its path when nobody set it."""
     assert path in all_keys(), path
     return loaded.sources.get(path, path)

@@ -1,6 +1,6 @@
 """The tables of `docs/reference/settings.md`, written from the schema: `python -m everlog.app.settings_reference FILE`.
 
-What stands between the two marks of the page is generated; a test says when it is out of date.
+What is between the two marks of the page is generated; a test fails when it is out of date.
 """
 
 import sys
@@ -13,7 +13,7 @@ _UNITS = {"bytes": "size", "duration": "time", "rate": "rate", "path": "path"}
 
 
 def tables() -> str:
-    """Every section with its keys."""
+    """Return a table of keys for every section."""
     lines: list[str] = []
     section = ""
     for key in all_keys().values():
@@ -26,7 +26,7 @@ def tables() -> str:
 
 
 def renew(page: str) -> str:
-    """The page with its tables as they should be."""
+    """Return the page with its tables renewed."""
     head, _, rest = page.partition(BEGIN)
     _, _, tail = rest.partition(END)
     return f"{head}{BEGIN}\n{tables()}\n{END}{tail}"

@@ -23,11 +23,11 @@ _SIZE_OF = {name.lower(): size for name, size in SIZES.items()}
 
 
 def parse_bytes(text: str) -> int:
-    """`"64MiB"` and `"64 MB"`; a bare number is bytes."""
+    """Parse a size such as `"64MiB"` or `"64 MB"`; a bare number is bytes."""
     number, unit = _split(text, "size", "64MiB")
     scale = _SIZE_OF.get(unit.lower() or "b")
     if scale is None:
-        raise UsageError(f"{unit!r} is no unit of size", hint=f"use one of {', '.join(SIZES)}")
+        raise UsageError(f"{unit!r} is not a unit of size", hint=f"use one of {', '.join(SIZES)}")
     value = number * scale
     if value != int(value):
         raise UsageError(f"{text!r} is not a whole number of bytes")
@@ -35,32 +35,32 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_seconds(text: str) -> float:
-    """`"5s"`, `"1.5h"`, also in sequence as in `"1h30m"`; a bare number is seconds."""
+    """Parse a duration such as `"5s"`, `"1.5h"` or `"1h30m"`; a bare number is seconds."""
     parts = _NUMBER.findall(text)
     if not parts or _NUMBER.sub("", text).strip():
-        raise UsageError(f"{text!r} is no duration", hint='write it like "5s", "1h30m" or "7d"')
+        raise UsageError(f"{text!r} is not a duration", hint='write it like "5s", "1h30m" or "7d"')
     total = 0.0
     for number, unit in parts:
         if unit not in SECONDS and not (unit == "" and len(parts) == 1):
-            raise UsageError(f"{unit!r} is no unit of time", hint=f"use one of {', '.join(SECONDS)}")
+            raise UsageError(f"{unit!r} is not a unit of time", hint=f"use one of {', '.join(SECONDS)}")
         total += float(number) * SECONDS[unit or "s"]
     return total
 
 
 def parse_rate(text: str) -> float:
-    """`"2000/s"`, `"90/m"`; a bare number is per second."""
+    """Parse a rate such as `"2000/s"` or `"90/m"`; a bare number is per second."""
     number, slash, unit = text.partition("/")
     scale = PER.get(unit.strip() if slash else "s")
     if scale is None:
-        raise UsageError(f"{unit!r} is no unit of a rate", hint="use one of /s, /m, /h")
+        raise UsageError(f"{unit!r} is not a unit of a rate", hint="use one of /s, /m, /h")
     value, rest = _split(number, "rate", "2000/s")
     if rest:
-        raise UsageError(f"{text!r} is no rate", hint='write it like "2000/s"')
+        raise UsageError(f"{text!r} is not a rate", hint='write it like "2000/s"')
     return value / scale
 
 
 def format_bytes(value: int) -> str:
-    """The largest binary unit that is exact."""
+    """Format a size in the largest binary unit that is exact."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if value and value % SIZES[unit] == 0:
             return f"{value // SIZES[unit]}{unit}"
@@ -68,7 +68,7 @@ def format_bytes(value: int) -> str:
 
 
 def format_seconds(value: float) -> str:
-    """The largest unit that is exact."""
+    """Format a duration in the largest unit that is exact."""
     for unit in ("d", "h", "m"):
         if value and value % SECONDS[unit] == 0:
             return f"{int(value / SECONDS[unit])}{unit}"
@@ -78,13 +78,13 @@ def format_seconds(value: float) -> str:
 
 
 def format_rate(value: float) -> str:
-    """Per second."""
+    """Format a rate per second."""
     return f"{value:.15g}/s"
 
 
 def _split(text: str, what: str, example: str) -> tuple[float, str]:
     found = _NUMBER.fullmatch(text.strip())
     if found is None:
-        raise UsageError(f"{text!r} is no {what}", hint=f'write it like "{example}"')
+        raise UsageError(f"{text!r} is not a {what}", hint=f'write it like "{example}"')
     digits = found[1]
     return (float(digits) if "." in digits else int(digits)), found[2]

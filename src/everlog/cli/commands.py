@@ -1,4 +1,4 @@
-"""The table of subcommands, and `main`, which imports the one that is run and no other.
+"""The subcommands, and `main`, which imports only the one that it runs.
 
 A subcommand is a function with typer's annotations, or a `typer.Typer` with subcommands of its own. Its return value,
 if it is a number, is the exit code: 0 done, 1 failed, 2 called wrongly, 130 interrupted.
@@ -21,13 +21,13 @@ FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Where a subcommand is (`module:name`), and what the overview says about it."""
+    """A subcommand: where it is (`module:name`), and what the overview says about it."""
 
     target: str
     help: str
 
     def load(self) -> Any:
-        """Import it."""
+        """Import the command."""
         module, _, name = self.target.partition(":")
         return getattr(importlib.import_module(module), name)
 
@@ -41,21 +41,21 @@ COMMANDS: dict[str, Command] = {
     "sessions": Command("everlog.cli.sessions:app", "List, show and drop durable sessions."),
     "log": Command("everlog.cli.log:app", "Look into the log: segments, topics, the end, any range."),
     "verify": Command("everlog.cli.verify:verify", "Check every byte of a data directory."),
-    "repair": Command("everlog.cli.verify:repair", "Make damaged or missing side files again."),
+    "repair": Command("everlog.cli.verify:repair", "Rebuild damaged or missing side files."),
     "passwd": Command("everlog.cli.passwd:passwd", "Add, change or delete a user of a password file."),
     "config": Command("everlog.cli.config:app", "Show and check the settings."),
     "spark": Command("everlog.cli.spark.subcommands:app", "Jobs over the whole history, with Spark."),
     "bench": Command("everlog.cli.bench:app", "Measure the parts, a running broker, or brokers side by side."),
 }
 
-_CommandLineError: type[Exception] = typer.BadParameter.__bases__[0]  # typer keeps its root of these to itself
+_CommandLineError: type[Exception] = typer.BadParameter.__bases__[0]  # typer does not export it
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line; the exit code."""
+    """Run one command line and return the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     chosen = next((word for word in words if not word.startswith("-")), None)
-    everything = "_EVERLOG_COMPLETE" in os.environ  # the shell asks for the options of whatever is being typed
+    everything = "_EVERLOG_COMPLETE" in os.environ  # the shell completes the options of some command
     app = _build({name for name in COMMANDS if everything or name == chosen})
     try:
         outcome = app(words, prog_name="everlog", standalone_mode=False)
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return MISUSED if isinstance(error, UsageError) else FAILED
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
-    except BrokenPipeError:  # the reader of our output has gone, which is its right
+    except BrokenPipeError:  # the reader of our output has ended, as `head` does
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the interpreter's last flush
         return FAILED
     except OSError as error:
@@ -108,16 +108,14 @@ def _say_version(wanted: bool) -> None:
 def _root(
     version: Annotated[
         bool,
-        typer.Option(
-            "--version", callback=_say_version, is_eager=True, help="Say the version and whether kernels are compiled."
-        ),
+        typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version, and how kernels run."),
     ] = False,
 ) -> None:
-    """The options of `everlog` itself."""
+    """Take the options of `everlog` itself."""
 
 
 def _stub() -> None:
-    """Stands for a command that is listed and not run."""
+    """Stand for a command that is listed and not run."""
 
 
 def _complain(message: str) -> None:

@@ -9,7 +9,7 @@ from everlog.broker import Security
 
 app = typer.Typer(rich_markup_mode=None)
 
-ConfigOption = Annotated[str | None, typer.Option("--config", metavar="FILE", help="Instead of everlog.toml here.")]
+ConfigOption = Annotated[str | None, typer.Option("--config", metavar="FILE", help="Instead of ./everlog.toml.")]
 
 
 @app.command()
@@ -26,7 +26,7 @@ def show(
 
 @app.command()
 def check(
-    file: Annotated[str | None, typer.Argument(metavar="[FILE]", help="Instead of everlog.toml here.")] = None,
+    file: Annotated[str | None, typer.Argument(metavar="[FILE]", help="Instead of ./everlog.toml.")] = None,
 ) -> None:
     """Check the settings, and the password and ACL files that they name, without starting anything."""
     loaded = load(file)
@@ -41,7 +41,7 @@ def check(
 
 
 def as_table(loaded: Loaded, paths: list[str]) -> str:
-    """Key, value and source in columns."""
+    """Return keys, values and sources in columns."""
     rows = [("setting", "value", "source")]
     rows += [(path, all_keys()[path].show(loaded.value_of(path)), loaded.source_of(path)) for path in paths]
     first, second = (max(len(row[column]) for row in rows) for column in (0, 1))
@@ -49,7 +49,7 @@ def as_table(loaded: Loaded, paths: list[str]) -> str:
 
 
 def as_toml(loaded: Loaded, paths: list[str]) -> str:
-    """A file that says the same, with the meaning of each key above it."""
+    """Return a file with these settings, the meaning of each above it."""
     lines: list[str] = []
     section = ""
     for path in paths:

@@ -1,11 +1,10 @@
-"""`everlog log`: what a data directory holds, read beside a running broker or without one."""
+"""`everlog log`: what the log of a data directory holds, read beside a running broker or without one."""
 
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,8 +13,9 @@ from rich.filesize import decimal
 from rich.progress import Progress
 from rich.table import Table
 
-from everlog.base import GONE, UsageError
+from everlog.base import GONE
 from everlog.cli.client.log_entry import Entry, entries, entry_printer, show_time
+from everlog.cli.data_directory import Data, open_store
 from everlog.cli.table_printer import print_table
 from everlog.store import LogStore, Positions, locate, parse_begin
 from everlog.topics import Filter, parse_filter
@@ -25,26 +25,13 @@ app = typer.Typer(rich_markup_mode=None, help="Look into the log of a data direc
 _STEP_RECORDS, _STEP_BYTES = 50_000, 16 << 20
 _FOLLOW_S = 0.2
 
-Data = Annotated[Path, typer.Argument(metavar="DATA_DIR", help="The data directory; a broker may be running on it.")]
 Filters = Annotated[
     list[str] | None, typer.Argument(metavar="[FILTER]...", help="Topic filters; all topics by default.")
 ]
 FormatOption = Annotated[
-    str | None, typer.Option("-F", "--format", help="As in everlog sub, with the time that it was kept at.")
+    str | None, typer.Option("-F", "--format", help="As in everlog sub; times are those at which messages were kept.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object a line, with position and time.")]
-
-
-@contextmanager
-def opened(data: Path) -> Iterator[LogStore]:
-    """The store, read-only."""
-    if not (data / "store").exists():
-        raise UsageError(f"{data} holds no store", hint="give the directory that `everlog serve --data` was given")
-    store = LogStore.open(str(data), writable=False)
-    try:
-        yield store
-    finally:
-        store.close()
 
 
 @app.command()
@@ -53,7 +40,7 @@ def segments(data: Data) -> None:
     table = Table("shard", "from", "to", "records", "bytes", "first", "last", "topics", "")
     for column in (1, 2, 3, 4, 7):
         table.columns[column].justify = "right"
-    with opened(data) as store:
+    with open_store(data) as store:
         for number, shard in enumerate(store.shards):
             for one in shard.segments():
                 end = min(one.end_offset, shard.committed)
@@ -76,11 +63,11 @@ def segments(data: Data) -> None:
 def topics(
     data: Data,
     filters: Filters = None,
-    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="So many, the most frequent first.")] = 50,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="This many, the most frequent first.")] = 50,
 ) -> None:
     """Count the messages of each topic."""
     counts: Counter[bytes] = Counter()
-    with opened(data) as store, _progress("counting", sum(store.committed()) - sum(_starts(store))) as advance:
+    with open_store(data) as store, _progress("counting", sum(store.committed()) - sum(_starts(store))) as advance:
         reader, positions = store.reader(_parsed(filters)), _starts(store)
         while True:
             result = reader.read(positions, _STEP_RECORDS, _STEP_BYTES)
@@ -107,15 +94,15 @@ def topics(
 def tail(
     data: Data,
     filters: Filters = None,
-    count: Annotated[int, typer.Option("-n", "--count", min=0, help="So many of the last messages.")] = 10,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what is kept from now on.")] = False,
+    count: Annotated[int, typer.Option("-n", "--count", min=0, help="This many of the last messages.")] = 10,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what is kept later.")] = False,
     template: FormatOption = None,
     json: JsonOption = False,
 ) -> None:
     """Print the last messages, and with -f those to come."""
     write = entry_printer(template, json)
     parsed = _parsed(filters)
-    with opened(data) as store:
+    with open_store(data) as store:
         ends = store.committed()
         for entry in _last(store, parsed, ends, count):
             write(entry)
@@ -138,14 +125,14 @@ def dump(
     begin: Annotated[
         str, typer.Option("--from", help="earliest, a time, -1h, or a position like 0:1234.")
     ] = "earliest",
-    end: Annotated[str, typer.Option("--to", help="So too; what is there now by default.")] = "latest",
-    limit: Annotated[int | None, typer.Option("-n", "--limit", min=1, help="At most so many.")] = None,
+    end: Annotated[str, typer.Option("--to", help="Likewise; what is there now by default.")] = "latest",
+    limit: Annotated[int | None, typer.Option("-n", "--limit", min=1, help="At most this many.")] = None,
     template: FormatOption = None,
     json: JsonOption = False,
 ) -> None:
     """Print a range of history, by rising offset in each shard."""
     write = entry_printer(template, json)
-    with opened(data) as store:
+    with open_store(data) as store:
         first, last = _at(store, begin), _at(store, end)
         for entry in islice(_range(store, _parsed(filters), first, last), limit):
             write(entry)
@@ -165,7 +152,7 @@ def _at(store: LogStore, text: str) -> Positions:
 
 
 def _range(store: LogStore, filters: list[Filter] | None, first: Positions, last: Positions) -> Iterator[Entry]:
-    """What lies between, bit by bit."""
+    """Yield what lies between two positions, a step at a time."""
     reader, positions = store.reader(filters), first
     while any(at < end for at, end in zip(positions, last, strict=True)):
         result = reader.read(positions, _STEP_RECORDS, _STEP_BYTES)
@@ -178,7 +165,7 @@ def _range(store: LogStore, filters: list[Filter] | None, first: Positions, last
 
 
 def _last(store: LogStore, filters: list[Filter] | None, ends: Positions, count: int) -> list[Entry]:
-    """The newest messages: look at more and more of the end until there are enough."""
+    """Return the newest messages: look at more and more of the end until there are enough."""
     starts, span = _starts(store), 1024
     while count:
         first = tuple(max(start, end - span) for start, end in zip(starts, ends, strict=True))

@@ -1,4 +1,4 @@
-"""What a broker's `/metrics` said, and how fast it changed between two looks."""
+"""What a broker's `/metrics` says, and how fast it changes between two looks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,23 +19,23 @@ class Sample:
     values: Mapping[str, list[tuple[Labels, float]]]
 
     def has(self, name: str) -> bool:
-        """Whether the broker has said anything about this."""
+        """Return whether the broker has reported a metric."""
         return name in self.values
 
     def value(self, name: str) -> float:
-        """The one value of a metric; 0 when there is none."""
+        """Return the one value of a metric; 0 when there is none."""
         return next((value for _, value in self.values.get(name, ())), 0.0)
 
     def total(self, name: str) -> float:
-        """The sum over all labels."""
+        """Return the sum of a metric over all labels."""
         return sum(value for _, value in self.values.get(name, ()))
 
     def labels(self, name: str) -> Labels:
-        """The labels of the one value of a metric."""
+        """Return the labels of the one value of a metric."""
         return next((labels for labels, _ in self.values.get(name, ())), {})
 
     def series(self, name: str, label: str) -> list[tuple[str, float]]:
-        """Every value with one of its labels."""
+        """Return every value of a metric with one of its labels."""
         return [(labels.get(label, ""), value) for labels, value in self.values.get(name, ())]
 
 
@@ -47,7 +47,7 @@ class Rates:
     now: Sample
 
     def per_second(self, name: str) -> float:
-        """How fast a counter grew; 0 when the broker was started anew in between."""
+        """Return how fast a counter grew; 0 when the broker was started anew in between."""
         elapsed_s = self.now.time - self.before.time
         if elapsed_s <= 0:
             return 0.0
@@ -55,7 +55,7 @@ class Rates:
 
 
 def parse_sample(text: str, at: float) -> Sample:
-    """The broker's metrics in a text for Prometheus."""
+    """Parse the broker's metrics from Prometheus text."""
     values: dict[str, list[tuple[Labels, float]]] = {}
     try:
         for family in text_string_to_metric_families(text):

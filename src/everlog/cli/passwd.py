@@ -1,4 +1,4 @@
-"""`everlog passwd`: users of a password file."""
+"""`everlog passwd`: the users of a password file."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`everlog serve`: flags become settings, settings become a running broker."""
+"""`everlog serve`: turns flags into settings, and settings into a running broker."""
 
 import importlib
 from typing import Annotated, Any
@@ -13,7 +13,7 @@ def serve(
         str | None, typer.Option(metavar="FILE", help="Settings; else everlog.toml here, if any.")
     ] = None,
     port: Annotated[str | None, typer.Option("--port", "-p", metavar="PORT", help="Plain MQTT; 0 takes any.")] = None,
-    host: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Address to listen on.")] = None,
+    host: Annotated[str | None, typer.Option(metavar="ADDRESS", help="The address to listen on.")] = None,
     data: Annotated[str | None, typer.Option("--data", "-d", metavar="DIR", help="The data directory.")] = None,
     durability: Annotated[str | None, typer.Option(metavar="memory|flush|fsync", help="What an ack waits for.")] = None,
     keep: Annotated[
@@ -21,9 +21,9 @@ def serve(
     ] = None,
     keep_min_qos: Annotated[str | None, typer.Option(metavar="QOS", help="Keep no message below this QoS.")] = None,
     shards: Annotated[str | None, typer.Option(metavar="N", help="Number of logs, when DIR is new.")] = None,
-    retention_age: Annotated[str | None, typer.Option(metavar="TIME", help="Delete what is older, as 7d.")] = None,
+    retention_age: Annotated[str | None, typer.Option(metavar="TIME", help="Delete what is older: 7d.")] = None,
     retention_bytes: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Delete the oldest beyond, as 10GiB.")
+        str | None, typer.Option(metavar="SIZE", help="Delete the oldest beyond this: 10GiB.")
     ] = None,
     tls_port: Annotated[str | None, typer.Option(metavar="PORT", help="MQTT over TLS.")] = None,
     websocket_port: Annotated[str | None, typer.Option(metavar="PORT", help="MQTT over WebSocket.")] = None,
@@ -45,7 +45,7 @@ def serve(
     log_format: Annotated[str | None, typer.Option(metavar="FORMAT", help="text or json.")] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, as limits.connections=500; repeatable."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Any other setting: limits.connections=500; repeatable."),
     ] = None,
 ) -> int:
     """Start the broker. A flag is stronger than EVERLOG_… variables, and they than the file."""
@@ -76,12 +76,12 @@ def serve(
     }
     flags = [(flag, path, value) for flag, (path, value) in named.items()]
     loaded = load(config, flags=[*flags, *_others(settings or [])])
-    run: Any = importlib.import_module("everlog.app.serve").run  # heavy, so not before the settings are known good
+    run: Any = importlib.import_module("everlog.app.serve").run  # heavy, so only once the settings are known to be good
     return int(run(loaded.settings))
 
 
 def _others(pairs: list[str]) -> list[tuple[str, str, Any]]:
-    """`--set key=value` as flags."""
+    """Parse `--set key=value` as flags."""
     flags = []
     for pair in pairs:
         path, equals, value = pair.partition("=")

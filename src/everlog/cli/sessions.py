@@ -1,4 +1,4 @@
-"""`everlog sessions`: who is owed what, from the tables of a data directory; and how to drop a session."""
+"""`everlog sessions`: how far behind durable sessions are, from the tables of a data directory; and how to drop one."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ from everlog.base import StorageError, UsageError
 from everlog.cli.client.async_client import AsyncClient
 from everlog.cli.client.connect_options import SESSION_AND_WILL, Target, parse_target
 from everlog.cli.client.log_entry import show_time
-from everlog.cli.log import Data, opened
+from everlog.cli.data_directory import Data, check_store, open_store
 from everlog.cli.option_groups import with_options
 from everlog.cli.table_printer import print_table
 from everlog.sessions import (
@@ -40,13 +40,13 @@ _STEP_RECORDS, _STEP_BYTES = 100_000, 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Saved:
-    """What the tables say, beside the log that it is about."""
+    """The session tables and the log that they are about."""
 
     tables: SqliteTables
     store: LogStore
 
     def reached(self, packed: bytes, routed: Sequence[int]) -> Positions:
-        """Where somebody is in each shard; who is connected and keeps up is where the broker is."""
+        """Return the offsets that a session or group has reached; one that is live is where the broker is."""
         found = unpack_offsets(packed)
         return tuple(
             found[shard] if shard < len(found) and found[shard] != LIVE else routed[shard] if shard < len(routed) else 0
@@ -54,20 +54,20 @@ class _Saved:
         )
 
     def lag(self, positions: Positions) -> int:
-        """How many messages of any topic lie before them."""
+        """Return how many messages of any topic lie ahead of these positions."""
         return sum(one.lag(at) for one, at in zip(self.store.statistics(), positions, strict=True))
 
     def lost(self, positions: Positions) -> int:
-        """How many offsets before them retention has removed."""
+        """Return how many offsets ahead of these positions retention has removed."""
         return sum(max(0, one.start - at) for one, at in zip(self.store.statistics(), positions, strict=True))
 
 
 @contextmanager
 def _saved(data: Path) -> Iterator[_Saved]:
-    with opened(data) as store:
+    with open_store(data) as store:
         path = data / "sessions.db"
         if not path.exists():
-            raise UsageError(f"{data} has no sessions", hint="a broker that has run there makes sessions.db")
+            raise UsageError(f"{data} has no sessions", hint="the first run of a broker makes sessions.db")
         tables = SqliteTables(path)
         try:
             yield _Saved(tables, store)
@@ -78,7 +78,7 @@ def _saved(data: Path) -> Iterator[_Saved]:
 @app.command("list")
 def list_sessions(
     data: Data,
-    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="So many, the most behind first.")] = 50,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="This many, the most behind first.")] = 50,
 ) -> None:
     """List sessions and shared groups with how far behind they are."""
     with _saved(data) as saved:
@@ -150,7 +150,7 @@ def show(data: Data, client_id: Annotated[str, typer.Argument(metavar="CLIENT_ID
 
 
 def _count(store: LogStore, text: str, positions: Positions) -> int:
-    """How many kept messages match from there on."""
+    """Return how many kept messages match a filter from these positions on."""
     reader, count = store.reader([parse_filter(text)]), 0
     while True:
         result = reader.read(positions, _STEP_RECORDS, _STEP_BYTES)
@@ -170,7 +170,7 @@ def drop(
     *,
     target: Target,
 ) -> int:
-    """Drop a session and all it is owed. A running broker is asked as MQTT has it: by a clean start in its name."""
+    """Drop a session and all it is owed. A running broker is asked by a clean start with its client id."""
     if data is not None:
         _drop_stored(data, client_id)
     else:
@@ -186,10 +186,9 @@ async def _drop_by_broker(client_id: str, target: Target) -> None:
 
 
 def _drop_stored(data: Path, client_id: str) -> None:
-    with opened(data):
-        pass
+    check_store(data)
     try:
-        store = LogStore.open(str(data))  # and nobody else has it
+        store = LogStore.open(str(data))  # fails if a broker has it
     except StorageError as error:
         raise UsageError(f"{error}", hint="leave --data out to ask the broker that runs") from None
     tables = SqliteTables(data / "sessions.db")

@@ -1,4 +1,4 @@
-"""Tables for people. Where no screen sets a width, nothing is cut: a program or a file gets all of it."""
+"""Prints tables; only a terminal limits their width, a program or a file gets all of it."""
 
 from rich.console import Console
 from rich.measure import Measurement
@@ -8,7 +8,7 @@ _WIDEST = 10_000
 
 
 def print_table(table: Table) -> None:
-    """On standard output."""
+    """Print a table on standard output."""
     console = Console()
     if not console.is_terminal:
         wanted = Measurement.get(console, console.options.update(max_width=_WIDEST), table).maximum

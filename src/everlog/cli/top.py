@@ -17,7 +17,7 @@ from everlog.base import Unavailable, UsageError
 from everlog.cli.metrics_sample import Rates, Sample, parse_sample
 
 _TIMEOUT_S = 10.0
-_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a broker is not behind the web's proxy
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a broker is never reached through a web proxy
 _HISTORY = 60  # rates in a sparkline
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_HTTP_PORT}"
@@ -43,7 +43,7 @@ _TROUBLES = (
 
 def top(
     url: Annotated[str, typer.Option(metavar="URL", help="The broker's HTTP port.")] = _DEFAULT_URL,
-    interval: Annotated[float, typer.Option(metavar="SECONDS", min=0.05, help="Time between two looks.")] = 1.0,
+    interval: Annotated[float, typer.Option(metavar="SECONDS", min=0.05, help="Time between two updates.")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Print one view and end.")] = False,
 ) -> None:
     """Watch a running broker: connections, messages a second, lag. Ctrl-C ends it."""
@@ -66,11 +66,11 @@ def top(
 
 
 def fetch(url: str) -> Sample:
-    """The metrics now; an error in words when they are not to be had."""
+    """Fetch the metrics; raises an error that says why they can't be had."""
     address = url.rstrip("/")
     address = address if address.endswith("/metrics") else f"{address}/metrics"
     if not address.startswith(("http://", "https://")):
-        raise UsageError(f"{url!r} is no URL of a broker's HTTP port", hint=f"write it like {_DEFAULT_URL}")
+        raise UsageError(f"{url!r} is not the URL of a broker's HTTP port", hint=f"write it like {_DEFAULT_URL}")
     try:
         with _DIRECT.open(address, timeout=_TIMEOUT_S) as answer:
             text = answer.read().decode()
@@ -89,7 +89,7 @@ def fetch(url: str) -> Sample:
 
 
 def view(rates: Rates, url: str, history: deque[float] | None = None) -> RenderableType:
-    """One frame."""
+    """Return one frame of the view."""
     now = rates.now
     version = now.labels("build_info").get("version", "?")
     head = Text.assemble((f"everlog {version}", "bold"), f"  {url}  up {_duration(now.value('uptime_seconds'))}")
@@ -133,13 +133,13 @@ def _numbers(rates: Rates) -> Table:
 
 
 def sparkline(values: deque[float]) -> str:
-    """The values as blocks, the highest a full one."""
+    """Return the values as blocks, the highest a full one."""
     highest = max(values) or 1.0
     return "".join(_BLOCKS[min(len(_BLOCKS) - 1, int(value / highest * len(_BLOCKS)))] for value in values)
 
 
 def _number(value: float) -> str:
-    """Short: 950, 12.3k, 4.5M."""
+    """Return a number in short: 950, 12.3k, 4.5M."""
     for limit, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if value >= limit:
             return f"{value / (1e3 if suffix == 'k' else limit):.1f}{suffix}"
@@ -154,5 +154,5 @@ def _duration(seconds: float) -> str:
 
 
 def _printable(text: str) -> Text:
-    """A client id is the client's to choose, so its control characters are shown and not obeyed."""
+    """Return a client id with control characters made visible: it is the client's to choose."""
     return Text("".join(c if c.isprintable() else "�" for c in text))

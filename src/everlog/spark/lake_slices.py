@@ -1,8 +1,8 @@
-"""The part of history that lies in the lake table, as slices of its files beside those of the log.
+"""Slices of the lake table's files, for the part of history that lies there.
 
-A shard's records below the table's end are read from the table, those from there on from the log: each once, though the
-log may still have both. The version of the table is pinned with the snapshot; its files stay until `vacuum` takes what
-was replaced longer ago than its time.
+A shard's records below the table's end are read from the table, the others from the log: each once, though the log may
+still have both. The snapshot names a version of the table, whose files stay until `vacuum` removes those that were
+replaced long enough ago.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,13 +51,13 @@ class LakeSnapshot:
     lost: tuple[Lost, ...] = ()  # holes in it, by shard and offset
 
     def position_at(self, shard: int, time_us: int) -> int:
-        """The first record of a shard in the table that is not older than a time, or its end there."""
+        """Return the first record of a shard in the table that is not older than a time, or its end there."""
         files = [file for file in self.files if file.shard == shard]
         return position_at(files, time_us, self.ends[shard], locate(self.uri).filesystem)
 
 
 def take_lake_snapshot(record: LakeRecord, snapshot: Snapshot) -> LakeSnapshot:
-    """The table that a data directory names, as it is now."""
+    """Return the table that a data directory names, as it is now."""
     lake = find_recorded(record)
     if lake.store != snapshot.identity:
         raise StorageError(
@@ -66,13 +66,13 @@ def take_lake_snapshot(record: LakeRecord, snapshot: Snapshot) -> LakeSnapshot:
         )
     found = _snapshot_of(lake, lake.load(), len(snapshot.shards))
     moved = {shard for shard, end in enumerate(found.ends) if end > record.ends.get(shard, 0)}
-    if moved:  # by whom is not known
+    if moved:  # and not known by whom
         check_same_history(found.uri, found.files, snapshot, moved)
     return found
 
 
 def take_table_snapshot(place: str) -> tuple[str, LakeSnapshot]:
-    """A table that is read without its log: whose it is, and how it is now."""
+    """Return the store that a table belongs to, and the table as it is now, to be read without its log."""
     lake = find_lake(locate(place))
     table = lake.load()
     ends = lake.ends(range(MAX_SHARDS), table)
@@ -87,7 +87,7 @@ def _snapshot_of(lake: Lake, table: DeltaTable, shards: int) -> LakeSnapshot:
 
 
 def plan_lake(lake: LakeSnapshot, ranges: Mapping[int, tuple[int, int]]) -> list[LakeSlice]:
-    """One slice for each file that holds wanted offsets."""
+    """Return one slice for each file that holds wanted offsets."""
     slices = []
     for file in lake.files:
         first, last = ranges.get(file.shard, (0, 0))
@@ -106,7 +106,7 @@ def read_lake_slice(
     report: ReadReport | None = None,
     location: Location | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a slice whose topic matches any of the filters, in the order of the file."""
+    """Yield the records of a slice whose topic matches any of the filters, in the order of the file."""
     report = report if report is not None else ReadReport()
     wanted = None if filters is None else parse_filters(filters)
     if wanted is not None and not range_may_match(wanted, piece.first_topic, piece.last_topic):
@@ -139,7 +139,7 @@ def _overlaps(group: pq.RowGroupMetaData, piece: LakeSlice) -> bool:
 
 
 def _wanted(batch: pa.RecordBatch, piece: LakeSlice, filters: tuple[Filter, ...] | None) -> pa.RecordBatch:
-    """The rows of a batch that belong to the slice and match a filter."""
+    """Return the rows of a batch that belong to the slice and match a filter."""
     offsets = batch.column("offset")
     bounds = pc.min_max(offsets).as_py()
     if bounds["min"] is not None and (bounds["min"] < piece.start or bounds["max"] >= piece.stop):
@@ -152,7 +152,7 @@ def _wanted(batch: pa.RecordBatch, piece: LakeSlice, filters: tuple[Filter, ...]
 
 
 def _column(rows: pa.RecordBatch, field: pa.Field) -> pa.Array:
-    """A column as the schema has it; null in files that were written before there was such a column."""
+    """Return a column as the schema has it; null in files that were written before there was such a column."""
     if field.name not in rows.schema.names:
         return pa.nulls(rows.num_rows, field.type)
     column = rows.column(field.name)

@@ -1,8 +1,8 @@
-"""A slice of the log as Arrow batches, straight from the log's columns.
+"""Slices of the log as Arrow batches, straight from the log's columns.
 
-Filters are answered by the store's reader, so by the topic index where a segment has one. Offsets that can't be read
-are an error when retention took them; when they are damaged they are reported with file and position and the rest is
-read, unless that is to be an error too. Offsets that were never given to a record are no loss.
+Filters are answered by the store's reader, so by the topic index where a segment has one. Offsets that retention
+removed are an error; damaged ones are reported with file and position and left out, unless they are to be an error too.
+Offsets that no record was ever given are not a loss.
 """
 
 import logging
@@ -25,7 +25,7 @@ from everlog.topics import Filter, parse_filter
 log = logging.getLogger(__name__)
 
 BATCH_ROWS = 16_384
-BATCH_BYTES = 32 << 20  # of log that a batch is made of; a batch ends early at it, though never within a record
+BATCH_BYTES = 32 << 20  # of log for each batch; a batch ends early at it, though never within a record
 STEP_RECORDS = 1 << 20
 STEP_BYTES = 8 << 20
 
@@ -35,11 +35,11 @@ OnLost = Literal["skip", "fail"]
 
 @dataclass(slots=True)
 class ReadReport:
-    """What reading came to: rows, and what was damaged and so left out."""
+    """How many rows were read, and what was left out because it is damaged or removed."""
 
     rows: int = 0
     lost: int = 0  # offsets that are damaged
-    removed: int = 0  # offsets that retention took before they were read
+    removed: int = 0  # offsets that retention removed before they were read
     damage: list[Damage] = field(default_factory=list)
 
 
@@ -54,7 +54,7 @@ def read_slice(
     batch_rows: int = BATCH_ROWS,
     batch_bytes: int = BATCH_BYTES,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a slice whose topic matches any of the filters, by rising offset."""
+    """Yield the records of a slice whose topic matches any of the filters, by rising offset."""
     chosen = DEFAULT_COLUMNS if columns is None else check_columns(columns)
     wanted = None if filters is None else parse_filters(filters)
     report = report if report is not None else ReadReport()
@@ -82,12 +82,12 @@ def read_slice(
 
 
 def parse_filters(texts: Iterable[str]) -> tuple[Filter, ...]:
-    """Topic filters as a reader takes them."""
+    """Parse topic filters."""
     return tuple(parse_filter(text, allow_shared=False) for text in texts)
 
 
 def _batches(maker: ColumnMaker, pieces: list[Piece], report: ReadReport) -> Iterator[pa.RecordBatch]:
-    """One batch of the pieces; halves of it when they are too large for one."""
+    """Yield the pieces as one batch, or as two halves when they are too large for one."""
     try:
         batch = maker.make(pieces)
     except OverflowError:
@@ -122,7 +122,7 @@ def _found(
     on_lost: OnLost,
     report: ReadReport,
 ) -> Iterator[Found]:
-    """What the store finds in a slice, step by step."""
+    """Yield what the store finds in a slice, a step at a time."""
     reader = store.reader(filters)
     offset = piece.start
     while offset < piece.stop:
@@ -136,12 +136,12 @@ def _found(
                 return
             yield clipped
         if result.positions[0] <= offset:
-            raise StorageError(f"shard {piece.shard} in {piece.path} can't be read behind offset {offset}")
+            raise StorageError(f"shard {piece.shard} in {piece.path} can't be read after offset {offset}")
         offset = result.positions[0]
 
 
 def _below(found: Found, end: int) -> Found | None:
-    """The part of what was found that lies below an offset, None when there is none."""
+    """Return the part of what was found that lies below an offset, or None."""
     numbers = found.row_numbers()
     records = found.records
     if records.offset(numbers[-1]) < end:
@@ -153,7 +153,7 @@ def _below(found: Found, end: int) -> Found | None:
 def _account(
     store: LogStore, piece: Slice, lost: Lost, on_damage: OnDamage, on_lost: OnLost, report: ReadReport
 ) -> None:
-    """Say what became of offsets that can't be read."""
+    """Account for offsets that can't be read: damaged, or removed by retention."""
     first, last = max(lost.from_offset, piece.start), min(lost.to_offset, piece.stop)
     shard = store.shards[piece.shard]
     at = first
@@ -172,7 +172,7 @@ def _account(
 
 
 def _gap(piece: Slice, first: int, last: int, on_lost: OnLost, report: ReadReport) -> None:
-    """Raise when a segment of the snapshot held offsets that are neither readable nor damaged, or count them: gone."""
+    """Raise, or count, offsets that a segment of the snapshot held and that are neither readable nor damaged."""
     for segment in piece.segments:
         start, stop = max(first, segment.base_offset), min(last, segment.end_offset)
         if start < stop and on_lost == "skip":

@@ -1,7 +1,7 @@
-"""What of the wanted offsets is gone for good: neither in the log nor in the table.
+"""Finds wanted offsets that are gone for good: neither in the log nor in the table.
 
-Offsets without a record need not be a loss: they may never have been given to one, or their topic's time was over. So
-holes in the table are taken from its own record of them, which compaction keeps, and never from what its files lack.
+Offsets without a record need not be a loss: they may never have been given, or the topic's retention was over. So holes
+in the table are taken from the record that compaction keeps of them, never from what the files lack.
 """
 
 import time
@@ -20,17 +20,17 @@ MOST_NAMED = 20
 
 
 def lost_of(plan: FramePlan) -> list[Lost]:
-    """What a frame would pass over."""
+    """Return what a frame would pass over."""
     return find_lost(plan.snapshot, plan.lake, plan.ranges)
 
 
 def lost_in(options: Mapping[str, str]) -> list[Lost]:
-    """What a frame that is loaded now with these options would pass over."""
+    """Return what a frame that is loaded now with these options would pass over."""
     return lost_of(plan_frame(read_options(options), time.time_ns() // 1000))
 
 
 def find_lost(snapshot: Snapshot, lake: "LakeSnapshot | None", ranges: Ranges) -> list[Lost]:
-    """What of the ranges is neither in the log nor in the table."""
+    """Return what of the ranges is neither in the log nor in the table."""
     lost = []
     for shard, (first, last) in ranges.items():
         for start, stop in _gaps(snapshot, lake, shard):
@@ -41,7 +41,7 @@ def find_lost(snapshot: Snapshot, lake: "LakeSnapshot | None", ranges: Ranges) -
 
 
 def without_lost(snapshot: Snapshot, lake: "LakeSnapshot | None", ranges: Ranges) -> Ranges:
-    """The ranges without what was lost at their beginning."""
+    """Return the ranges without what was lost at their beginning."""
     found = {}
     for shard, (first, last) in ranges.items():
         for start, stop in _gaps(snapshot, lake, shard):
@@ -52,13 +52,13 @@ def without_lost(snapshot: Snapshot, lake: "LakeSnapshot | None", ranges: Ranges
 
 
 def name_lost(lost: Sequence[Lost]) -> str:
-    """Ranges of offsets in words, the first ones of many."""
+    """Return ranges of offsets in words, only the first ones of many."""
     which = [f"{one.from_offset} to {one.to_offset - 1} of shard {one.shard}" for one in lost[:MOST_NAMED]]
     return ", ".join(which) + (f", and {len(lost) - MOST_NAMED} more" if len(lost) > MOST_NAMED else "")
 
 
 def _gaps(snapshot: Snapshot, lake: "LakeSnapshot | None", shard: int) -> list[tuple[int, int]]:
-    """Offsets that nothing has, rising: below the table's, holes in it, and between the table's and the log's."""
+    """Return the offsets that nothing has: below the table, its holes, and between the table and the log."""
     begins = snapshot.shards[shard].start
     if lake is None or lake.starts[shard] >= lake.ends[shard]:
         return [(0, begins)]

@@ -1,7 +1,7 @@
-"""What a payload column is made of: bytes as they are, text, JSON of a declared type, or what a decoder makes of them.
+"""The payload column: bytes as they are, text, JSON of a declared type, or what a decoder makes of them.
 
-A value that is not what it was said to be becomes null (JSON) or has the bytes that are no text replaced; it never
-ends the reading of the others.
+A payload that is not what was declared becomes null (JSON) or has its bad bytes replaced (text); it never stops the
+reading of the others.
 """
 
 import importlib
@@ -16,21 +16,21 @@ from pyarrow import json as pa_json
 
 from everlog.base import UsageError
 
-FEW = 8  # rows that are parsed one by one when they do not parse together
+FEW = 8  # rows are parsed one by one when they do not parse together
 
 _IS_TYPE = re.compile(r"(?i)(STRUCT|ARRAY|MAP)\s*<|DECIMAL\s*\(")
-_MAY_END_EARLY = r"\]\s*,"  # of a payload that closes what it is put in
+_MAY_END_EARLY = r"\]\s*,"  # a payload that closes the list it is put in
 
-Decode = Callable[[pa.Array, pa.Array | None], pa.Array]  # of payloads and their topics
+Decode = Callable[[pa.Array, pa.Array | None], pa.Array]  # called with payloads and their topics
 
 
 def needs_topics(mode: str) -> bool:
-    """Whether the payloads are decoded by a function, which is given the topics too."""
+    """Return whether the payloads are decoded by a function, which is given the topics too."""
     return mode not in ("binary", "string", "json")
 
 
 def decoder(mode: str, kind: pa.DataType) -> Decode:
-    """How payloads become values of a type."""
+    """Return the function that turns payloads into values of a type."""
     if mode == "binary":
         return lambda payloads, topics: payloads
     if mode == "string":
@@ -42,7 +42,7 @@ def decoder(mode: str, kind: pa.DataType) -> Decode:
 
 
 def spark_type(mode: str, payload_schema: str) -> str:
-    """The type of the payload column in Spark's DDL."""
+    """Return the type of the payload column in Spark's DDL."""
     if mode == "binary":
         return "BINARY NOT NULL"
     if mode == "string":
@@ -52,7 +52,7 @@ def spark_type(mode: str, payload_schema: str) -> str:
 
 
 def load_function(name: str) -> Callable[[pa.Array, pa.Array], pa.Array]:
-    """The function that `module:function` names."""
+    """Return the function that `module:function` names."""
     module, colon, function = name.partition(":")
     if not colon or not module or not function:
         raise UsageError(
@@ -64,12 +64,12 @@ def load_function(name: str) -> Callable[[pa.Array, pa.Array], pa.Array]:
     except (ImportError, AttributeError) as error:
         raise UsageError(f"the decoder {name} can't be loaded: {error}", hint="workers must find it too") from error
     if not callable(found):
-        raise UsageError(f"the decoder {name} is no function")
+        raise UsageError(f"the decoder {name} is not a function")
     return found  # type: ignore[no-any-return]
 
 
 def _checked(function: Callable[[pa.Array, pa.Array], pa.Array], name: str, kind: pa.DataType) -> Decode:
-    """A decoder whose results have the declared type and number; Spark checks no batch but the first."""
+    """Return a decoder that checks type and number of its results, as Spark checks the first batch only."""
 
     def decode(payloads: pa.Array, topics: pa.Array | None) -> pa.Array:
         found = function(payloads, topics)
@@ -81,7 +81,7 @@ def _checked(function: Callable[[pa.Array, pa.Array], pa.Array], name: str, kind
 
 
 def to_text(payloads: pa.Array) -> pa.Array:
-    """Payloads as text; bytes that are no UTF-8 are replaced by U+FFFD."""
+    """Return payloads as text; bytes that are not UTF-8 become U+FFFD."""
     try:
         return payloads.cast(pa.string())
     except pa.ArrowInvalid:
@@ -89,7 +89,7 @@ def to_text(payloads: pa.Array) -> pa.Array:
 
 
 def check_json_type(kind: pa.DataType, nullable: bool = True) -> None:
-    """UsageError unless JSON can be read as a type; each part of it must be allowed to be null."""
+    """Refuse a type that JSON can't be read as; each part of it must be nullable."""
     if pa.types.is_struct(kind):
         names = [field.name for field in kind]
         twice = next((name for name in names if names.count(name) > 1), None)
@@ -121,7 +121,7 @@ _JSON_TYPES = (
 
 
 def _as_read(kind: pa.DataType) -> pa.DataType:
-    """The type that the parser makes: it takes a date for a number of days, so those are read as text."""
+    """Return the type to parse as: dates are parsed as text, as the parser expects a number of days."""
     if pa.types.is_date32(kind):
         return pa.string()
     if pa.types.is_struct(kind):
@@ -132,7 +132,7 @@ def _as_read(kind: pa.DataType) -> pa.DataType:
 
 
 def from_json(payloads: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Payloads as values of a type; null where one is no JSON of it."""
+    """Return payloads as values of a type; null where a payload is not JSON of that type."""
     found = _parse(payloads, kind)
     if found is not None:
         return found
@@ -143,11 +143,11 @@ def from_json(payloads: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _parse(payloads: pa.Array, kind: pa.DataType) -> pa.Array | None:
-    """All of them at once; None unless each is one JSON value of the type."""
+    """Parse all payloads at once; returns None unless each is one JSON value of the type."""
     count = len(payloads)
     if count == 0:
         return pa.array([], kind)
-    key = "k" + secrets.token_hex(8)  # no payload knows it, so none can pass for several
+    key = "k" + secrets.token_hex(8)  # no payload can know it and pass for several rows
     starts = pc.binary_join_element_wise(f'{{"{key}":', pa.array(range(count)).cast(pa.string()), ',"v":[', "")
     lines = pc.binary_join_element_wise(starts.cast(pa.binary()), payloads, b"]}\n", b"")
     options = pa_json.ParseOptions(
@@ -171,12 +171,12 @@ def _parse(payloads: pa.Array, kind: pa.DataType) -> pa.Array | None:
         return None
     try:
         return lists.flatten().cast(kind)
-    except pa.ArrowInvalid:  # a date that is none
+    except pa.ArrowInvalid:  # not a date
         return None
 
 
 def _has_end_early(payloads: pa.Array) -> bool:
-    """Whether any payload is no JSON by itself, though it is where it was put."""
+    """Return whether any payload is not JSON by itself, though it is within the line it was put in."""
     suspects = payloads.filter(pc.match_substring_regex(payloads, _MAY_END_EARLY))
     for payload in suspects:
         try:
@@ -187,7 +187,7 @@ def _has_end_early(payloads: pa.Array) -> bool:
 
 
 def _value_bytes(values: pa.Array) -> list[bytes]:
-    """The bytes of a column's values, which stand one behind the other."""
+    """Return the bytes of a column's values, which are contiguous."""
     _, ends, data = values.buffers()
     bounds = memoryview(ends).cast("i")
     first, last = bounds[values.offset], bounds[values.offset + len(values)]

@@ -1,8 +1,8 @@
 """The log as a table: its columns, in Arrow's words and in Spark's.
 
-A column that a later version adds comes behind the others and is null in rows that were written before it. `properties`
-is what a record's MQTT 5 properties were as bytes, so that a record can be made again from a row; it is not among the
-columns that are read unless asked for.
+A column that a later version adds comes after the others and is null in rows that were written before. `properties` has
+the bytes of a record's MQTT 5 properties, so that the record can be made again from a row; it is read only if asked
+for.
 """
 
 from collections.abc import Iterable
@@ -53,7 +53,7 @@ _SPARK_TYPES = {
 
 
 def check_columns(names: Iterable[str]) -> tuple[str, ...]:
-    """The names, if they are columns of the table and each is named once."""
+    """Return the names, if they are columns of the table and each is named once."""
     chosen = tuple(names)
     unknown = [name for name in chosen if name not in COLUMNS]
     if unknown:
@@ -64,12 +64,12 @@ def check_columns(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def schema_of(columns: Iterable[str] | None = None) -> pa.Schema:
-    """The schema of some columns in the order they are named; the usual ones by default."""
+    """Return the schema of some columns in the order they are named; the usual ones by default."""
     chosen = DEFAULT_COLUMNS if columns is None else check_columns(columns)
     return pa.schema([SCHEMA.field(name) for name in chosen])
 
 
 def spark_ddl(columns: Iterable[str] | None = None, *, payload: str = "BINARY NOT NULL") -> str:
-    """The same as Spark's DDL says it; `payload` is the type of the payload column when it is decoded."""
+    """Return the schema of some columns as Spark's DDL; `payload` is the type of a payload column that is decoded."""
     chosen = DEFAULT_COLUMNS if columns is None else check_columns(columns)
     return ", ".join(f"`{name}` {payload if name == 'payload' else _SPARK_TYPES[name]}" for name in chosen)

@@ -1,7 +1,7 @@
-"""A Spark session set up for the log: on this machine unless another master is named, and out of the way.
+"""A Spark session set up for the log: on this machine unless another master is named, and quiet.
 
-Python workers talk to Spark by a Unix socket (by TCP each task would wait 40 ms), times are UTC, the driver listens on
-loopback only, workers run this very Python.
+Python workers talk to Spark over a Unix socket (over TCP each task would wait 40 ms), times are UTC, the driver listens
+on loopback only, and workers run this Python.
 """
 
 import os
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 ARROW_ROWS = 32_768
 
-# Spark copies every value out of Arrow's memory. Without checking places twice, and with a collector for throughput,
-# that takes two thirds of the time; Spark itself asks whether a value is null before it gets it.
+# Spark copies every value out of Arrow's memory. Without Arrow's bounds and null checks (Spark checks for null itself),
+# and with a collector for throughput, that takes two thirds of the time.
 _JAVA = (
     "-Duser.timezone=UTC -XX:+UseParallelGC "
     "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
@@ -39,7 +39,7 @@ _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.
 
 
 def session_settings(master: str, driver_memory: str) -> dict[str, str]:
-    """The settings of a session; a master on another machine must be able to reach the driver, so no loopback then."""
+    """Return the settings of a session; the driver is on loopback unless the master is on another machine."""
     is_local = master.startswith("local") or "//127.0.0.1:" in master or "//localhost:" in master
     return {**_SETTINGS, **(_LOOPBACK if is_local else {}), "spark.driver.memory": driver_memory}
 
@@ -59,7 +59,7 @@ def spark_session(
     settings: Mapping[str, str] | None = None,
     log_level: str = "ERROR",
 ) -> "SparkSession":
-    """The session of this process, begun if there is none; `settings` are Spark's own and win over these."""
+    """Return the session of this process, begun if there is none; `settings` are Spark's own and win over ours."""
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:

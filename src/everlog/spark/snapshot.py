@@ -1,7 +1,7 @@
-"""A store pinned at one moment, and the slices of it that tasks read.
+"""A snapshot of a store, and the slices of it that tasks read.
 
-A snapshot is taken from the files alone, with no broker running or beside one: no lock is taken. It never changes;
-what it names is there to be read until retention removes it. A segment that is merged meanwhile keeps its offsets.
+A snapshot is taken from the files alone, without a lock, whether a broker is running or not. It never changes; what it
+names can be read until retention removes it. Segments that are merged meanwhile keep their offsets.
 """
 
 import os
@@ -17,8 +17,8 @@ Piece = TypeVar("Piece", bound="Sized")
 
 TASKS_A_CORE = 3
 SMALLEST_BYTES = 16 << 20  # a task that reads less costs more to start than to run
-ROW_COST = 3  # to fetch a row by itself, beside reading it in a row of them
-LARGEST_BYTES = 256 << 20  # a slice above this is lost for too long when its task fails
+ROW_COST = 3  # of fetching a single row, relative to reading it in sequence
+LARGEST_BYTES = 256 << 20  # a larger slice would take too long to repeat when its task fails
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class ShardSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A store: its directory, who it is wherever it is moved to, and its shards."""
+    """A store: its directory, its identity, which stays when it is moved, and its shards."""
 
     path: str
     identity: str
@@ -73,7 +73,7 @@ class Slice:
 
 
 def take_snapshot(path: str) -> Snapshot:
-    """The store in a data directory as it is committed now."""
+    """Return the store in a data directory as it is committed now."""
     path = os.path.abspath(path)
     store = LogStore.open(path, writable=False)
     try:
@@ -83,7 +83,7 @@ def take_snapshot(path: str) -> Snapshot:
 
 
 def snapshot_of(store: LogStore, path: str) -> Snapshot:
-    """So of a store that is open."""
+    """Return a snapshot of a store that is open."""
     shards = []
     for number, log in enumerate(store.shards):
         committed = log.committed
@@ -107,11 +107,11 @@ def plan(
     sealed_only: bool = False,
     share: Callable[[Slice], float] | None = None,
 ) -> list[Slice]:
-    """Slices that cover a snapshot, or for each shard named in `ranges` its offsets from one to before another.
+    """Return slices that cover a snapshot, or for each shard in `ranges` its offsets from one to before another.
 
-    Their size makes about as many as `tasks`, three for each core by default. The segment that is still written to is
-    never split, as each part would have to walk it from its beginning. `share` says about which part of a slice is
-    wanted: what is not wanted at all is left out, and what is wanted of little counts as little.
+    There are about as many as `tasks`, three for each core by default. The segment that is still written to is never
+    split, as each part would have to be read from its beginning. `share` returns about which part of a slice is wanted:
+    slices of which nothing is wanted are left out, and the others are weighted by it.
     """
     parts = [part for shard in snapshot.shards for part in _parts(snapshot, shard, ranges, sealed_only)]
     if share is not None:
@@ -130,14 +130,14 @@ class Sized(Protocol):
 
 
 def target_bytes(parts: Iterable[Sized], tasks: int) -> int:
-    """How much a task should read, if there are to be about so many; fewer of little."""
+    """Return how much a task should read if there are to be about `tasks`; fewer when there is little to read."""
     total = sum(part.size_bytes for part in parts)
     several = max(1, min(tasks, round(total / SMALLEST_BYTES)))
     return min(LARGEST_BYTES, max(1, -(-total // several)))
 
 
 def pack(slices: Iterable[Piece], target_bytes: int = SMALLEST_BYTES) -> list[tuple[Piece, ...]]:
-    """Slices in groups, each for one task: small ones together until they have about so many bytes."""
+    """Group slices for tasks: small ones together until they have about `target_bytes`."""
     groups: list[tuple[Piece, ...]] = []
     group: list[Piece] = []
     held = 0
@@ -153,7 +153,7 @@ def pack(slices: Iterable[Piece], target_bytes: int = SMALLEST_BYTES) -> list[tu
 def _parts(
     snapshot: Snapshot, shard: ShardSnapshot, ranges: Mapping[int, tuple[int, int]] | None, sealed_only: bool
 ) -> list[Slice]:
-    """One slice for each segment that holds wanted offsets."""
+    """Return one slice for each segment that holds wanted offsets."""
     if ranges is not None and shard.shard not in ranges:
         return []
     first, last = ranges[shard.shard] if ranges is not None else (shard.start, shard.end)
@@ -170,12 +170,12 @@ def _parts(
 
 
 def _lighter(part: Slice, wanted: float) -> Slice:
-    """A slice of which only rows here and there are read, which costs more for each."""
+    """Return a slice with a smaller size: a part of its rows is read, at a higher cost for each."""
     return replace(part, size_bytes=max(1, int(part.size_bytes * min(1.0, ROW_COST * wanted))))
 
 
 def _split(part: Slice, target: int) -> list[Slice]:
-    """A slice of one segment as several of about equal size."""
+    """Split a slice of one segment into several of about equal size."""
     several = min(-(-part.size_bytes // target), part.stop - part.start) if part.segments[-1].sealed else 1
     if several <= 1:
         return [part]

@@ -1,7 +1,7 @@
 """The data source that `spark.read.format("everlog")` finds, and its batch reader.
 
-The store is pinned when a frame is loaded. Filters of a query are not pushed down, as pyspark 4.3 mixes up those of two
-scans of one frame: the options say what to read.
+What a frame reads is fixed when it is loaded. Filters of a query are not pushed down, as pyspark 4.3 mixes up those of
+two scans of one frame: the options say what to read.
 """
 
 import logging
@@ -45,7 +45,7 @@ class EverlogSource(DataSource):
             self._plan = plan_frame(read_options(self.options), _now_us())
 
     def _is_batch(self) -> bool:
-        """Whether all options are those of a batch read; a stream or a sink has others and pins nothing."""
+        """Return whether all options are those of a batch read, and not of a stream or a sink."""
         try:
             read_options(self.options)
         except UsageError:
@@ -54,11 +54,11 @@ class EverlogSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name of the format."""
+        """Return the name of the format."""
         return "everlog"
 
     def schema(self) -> StructType | str:
-        """The columns, as the options choose them."""
+        """Return the columns that the options choose."""
         from everlog.spark.stream_options import STREAM_OPTIONS
 
         options = read_options(self.options, STREAM_OPTIONS)
@@ -70,31 +70,31 @@ class EverlogSource(DataSource):
         if options.payload == "string" and "payload" in options.columns:
             at = options.columns.index("payload")
             schema = schema.set(at, schema.field(at).with_type(pa.string()))
-        return from_arrow_schema(schema)  # unlike DDL it can say that no level is null, which saves Spark asking
+        return from_arrow_schema(schema)  # unlike DDL it can say that no level is null, which saves Spark the check
 
     def reader(self, schema: StructType) -> "EverlogReader":
-        """A reader of what was pinned."""
+        """Return a reader of the store as it was when the frame was loaded."""
         options = read_options(self.options)
         plan = self._plan or plan_frame(options, _now_us())
         _account(plan, options)
         return EverlogReader(options, plan, schema)
 
     def streamReader(self, schema: StructType) -> "EverlogStreamReader":
-        """A reader of what is there now and of what comes."""
+        """Return a reader of what is there now and of what comes later."""
         from everlog.spark.stream import EverlogStreamReader
         from everlog.spark.stream_options import read_stream_options
 
         return EverlogStreamReader(read_stream_options(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> "EverlogWriter":
-        """A writer of a frame's rows to topics or a table."""
+        """Return a writer of a frame's rows to topics or a table."""
         from everlog.spark.sink.sink_options import read_sink_options
         from everlog.spark.sink.sink_writer import EverlogWriter
 
         return EverlogWriter(read_sink_options(self.options), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "EverlogStreamWriter":
-        """So of a stream's."""
+        """Return a writer of a stream's rows to topics or a table."""
         from everlog.spark.sink.sink_options import read_sink_options
         from everlog.spark.sink.sink_writer import EverlogStreamWriter
 
@@ -109,7 +109,7 @@ class LogPartition(InputPartition):
 
 
 class EverlogReader(DataSourceReader):
-    """Plans and reads a pinned store."""
+    """Plans and reads the tasks of a frame."""
 
     def __init__(self, options: SourceOptions, plan: FramePlan, schema: StructType) -> None:
         self.options = options
@@ -123,14 +123,14 @@ class EverlogReader(DataSourceReader):
                 raise UsageError(f"the column {field.name} is {own.type}, not {field.type}")
 
     def partitions(self) -> list[InputPartition]:
-        """About as many as were asked for, of about equal size."""
+        """Return about as many partitions as were asked for, of about equal size."""
         settle()
         tasks = self.options.tasks or TASKS_A_CORE * (os.cpu_count() or 1)
         slices = self.plan.slices(tasks, self.options.filters)
         return [LogPartition(group) for group in pack(slices, target_bytes(slices, tasks))]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """The rows of a partition; an empty plan arrives as a partition without slices."""
+        """Yield the rows of a partition; an empty plan arrives as a partition without slices."""
         if not isinstance(partition, LogPartition):
             return
         settle()
@@ -160,7 +160,7 @@ class EverlogReader(DataSourceReader):
         return read_lake_slice(piece, columns, filters, report=report)
 
     def _shaped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch as Spark was told that it would be."""
+        """Return the batch with the schema that Spark was told."""
         arrays = [batch.column(name) for name in self.columns]
         if "payload" in self.columns and self.options.payload != "binary":
             at = self.columns.index("payload")
@@ -186,14 +186,14 @@ def _account(plan: FramePlan, options: SourceOptions) -> None:
 
 
 def _same(one: pa.DataType, other: pa.DataType) -> bool:
-    """Whether types are the same but for a list's word on nulls."""
+    """Return whether types are the same but for the nullability of a list's values."""
     if pa.types.is_list(one) and pa.types.is_list(other):
         return bool(one.value_type == other.value_type)
     return bool(one == other)
 
 
 def _retyped(lists: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Lists with another word on nulls in them."""
+    """Return lists with another nullability of their values."""
     if lists.type == kind:
         return lists
     return pa.Array.from_buffers(kind, len(lists), lists.buffers()[:2], offset=lists.offset, children=[lists.values])

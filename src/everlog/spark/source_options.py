@@ -47,7 +47,7 @@ class SourceOptions:
 
 
 def read_options(given: Mapping[str, str], also: Mapping[str, str] | None = None) -> SourceOptions:
-    """The options of a frame; `also` names further ones that another part of the source takes."""
+    """Parse the options of a frame; `also` names options that another part of the source takes."""
     options = known_options(given, (*OPTIONS, *(also or ())))
     if not options.get("path"):
         raise UsageError("where is the log?", hint='say .load(DATA_DIR) or .option("path", DATA_DIR)')
@@ -88,16 +88,16 @@ def known_options(given: Mapping[str, str], names: Iterable[str]) -> dict[str, s
 
 
 def place_of(text: str) -> str:
-    """The directory of a log or a table, or a table in a bucket."""
+    """Return the directory of a log or a table, or a table in a bucket."""
     return text if text.startswith(("s3://", "s3a://")) else local_path(text)
 
 
 def local_path(text: str) -> str:
-    """A directory; Spark may have put `file:` in front of it."""
+    """Return a directory without the `file:` that Spark may have put in front of it."""
     if text.startswith("file:"):
         return "/" + text[5:].lstrip("/")
     if "://" in text:
-        raise UsageError(f"{text} is no directory", hint="give one that all workers see")
+        raise UsageError(f"{text} is not a directory", hint="give one that all workers see")
     return text
 
 
@@ -116,7 +116,7 @@ def _filters(text: str) -> tuple[str, ...]:
 
 
 def _list(text: str, between: str = ",") -> tuple[str, ...]:
-    """A JSON list of texts, or texts with something between them."""
+    """Parse a JSON list of texts, or texts with a separator between them."""
     text = text.strip()
     if text.startswith("["):
         try:

@@ -1,6 +1,6 @@
-"""Stores that this process has open for reading, so that the tasks that a worker runs one after the other share them.
+"""A cache of stores that are open for reading, shared by the tasks that a worker runs one after the other.
 
-A store is opened again when its directory holds another one. Not for two threads at once; a worker has one.
+A store is opened again when its directory holds another one. Not thread-safe: a worker has one thread.
 """
 
 import os
@@ -16,7 +16,7 @@ _opened: "OrderedDict[str, tuple[tuple[int, int, int], LogStore]]" = OrderedDict
 
 
 def open_store(path: str, shard: int, at_least: int) -> LogStore:
-    """The store in a data directory, in which a shard is committed at least up to an offset."""
+    """Return the store in a data directory, in which a shard is committed at least up to an offset."""
     store = _open(path)
     if shard >= len(store.shards):
         raise Unavailable(f"{path} has no shard {shard}")
@@ -26,7 +26,7 @@ def open_store(path: str, shard: int, at_least: int) -> LogStore:
 
 
 def open_fresh(path: str) -> LogStore:
-    """The store in a data directory with all that is committed now."""
+    """Return the store in a data directory with all that is committed now."""
     store = _open(path)
     store.refresh()
     return store
@@ -47,13 +47,13 @@ def _open(path: str) -> LogStore:
 
 
 def close_stores() -> None:
-    """Let go of everything, as a test does that removes the directory."""
+    """Close all stores, as a test does that removes the directory."""
     while _opened:
         _opened.popitem()[1][1].close()
 
 
 def _about(path: str) -> tuple[int, int, int]:
-    """What tells a store from another one in its place."""
+    """Return what tells a store from another one that takes its place."""
     try:
         found = os.stat(f"{path}/store")
     except FileNotFoundError:

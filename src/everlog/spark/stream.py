@@ -2,7 +2,7 @@
 
 Spark keeps the progress in its checkpoint, and asks for the same range again after a restart: what a range holds never
 changes, whether it is read from the log or, where the log has dropped it, from the table. The store is opened once and
-looked at anew for every batch. The driver's side and the tasks have a reader each, in processes of their own.
+refreshed for every batch. The driver's side and the tasks have a reader each, in processes of their own.
 """
 
 import logging
@@ -46,20 +46,20 @@ class EverlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         if is_table(options.source.path):
-            hint = "give the data directory of the log: what it has no more is read from its table"
+            hint = "give the data directory of the log: what it no longer has is read from its table"
             raise UsageError(f"{options.source.path} is a table, and a stream follows a log", hint=hint)
         self._path = os.path.abspath(options.source.path)
-        self._until: dict[int, int] | None = None  # of a run that ends where the log ended when it began
+        self._until: dict[int, int] | None = None  # the ends of a run that stops where the log ended when it began
         EverlogReader(options.source, _NOTHING, schema)  # refuses a schema that is not the table's
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a stream without a checkpoint begins."""
+        """Return where a stream without a checkpoint begins."""
         plan = plan_frame(self._options.source, time.time_ns() // 1000)
         starts = {shard: first for shard, (first, _) in plan.ranges.items()}
         return Progress.of(plan.snapshot.identity, starts).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What the options say; Spark knows one limit, both are kept to."""
+        """Return the limit of the options; Spark knows one, though both are kept."""
         if self._options.max_records is not None:
             return ReadMaxRows(self._options.max_records)
         if self._options.max_bytes is not None:
@@ -67,11 +67,11 @@ class EverlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Take the ends that there are now for the ends of this run."""
+        """End this run where the log ends now."""
         self._until = self._ends(self._look())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """How far the next micro-batch goes."""
+        """Return how far the next micro-batch goes."""
         snapshot = self._look()
         begin = read_progress(start, snapshot.identity, self._wanted(snapshot)).offsets
         ends = self._ends(snapshot)
@@ -88,12 +88,12 @@ class EverlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Progress.of(snapshot.identity, ends).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Where the log ends now."""
+        """Return where the log ends now."""
         snapshot = self._look()
         return Progress.of(snapshot.identity, self._ends(snapshot)).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """What the tasks of a micro-batch read."""
+        """Return what the tasks of a micro-batch read."""
         snapshot = self._look()
         shards = self._wanted(snapshot)
         begin = read_progress(start, snapshot.identity, shards).offsets
@@ -115,11 +115,11 @@ class EverlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return EverlogReader(self._options.source, plan, self._schema).partitions()
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """The rows of a partition."""
+        """Return the rows of a partition."""
         return EverlogReader(self._options.source, _NOTHING, self._schema).read(partition)
 
     def _look(self) -> Snapshot:
-        """The store as it is now."""
+        """Return the store as it is now."""
         return snapshot_of(open_fresh(self._path), self._path)
 
     def _wanted(self, snapshot: Snapshot) -> tuple[int, ...]:
@@ -133,7 +133,7 @@ class EverlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {shard: snapshot.shards[shard].end for shard in self._wanted(snapshot)}
 
     def _lake(self, snapshot: Snapshot, ranges: Ranges) -> "LakeSnapshot | None":
-        """The table, if something is wanted that the log no longer has."""
+        """Return the table, if something is wanted that the log no longer has."""
         if self._options.source.tier == "log":
             return None
         below = any(first < snapshot.shards[shard].start and first < last for shard, (first, last) in ranges.items())
@@ -143,7 +143,7 @@ class EverlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if lost and self._options.source.on_lost == "fail":
             raise Unavailable(
                 f"retention removed offsets that the stream has not read: {name_lost(lost)}",
-                hint='set the option onLost to "skip" to go on behind them, and keep more: --retention-age',
+                hint='set the option onLost to "skip" to go on after them, and keep more: --retention-age',
             )
 
 
@@ -151,7 +151,7 @@ _NOTHING = FramePlan(Snapshot("", "", ()), None, {})
 
 
 def _extents(snapshot: Snapshot, lake: "LakeSnapshot | None") -> list[Extent]:
-    """What takes how much: files of the table where there is no log, segments of the log."""
+    """Return the sizes of ranges: segments of the log, and files of the table where there is no log."""
     found = [
         Extent(shard.shard, segment.base_offset, segment.end_offset, max(1, segment.size_bytes))
         for shard in snapshot.shards

@@ -26,7 +26,7 @@ class StreamOptions:
 
 
 def read_stream_options(given: Mapping[str, str]) -> StreamOptions:
-    """The options of a stream; those of a batch that make no sense for it are refused."""
+    """Parse the options of a stream; refuses those of a batch that make no sense for it."""
     source = read_options(given, STREAM_OPTIONS)
     named = {name.lower(): value for name, value in given.items()}
     if "to" in named:

@@ -1,4 +1,4 @@
-"""How far a stream has read: an offset of each shard, and the store they are of. Spark keeps it as a checkpoint."""
+"""How far a stream has read: an offset of each shard, and their store. Spark keeps it in the checkpoint."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Progress:
 
     @classmethod
     def of(cls, store: str, offsets: Mapping[int, int]) -> "Progress":
-        """From offsets by shard."""
+        """Return the progress at these offsets."""
         return cls(store, tuple(sorted(offsets.items())))
 
     @property
@@ -27,18 +27,18 @@ class Progress:
         return dict(self.shards)
 
     def to_json(self) -> dict[str, Any]:
-        """As Spark keeps it; equal progress gives equal text, which is what Spark compares."""
+        """Return the JSON that Spark keeps; equal progress gives equal text, which is what Spark compares."""
         shards = {str(shard): offset for shard, offset in self.shards}
         return {"version": VERSION, "store": self.store, "shards": shards}
 
 
 def read_progress(kept: Any, store: str, shards: Iterable[int]) -> Progress:
-    """What a checkpoint says, if it is of this store and of these shards."""
+    """Return the progress in a checkpoint, if it is of this store and of these shards."""
     try:
         version, of, offsets = kept["version"], kept["store"], kept["shards"]
         found = Progress.of(str(of), {int(shard): int(offset) for shard, offset in offsets.items()})
     except (AttributeError, KeyError, TypeError, ValueError):
-        raise StorageError(f"the checkpoint has {kept!r}, which is no progress of a stream of everlog") from None
+        raise StorageError(f"the checkpoint has {kept!r}, which is not the progress of a stream of everlog") from None
     if version != VERSION:
         raise StorageError(f"the checkpoint's version {version} is not known", hint="go on with a newer Everlog")
     if found.store != store:

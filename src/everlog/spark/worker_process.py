@@ -1,8 +1,8 @@
-"""Has a process that lives for tasks settle in: once, in what Spark forks for Python's part of them.
+"""Sets up a process that Spark forks to run Python tasks, once, before its first task.
 
-A task allocates what the one before it did. Given back to the system in between, memory comes back as page faults: a
-quarter of the CPU time of a compaction's tasks. And Spark collects garbage behind every task, which looks at all that
-the libraries brought: what is there by the first task is there for good and need not be looked at.
+A task allocates as much memory as the one before it. If that were given back to the system in between, page faults
+would cost a quarter of the CPU time of a compaction's tasks. And Spark collects garbage after every task, which would
+visit all objects of the libraries: what exists before the first task stays, and need not be visited.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ _done: list[bool] = []
 
 
 def settle() -> None:
-    """Keep memory and leave what is loaded alone; in any other process nothing is changed."""
+    """Keep freed memory and exempt loaded modules from garbage collection; does nothing in other processes."""
     if _done or not _is_worker():
         return
     _done.append(True)
@@ -28,12 +28,12 @@ def settle() -> None:
 
 
 def _is_worker() -> bool:
-    """Whether this process was forked by Spark to run tasks or plans one after the other."""
+    """Return whether this process was forked by Spark to run tasks or plans one after the other."""
     return getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", "") == "pyspark.daemon"
 
 
 def _keep_memory() -> None:
-    """Take memory from glibc and have it keep what it was given; with another C library all stays as it is."""
+    """Allocate with glibc's malloc and have it keep freed memory; does nothing with another C library."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):

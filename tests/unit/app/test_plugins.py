@@ -18,8 +18,8 @@ def test_a_method_is_found_by_its_path():
 @pytest.mark.parametrize(
     ("path", "problem"),
     [
-        ("everlog.broker", "no import path"),
-        (":x", "no import path"),
+        ("everlog.broker", "not an import path"),
+        (":x", "not an import path"),
         ("everlog.nothing:x", "can't be imported"),
         ("everlog.broker:nothing", "nothing callable"),
         ("everlog.broker:__name__", "nothing callable"),

@@ -50,7 +50,7 @@ def test_repair_makes_a_damaged_side_file_again(tmp_path: Path, capsys: pytest.C
     damage(side, len(before) // 2)
     assert main(["verify", str(tmp_path / "data")]) == 1
     assert main(["repair", str(tmp_path / "data")]) == 0
-    assert "made again" in capsys.readouterr().out
+    assert "rebuilt" in capsys.readouterr().out
     assert main(["verify", str(tmp_path / "data")]) == 0
 
 

@@ -23,7 +23,7 @@ from everlog.mqtt import (
     Unsuback,
 )
 
-GATHER_BYTES = 64 << 10  # of output that is written at once in the midst of a burst
+GATHER_BYTES = 64 << 10  # of output that are written without waiting for the loop's next turn
 GOODBYE_S = 5.0  # for the last bytes to leave; then the connection is cut
 
 Handler = Callable[[list[Message]], int]  # takes messages; returns how many, from the first on
@@ -165,7 +165,7 @@ class AsyncClient(asyncio.Protocol):
         try:
             for event in self.session.receive(data):
                 self._take(event)
-        except (OSError, EverlogError) as error:  # OSError: of the handler's output
+        except (OSError, EverlogError) as error:  # OSError: the handler could not write its output
             self._fail(error)
         self._send_soon()
         self.wake()
@@ -207,7 +207,7 @@ class AsyncClient(asyncio.Protocol):
         self._pinger = self._loop.call_later(self.session.ping_interval_s, self._ping)
 
     def _send_soon(self) -> None:
-        """Write what there is in the event loop's next turn, all at once; at once when it is much."""
+        """Write the output in the event loop's next turn, all of it together; right away when it is much."""
         if self.session.output_bytes > GATHER_BYTES:
             self._flush()
         elif self.session.output_bytes and self._flusher is None:

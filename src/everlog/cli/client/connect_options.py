@@ -8,8 +8,9 @@ from urllib.parse import unquote, urlsplit
 
 import typer
 
-from everlog.base import UsageError
+from everlog.base import PeerError, UsageError
 from everlog.mqtt import NO_PROPERTIES, Connect, Properties, Will
+from everlog.topics import Filter, parse_filter
 
 VERSIONS = {
     **dict.fromkeys(("5", "v5", "mqttv5", "5.0"), 5),
@@ -151,6 +152,14 @@ def parse_pairs(texts: list[str] | None) -> tuple[tuple[str, str], ...]:
         if "=" not in text:
             raise UsageError(f"--user-property {text!r} is not KEY=VALUE")
     return tuple((key, value) for key, _, value in (text.partition("=") for text in texts or []))
+
+
+def parse_filter_option(text: str) -> Filter:
+    """Parse a topic filter of the command line."""
+    try:
+        return parse_filter(text)
+    except PeerError as error:
+        raise UsageError(f"{text!r} is not a topic filter: {error.message}", hint="write it like sensors/#") from None
 
 
 def _tls_context(cafile: str | None, cert: str | None, key: str | None, insecure: bool) -> ssl.SSLContext:

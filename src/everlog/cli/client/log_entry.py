@@ -1,13 +1,12 @@
 """Records of the log as people see them: with position, time and topic, printed in one of the formats."""
 
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 from everlog.base import QOS_BITS, QOS_SHIFT, RETAIN
-from everlog.cli.client.message_format import as_members, formatter
+from everlog.cli.client.message_format import as_json, formatter
 from everlog.mqtt import Message
 from everlog.store import Found
 
@@ -52,9 +51,8 @@ def _line(entry: Entry) -> bytes:
 
 
 def _json(entry: Entry) -> bytes:
-    members = as_members(entry.message, entry.time_us / 1_000_000, payload_as_json=False)
-    members = {"position": f"{entry.shard}:{entry.offset}", **members}
-    return json.dumps(members, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
+    place = {"position": f"{entry.shard}:{entry.offset}"}
+    return as_json(entry.message, entry.time_us / 1_000_000, place) + b"\n"
 
 
 def _print(data: bytes) -> None:

@@ -1,18 +1,18 @@
-"""What `everlog sub` prints for a message: plain, with its topic, or as a format of mosquitto_sub's -F says.
+"""What `everlog sub` prints for a message: the payload, with its topic, or what a format of mosquitto_sub's -F says.
 
-A format is taken apart once, into pieces that each make bytes of a message and the time it came.
+A format is parsed once, into pieces that each turn a message and its time into bytes.
 """
 
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from everlog.base import UsageError
 from everlog.mqtt import Message
 
-Formatter = Callable[..., bytes]  # of a message and, where it did not come just now, its time
+Formatter = Callable[..., bytes]  # takes a message and, unless it has just arrived, its time
 Piece = Callable[[Message, float], bytes]
 
 _ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "a": b"\a", "v": b"\v", "e": b"\x1b", "0": b"\0", "\\": b"\\"}
@@ -20,7 +20,7 @@ _TOKEN = re.compile(r"%(.)|@(.)|\\(.)|([^%@\\]+)|(.)", re.DOTALL)
 
 
 def formatter(*, verbose: bool, template: str | None, newline: bool) -> Formatter:
-    """The function that makes a message's output."""
+    """Return the function that turns a message into output."""
     end = b"\n" if newline else b""
     if template is not None:
         pieces = [*_pieces(template), lambda message, now: end]
@@ -79,14 +79,8 @@ def _text(value: object) -> bytes:
     return b"" if value is None else str(value).encode()
 
 
-def as_json(message: Message, now: float, *, payload_as_json: bool) -> bytes:
-    """The message as one JSON object, in mosquitto_sub's words."""
-    members = as_members(message, now, payload_as_json=payload_as_json)
-    return json.dumps(members, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
-
-
-def as_members(message: Message, now: float, *, payload_as_json: bool) -> dict[str, Any]:
-    """What that object has."""
+def as_json(message: Message, now: float, before: Mapping[str, str] = {}, *, payload_as_json: bool = False) -> bytes:
+    """Return the message as one JSON object, in mosquitto_sub's words, with some members before the usual ones."""
     payload: Any = message.payload.decode("utf-8", "replace")
     if payload_as_json:
         try:
@@ -94,6 +88,7 @@ def as_members(message: Message, now: float, *, payload_as_json: bool) -> dict[s
         except ValueError:
             payload = None
     members: dict[str, Any] = {
+        **before,
         "tst": _iso(now, micros=True),
         "topic": message.topic.decode(),
         "qos": message.qos,
@@ -105,7 +100,7 @@ def as_members(message: Message, now: float, *, payload_as_json: bool) -> dict[s
     if message.section:
         members["properties"] = _properties(message)
     members["payload"] = payload
-    return members
+    return json.dumps(members, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
 def _properties(message: Message) -> dict[str, Any]:
@@ -140,7 +135,7 @@ _PERCENT: dict[str, Piece] = {
     "m": lambda message, now: _text(message.packet_id),
     "I": lambda message, now: _text(_iso(now)),
     "U": lambda message, now: _text(f"{now:.9f}"),
-    "j": lambda message, now: as_json(message, now, payload_as_json=False),
+    "j": lambda message, now: as_json(message, now),
     "J": lambda message, now: as_json(message, now, payload_as_json=True),
     "C": lambda message, now: _text(message.properties.content_type),
     "D": lambda message, now: message.properties.correlation_data or b"",

@@ -10,14 +10,14 @@ from typing import Annotated, Protocol
 
 import typer
 
-from everlog.base import PeerError, UsageError
+from everlog.base import UsageError
 from everlog.cli.client.async_client import AsyncClient
-from everlog.cli.client.connect_options import SESSION_AND_WILL, Target, parse_target
+from everlog.cli.client.connect_options import SESSION_AND_WILL, Target, parse_filter_option, parse_target
 from everlog.cli.client.log_entry import Entry
 from everlog.cli.client.message_format import Formatter, formatter
 from everlog.cli.client.pace import Pace, parse_speed
 from everlog.cli.client.replay_extent import Extent, exact_time, own_properties
-from everlog.cli.client.replay_source import BrokerSource, Source, StoreSource, check_filters
+from everlog.cli.client.replay_source import BrokerSource, Source, StoreSource
 from everlog.cli.option_groups import with_options
 from everlog.mqtt import Connect
 from everlog.store import Begin, BeginKind, parse_begin, show_positions
@@ -42,11 +42,14 @@ def replay(
     ] = None,
     prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="In front of the published topics.")] = "",
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Print the topic in front of the payload.")] = False,
-    template: Annotated[str | None, typer.Option("-F", metavar="FORMAT", help="As '%t %p'; see everlog sub.")] = None,
-    no_newline: Annotated[bool, typer.Option("-N", help="No newline behind a message.")] = False,
+    template: Annotated[
+        str | None, typer.Option("-F", metavar="FORMAT", help="Such as '%t %p'; see everlog sub.")
+    ] = None,
+    no_newline: Annotated[bool, typer.Option("-N", help="No newline after a message.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
     qos: Annotated[
-        int | None, typer.Option("-q", "--qos", min=0, max=2, metavar="QOS", help="At most; as they were, published.")
+        int | None,
+        typer.Option("-q", "--qos", min=0, max=2, metavar="QOS", help="At most this; 0 to print, 2 to publish."),
     ] = None,
     *,
     target: Target,
@@ -54,7 +57,9 @@ def replay(
     """Print the messages that were published in the past, oldest first, or publish them again."""
     now_us = time.time_ns() // 1000
     starts, ends = parse_begin(begin, now_us), _parse_to(to, now_us)
-    _check(filters)
+    for text in filters:
+        if parse_filter_option(text).group is not None:
+            raise UsageError(f"{text} is a shared subscription", hint="give the filter behind $share/<group>/")
     if prefix and to_broker is None:
         raise UsageError("--prefix is for topics that are published", hint="give --to-broker too")
     level = qos if qos is not None else 2 if to_broker is not None else 0
@@ -209,13 +214,6 @@ def _parse_to(text: str | None, now_us: int) -> Begin | None:
     if found.kind is BeginKind.EARLIEST:
         raise UsageError("--to earliest leaves nothing", hint="give a time or a position, or none for now")
     return found
-
-
-def _check(filters: list[str]) -> None:
-    try:
-        check_filters(filters)
-    except PeerError as error:
-        raise UsageError(f"not a topic filter: {error.message}", hint="write it like sensors/#") from None
 
 
 def _address(text: str) -> tuple[str, int]:

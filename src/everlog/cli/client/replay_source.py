@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from everlog.base import Unavailable, UsageError
+from everlog.base import Unavailable
 from everlog.cli.client.async_client import AsyncClient
 from everlog.cli.client.connect_options import Target
 from everlog.cli.client.log_entry import Entry, entries
@@ -146,10 +146,3 @@ def _described(entry: Entry) -> Entry:
     """Add the position and the time to a message, as the broker would."""
     pairs = ((POSITION, f"{entry.shard}:{entry.offset}"), (TIME, exact_time(entry.time_us)))
     return entry._replace(message=entry.message.with_user_properties(pairs))
-
-
-def check_filters(filters: Sequence[str]) -> None:
-    """Refuse filters that can't be replayed."""
-    for text in filters:
-        if parse_filter(text).group is not None:
-            raise UsageError(f"{text} is a shared subscription", hint="give the filter behind $share/<group>/")

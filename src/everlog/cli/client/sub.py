@@ -8,22 +8,29 @@ from typing import Annotated, BinaryIO
 
 import typer
 
-from everlog.base import PeerError, UsageError
+from everlog.base import UsageError
 from everlog.cli.client.async_client import AsyncClient
-from everlog.cli.client.connect_options import Qos, Target, UserProperties, parse_pairs, parse_target
+from everlog.cli.client.connect_options import (
+    Qos,
+    Target,
+    UserProperties,
+    parse_filter_option,
+    parse_pairs,
+    parse_target,
+)
 from everlog.cli.client.message_format import Formatter, formatter
 from everlog.cli.client.reconnect import keep_connected
 from everlog.cli.option_groups import with_options
 from everlog.mqtt import NO_PROPERTIES, Message, Properties, Subscription
 from everlog.store import parse_begin
-from everlog.topics import Filter, matches, parse_filter
+from everlog.topics import Filter, matches
 
 TIMED_OUT = 27  # mosquitto_sub's exit code for -W
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to subscribe to and when to stop."""
+    """The subscriptions to make, and when to stop."""
 
     filters: tuple[str, ...]
     drop: tuple[str, ...]
@@ -53,9 +60,9 @@ def sub(
     ] = None,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Print the topic in front of the payload.")] = False,
     template: Annotated[
-        str | None, typer.Option("-F", metavar="FORMAT", help="As '%I %t %p'; %j is JSON, @H:@M the time.")
+        str | None, typer.Option("-F", metavar="FORMAT", help="Such as '%I %t %p'; %j is JSON, @H:@M the time.")
     ] = None,
-    no_newline: Annotated[bool, typer.Option("-N", help="No newline behind a message.")] = False,
+    no_newline: Annotated[bool, typer.Option("-N", help="No newline after a message.")] = False,
     no_retained: Annotated[bool, typer.Option("-R", help="Print no retained messages.")] = False,
     retained_only: Annotated[
         bool, typer.Option("--retained-only", help="Stop at the first that is not retained.")
@@ -68,7 +75,7 @@ def sub(
         bool, typer.Option("--no-reconnect", help="Stop, with exit code 1, when the connection is lost.")
     ] = False,
     begin: Annotated[
-        str | None, typer.Option("--from", metavar="WHEN", help="Begin in the past, as -24h; Everlog's own.")
+        str | None, typer.Option("--from", metavar="WHEN", help="Begin in the past: -24h; needs an Everlog broker.")
     ] = None,
     user_property: UserProperties = None,
     qos: Qos = 0,
@@ -80,7 +87,7 @@ def sub(
     if not filters and not unsubscribe:
         raise UsageError("no topic filter", hint="give one with -t")
     for text in (*filters, *(unsubscribe or ())):
-        _check(text)
+        parse_filter_option(text)
     properties = parse_pairs(user_property)
     if begin is not None:
         parse_begin(begin, time.time_ns() // 1000)
@@ -96,13 +103,12 @@ def sub(
         count=count,
         timeout_s=timeout,
         exit_when_subscribed=exit_subscribed,
-        reconnect=not no_reconnect and begin is None,  # a replay would begin anew
+        reconnect=not no_reconnect and begin is None,  # a replay would start over
         user_properties=properties,
     )
     form = formatter(verbose=verbose, template=template, newline=not no_newline)
-    printer = Printer(
-        sys.stdout.buffer, form, tuple(_check(text) for text in exclude or ()), count, no_retained, retained_only
-    )
+    excluded = tuple(map(parse_filter_option, exclude or ()))
+    printer = Printer(sys.stdout.buffer, form, excluded, count, no_retained, retained_only)
     return asyncio.run(subscribe(target, request, printer))
 
 
@@ -177,10 +183,3 @@ async def _ask(client: AsyncClient, request: Request) -> bool:
     if client.answered.reason_string and not any(reason.is_error for reason in reasons):
         print(f"everlog: {client.answered.reason_string}", file=sys.stderr)
     return not all(reason.is_error for reason in reasons)
-
-
-def _check(text: str) -> Filter:
-    try:
-        return parse_filter(text)
-    except PeerError as error:
-        raise UsageError(f"{text!r} is not a topic filter: {error.message}", hint="write it like sensors/#") from None

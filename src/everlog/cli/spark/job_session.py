@@ -6,10 +6,10 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from everlog.base import UsageError
+from everlog.cli.data_directory import check_store
 from everlog.cli.spark.job_options import JobOptions
 from everlog.cli.spark.progress_bar import SparkProgress
 
@@ -25,7 +25,10 @@ def open_session(job: JobOptions, needs_data: bool = True) -> "Iterator[tuple[Sp
             importlib.import_module(name)
         except ImportError as error:
             raise UsageError(f"{name} is not installed", hint="pip install 'everlog[spark]'") from error
-    _check_data(job.data, needs_data)
+    if job.data is None and needs_data:
+        raise UsageError("no DATA", hint="give the directory that `everlog serve --data` was given")
+    if job.data is not None and "://" not in job.data:
+        check_store(job.data)  # at once; Spark would find out only after its start
     settings = dict(_setting(text) for text in job.conf or ())
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
@@ -99,12 +102,3 @@ def _setting(text: str) -> tuple[str, str]:
     if not equals:
         raise UsageError(f"--conf {text!r} is not KEY=VALUE", hint="for example spark.driver.memory=4g")
     return name.strip(), value.strip()
-
-
-def _check_data(data: str | None, needed: bool) -> None:
-    """Say at once what Spark would say only after its start."""
-    if data is None:
-        if needed:
-            raise UsageError("no DATA", hint="give the directory that `everlog serve --data` was given")
-    elif "://" not in data and not (Path(data) / "store").exists():
-        raise UsageError(f"{data} holds no store", hint="give the directory that `everlog serve --data` was given")

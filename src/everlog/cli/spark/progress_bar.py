@@ -1,4 +1,4 @@
-"""A progress bar over what Spark is doing: the tasks of all its stages so far."""
+"""A progress bar of what Spark is doing: the tasks of all its stages so far."""
 
 import os
 import sys
@@ -16,15 +16,15 @@ _LOOK_S = 0.2
 
 
 def _terminal() -> TextIO:
-    """Standard error as it is now: Spark's start turns its own aside."""
+    """Return standard error as it is now, since Spark's start redirects it."""
     try:
         return os.fdopen(os.dup(sys.stderr.fileno()), "w")
-    except (OSError, ValueError):  # a stderr that is no file
+    except (OSError, ValueError):  # standard error is not a file
         return sys.stderr
 
 
 class SparkProgress:
-    """`with SparkProgress() as bar:` shows `bar.step(text)`, and tasks once it was told to `watch` a session."""
+    """The bar of `with SparkProgress() as bar:`; shows `bar.step(text)`, and the tasks of a session that it watches."""
 
     def __init__(self) -> None:
         self._file = _terminal()
@@ -53,7 +53,7 @@ class SparkProgress:
         self.end()
 
     def step(self, text: str) -> None:
-        """Say what is being done now."""
+        """Show what is being done now."""
         self._bar.update(self._task, description=text)
 
     def count(self, done: int, total: int) -> None:
@@ -61,7 +61,7 @@ class SparkProgress:
         self._bar.update(self._task, completed=done, total=total)
 
     def watch(self, spark: "SparkSession") -> None:
-        """Follow this session's tasks, on a terminal; a cluster behind Spark Connect doesn't tell them."""
+        """Follow this session's tasks, if this is a terminal; a cluster behind Spark Connect does not report them."""
         if self._bar.console.is_terminal and self._thread is None:
             self._thread = threading.Thread(target=self._look, args=(spark,), name="spark-progress", daemon=True)
             self._thread.start()
@@ -74,7 +74,7 @@ class SparkProgress:
             self._thread = None
 
     def end(self) -> None:
-        """Leave the terminal to somebody else."""
+        """Remove the bar from the terminal."""
         self.unwatch()
         if self._bar.live.is_started:
             self._bar.stop()

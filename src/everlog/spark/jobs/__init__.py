@@ -1,4 +1,4 @@
-"""jobs: what the topics of a history look like, its numbers, whether anything was lost, and how to play it again.
+"""jobs: the structure, the numbers and the audit of a history, and how to replay it.
 
 Each job takes frames and returns values; `reports` makes tables and charts of those. Nothing here starts Spark.
 """

@@ -15,7 +15,7 @@ _WEEK = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Su
 
 
 def bars(values: Sequence[tuple[str, float]]) -> str:
-    """A bar for each label."""
+    """Draw a bar for each label."""
     highest = max((value for _, value in values), default=0) or 1
     parts = []
     for number, (label, value) in enumerate(values):
@@ -31,7 +31,7 @@ def bars(values: Sequence[tuple[str, float]]) -> str:
 
 
 def timeline(points: Sequence[tuple[datetime, int]], step_s: float, unit: str = "messages") -> str:
-    """How much there was in each step of time, from the first to the last; steps without any are empty."""
+    """Draw how much there was in each step of time, from the first to the last."""
     if not points:
         return ""
     height, base = 160, 135
@@ -55,7 +55,7 @@ def timeline(points: Sequence[tuple[datetime, int]], step_s: float, unit: str = 
 
 
 def hour_map(counts: Mapping[datetime, int]) -> str:
-    """A map of how much each hour had: a row for each day, or for each day of the week of a long history; in UTC."""
+    """Draw how much each hour had, in UTC: a row for each day, or for each weekday of a long history."""
     cells: dict[tuple[str, int], int] = {}
     rows = _days(counts)
     long = len(rows) > MAX_DAYS

@@ -1,7 +1,7 @@
-"""What retention classes emptied in the log of a store: offsets and times of records that have nothing else left.
+"""Records that retention classes emptied in the log of a store: only offset and time are left of them.
 
-A frame leaves such records out, so an audit asks the log itself. Once the log has dropped a segment nothing tells any
-more what was emptied in it: the table has only what was left.
+A frame leaves such records out, so an audit asks the log itself. Once the log has dropped a segment, nothing tells
+what was emptied in it: the table has only the other records.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,7 +22,7 @@ _ROWS = "shard INT, offset BIGINT, us BIGINT"
 
 
 def emptied_rows(messages: "DataFrame") -> "DataFrame | None":
-    """Shard, offset and time of what was emptied in the log that a frame reads; None where nothing was."""
+    """Return shard, offset and time of emptied records in the log that a frame reads, or None if there are none."""
     data = _data_directory(messages)
     if data is None:
         return None
@@ -39,7 +39,7 @@ def emptied_rows(messages: "DataFrame") -> "DataFrame | None":
 
 
 def _data_directory(messages: "DataFrame") -> str | None:
-    """Where the log is that a frame was loaded from; None if it was not, or from a table alone."""
+    """Return the data directory that a frame was loaded from, or None if it was not loaded from one."""
     plan: Any = messages._jdf.queryExecution().analyzed()
     leaves = plan.collectLeaves()
     places = {_path(leaves.apply(number)) for number in range(leaves.size())}
@@ -51,7 +51,7 @@ def _data_directory(messages: "DataFrame") -> str | None:
 
 
 def _path(leaf: Any) -> str | None:
-    """The option `path` of a scan; another leaf has none."""
+    """Return the option `path` of a scan, or None for another leaf of a plan."""
     if leaf.getClass().getSimpleName() != "DataSourceV2Relation":
         return None
     place = leaf.options().get("path")
@@ -59,7 +59,7 @@ def _path(leaf: Any) -> str | None:
 
 
 def _read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The emptied rows of segments, in a task."""
+    """Yield the emptied rows of segments; runs in a task."""
     for batch in batches:
         for row in batch.to_pylist():
             shard, base = row["shard"], row["base"]
@@ -70,7 +70,7 @@ def _read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _columns(shard: int, records: Records) -> pa.RecordBatch:
-    """The rows of a batch that have the topic of what is gone."""
+    """Return the rows of a batch that have the topic of emptied records."""
     topics, times = (
         np.frombuffer(records.data, "<u4", records.count, records.start + at)
         for at in (records.layout.topics, records.layout.times)

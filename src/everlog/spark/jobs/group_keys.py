@@ -16,7 +16,7 @@ NO_SHAPE = "(no shape)"
 
 
 def levels_key(count: int) -> "Column":
-    """The first levels of a topic, and `#` if it has more."""
+    """Return a column with the first levels of each topic, and `#` if it has more."""
     if count < 1:
         raise UsageError(f"a topic has no first {count} levels")
     levels = F.split("topic", "/", -1)
@@ -25,7 +25,7 @@ def levels_key(count: int) -> "Column":
 
 
 def shape_key(structure: Structure) -> "Column":
-    """The text of a topic's shape. Each topic of an Arrow batch is looked at once."""
+    """Return a column with the shape of each topic, found once for each topic of an Arrow batch."""
 
     def shape(topics: pa.Array) -> pa.Array:
         coded = topics.dictionary_encode()

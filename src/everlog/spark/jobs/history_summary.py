@@ -1,4 +1,4 @@
-"""Frames that several jobs begin with: what each topic has, and the time that a history spans.
+"""Frames that several jobs begin with: totals of each topic, and the time that a history spans.
 
 Times leave Spark as microseconds since 1970: its own conversion would move them into the driver's time zone.
 """
@@ -15,7 +15,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def topic_totals(messages: "DataFrame") -> "DataFrame":
-    """One row for each topic: messages, bytes of payload, first and last time in microseconds."""
+    """Return a row for each topic: messages, bytes of payload, first and last time in microseconds."""
     return messages.groupBy("topic").agg(
         F.count(F.lit(1)).alias("messages"),
         F.sum(F.octet_length("payload")).alias("bytes"),
@@ -25,11 +25,11 @@ def topic_totals(messages: "DataFrame") -> "DataFrame":
 
 
 def time_span(messages: "DataFrame") -> tuple[int, int] | None:
-    """The times of the first and the last message in microseconds; None of an empty history."""
+    """Return the times of the first and the last message in microseconds, or None for an empty history."""
     row = messages.agg(F.unix_micros(F.min("timestamp")), F.unix_micros(F.max("timestamp"))).first()
     return None if row is None or row[0] is None else (row[0], row[1])
 
 
 def moment(time_us: int) -> datetime:
-    """A time as a value of its own."""
+    """Return a time in microseconds as a datetime."""
     return _EPOCH + timedelta(microseconds=time_us)

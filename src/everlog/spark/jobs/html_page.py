@@ -52,7 +52,7 @@ class Drawing:
 
 
 def show(cell: Cell) -> str:
-    """A cell as people read it."""
+    """Format a cell for people."""
     if cell is None:
         return ""
     if isinstance(cell, datetime):
@@ -65,7 +65,7 @@ def show(cell: Cell) -> str:
 
 
 def render(title: str, about: str, numbers: Iterable[tuple[str, Cell]], parts: Iterable[Grid | Drawing]) -> str:
-    """The whole page."""
+    """Return the whole page."""
     facts = "".join(f"<div><b>{escape(show(value))}</b><span>{escape(name)}</span></div>" for name, value in numbers)
     body = "".join(_grid(part) if isinstance(part, Grid) else _drawing(part) for part in parts)
     return (
@@ -77,7 +77,7 @@ def render(title: str, about: str, numbers: Iterable[tuple[str, Cell]], parts: I
 
 
 def write_page(path: Path, html: str) -> None:
-    """Write it, or say why not."""
+    """Write a page; raises UsageError if it can't be written."""
     try:
         path.write_text(html, encoding="utf-8")
     except OSError as error:

@@ -26,7 +26,7 @@ _DIGITS = re.compile("[0-9]+")
 
 
 def mask(level: str) -> str:
-    """The class of a level, or the level with its runs of digits masked."""
+    """Return the class of a level, or the level with its runs of digits masked."""
     for name, pattern in _WHOLE.items():
         if pattern.fullmatch(level):
             return name
@@ -34,12 +34,12 @@ def mask(level: str) -> str:
 
 
 def fits(level: str, masked: str) -> bool:
-    """Whether a level is one of those that a mask stands for."""
+    """Return whether a level is one of those that a mask stands for."""
     return masked == ANY or mask(level) == masked
 
 
 def masked_levels(topic: "Column") -> "Column":
-    """The same in Spark: the masked levels of a topic as an array."""
+    """Return a column with the masked levels of each topic as an array."""
     from pyspark.sql import functions as F
 
     def one(level: "Column") -> "Column":

@@ -1,4 +1,4 @@
-"""Topics that are valid MQTT and probably not meant: spellings that differ in case only, empty and unseen parts."""
+"""Topics that are valid MQTT and probably not meant: spellings that differ in case only, empty and invisible parts."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ MAX_NOTES = 100  # of one kind that are told one by one, those with most message
 
 
 def spellings(values: "DataFrame", shapes: Mapping[int, Shape]) -> list[Anomaly]:
-    """Names at one level of a shape that differ in case or blanks only, the usual spelling first."""
+    """Find names at one level of a shape that differ in case or blanks only, the usual spelling first."""
     rows = (
         values.groupBy("shape", "level", F.lower(F.trim("value")).alias("plain"))
         .agg(
@@ -36,7 +36,7 @@ def spellings(values: "DataFrame", shapes: Mapping[int, Shape]) -> list[Anomaly]
 
 
 def odd_names(totals: "DataFrame") -> list[Anomaly]:
-    """Topics with an empty level, blanks at the edge of one, or characters that don't show."""
+    """Find topics with an empty level, blanks at the edge of one, or invisible characters."""
     reason = _reason()
     rows = (
         totals.withColumn("why", reason)

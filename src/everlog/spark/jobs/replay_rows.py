@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-PART_ROWS = 100_000  # rows that the driver holds at once, about: it fetches a part while it hands out another
+PART_ROWS = 100_000  # about; the driver holds two such parts: it fetches one while it hands out another
 COLUMNS = ("shard", "offset", "timestamp", "topic", "qos", "retain", "properties", "payload")
 
 
@@ -27,7 +27,7 @@ class Kept(NamedTuple):
 
 
 def in_order(messages: "DataFrame", count: int) -> "DataFrame":
-    """A frame of about `count` rows by time, and those of a shard by offset: so each topic is in its order."""
+    """Sort a frame of about `count` rows by time, those of a shard by offset, so that each topic keeps its order."""
     rows = messages.select(
         "shard", "offset", F.unix_micros("timestamp").alias("us"), "topic", "qos", "retain", "properties", "payload"
     )
@@ -36,7 +36,7 @@ def in_order(messages: "DataFrame", count: int) -> "DataFrame":
 
 
 def kept_in(ordered: "DataFrame", chunk: int = 1000) -> Iterator[list[Kept]]:
-    """The messages of a frame made by `in_order`, some at a time."""
+    """Yield the messages of a frame made by `in_order`, some at a time."""
     rows = ordered.toLocalIterator(prefetchPartitions=True)
     while some := list(islice(rows, chunk)):
         yield [_kept(*row) for row in some]

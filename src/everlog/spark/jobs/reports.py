@@ -1,4 +1,4 @@
-"""What a job found, as tables and charts for a terminal and a page. Pure."""
+"""Turns what a job found into tables and charts for a terminal and a page; pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,12 +30,12 @@ class Report:
         return tuple(part for part in self.parts if isinstance(part, Grid) and part.rows)
 
     def html(self) -> str:
-        """The whole as a page."""
+        """Return the report as a page."""
         return render(self.title, self.about, self.numbers, self.parts)
 
 
 def report_structure(structure: Structure, about: str) -> Report:
-    """Shapes, what varies in them, and what does not fit."""
+    """Report shapes, what varies in them, and what does not fit."""
     shapes = structure.shapes[:SHOWN]
     levels = [
         (shape.text, number + 1, level.kind, level.values, ", ".join(level.examples))
@@ -72,7 +72,7 @@ def report_structure(structure: Structure, about: str) -> Report:
 
 
 def report_stats(stats: Stats, about: str, what: str) -> Report:
-    """Who talks most, when, and who is silent; `what` is what was counted by."""
+    """Report who talks most, when, and who is silent; `what` names what was counted by."""
     hours: dict[datetime, int] = {}
     for when, messages, _ in stats.slices:
         hour = when.replace(minute=0, second=0, microsecond=0)
@@ -133,7 +133,7 @@ def _span(seconds: float) -> str:
 
 
 def report_store(shards: Sequence[ShardAudit], about: str) -> Report:
-    """A store that was checked alone."""
+    """Report on a store that was checked alone."""
     columns = ("shard", "records", "first", "last", "emptied", "missing", "duplicated", "time back")
     rows = tuple((s.shard, s.records, s.first, s.last, s.emptied, s.missing, s.duplicated, s.time_back) for s in shards)
     findings = [
@@ -164,7 +164,7 @@ def _range(ends: tuple[int, int]) -> str:
 
 
 def report_audit(audit: Audit, about: str) -> Report:
-    """Histories that were compared."""
+    """Report on histories that were compared."""
     sums = {name: sum(counts[name] for _, counts in audit.places) for name in COUNTS}
     return Report(
         "Audit of a run",

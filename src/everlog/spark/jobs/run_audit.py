@@ -32,7 +32,7 @@ class Line:
     arrived: int  # different ones
     lost: int
     duplicated: int  # copies beyond the first that the broker did not announce as such
-    redelivered: int  # copies that it did; at QoS 1 that is its right
+    redelivered: int  # copies that it did, as it may at QoS 1
     reordered: int  # came after one with a higher number
     foreign: int  # arrived and were not expected
     lost_from: int | None
@@ -68,7 +68,7 @@ def audit_histories(
     subscriptions: "DataFrame | None" = None,
     top: int = 100,
 ) -> Audit:
-    """Compare the histories that there are; see `run_history` for their columns."""
+    """Compare the histories that are given; see `run_history` for their columns."""
     sent = None if published is None else published.groupBy(*MESSAGE).agg(F.max("acked").alias("acked")).persist()
     parts = []
     if logged is not None:
@@ -93,14 +93,14 @@ def audit_histories(
 
 
 def _source(sent: "DataFrame | None", logged: "DataFrame | None", arrived: "DataFrame") -> "DataFrame":
-    """What there was to deliver."""
+    """Return the messages that there were to deliver."""
     if logged is not None:
         return logged.select(*MESSAGE).distinct().withColumn("acked", F.lit(True))
     return sent if sent is not None else arrived.select(*MESSAGE).distinct().withColumn("acked", F.lit(True))
 
 
 def _arrived(history: "DataFrame", order: str) -> "DataFrame":
-    """One row for each message at each place: how often, how often announced as a copy, and whether out of order."""
+    """Return a row for each message at each place: how often it came, how often announced as a copy, whether late."""
     once = history.groupBy("where", *MESSAGE).agg(
         F.count(F.lit(1)).alias("copies"),
         F.least(F.count_if("dup"), F.count(F.lit(1)) - 1).alias("again"),
@@ -116,7 +116,7 @@ def _arrived(history: "DataFrame", order: str) -> "DataFrame":
 
 
 def _expected(source: "DataFrame", arrived: "DataFrame", subscriptions: "DataFrame | None") -> "DataFrame":
-    """What each subscriber should have: all of the topics that it got anything of, and of those it subscribed to."""
+    """Return what each subscriber should have: all messages of topics that it got any of or subscribed to."""
     topics = arrived.select("where", "topic").distinct()
     if subscriptions is not None:
         spark = source.sparkSession
@@ -128,7 +128,7 @@ def _expected(source: "DataFrame", arrived: "DataFrame", subscriptions: "DataFra
 
 
 def filter_regex(text: str) -> str:
-    """An MQTT filter as a regular expression for Spark."""
+    """Return an MQTT filter as a regular expression for Spark."""
     flt = parse_filter(text)
     levels = [r"[^/]*" if level == "+" else _quote(level) for level in flt.levels if level != "#"]
     pattern = "/".join(levels)
@@ -142,7 +142,7 @@ def _quote(level: str) -> str:
 
 
 def _lines(expected: "DataFrame", arrived: "DataFrame") -> "DataFrame":
-    """One row for each place, publisher and topic, with the columns of `Line`."""
+    """Return a row for each place, publisher and topic, with the columns of `Line`."""
     both = expected.withColumn("wanted", F.lit(True)).join(arrived, ["where", *MESSAGE], "full_outer")
     wanted = F.coalesce("wanted", F.lit(False))
     here = F.col("copies").isNotNull()

@@ -1,4 +1,4 @@
-"""The histories of a torture run: what was published, what the log has, and what was delivered.
+"""The histories of a test run: what was published, what the log has, and what was delivered.
 
 Each is JSON lines (`.jsonl`, `.ndjson`, `.json`, also with `.gz`) or Parquet, a file or a directory of them:
 
@@ -38,7 +38,7 @@ IDENTITIES = ("json", "properties")
 
 
 def read_history(spark: "SparkSession", kind: str, path: str) -> "DataFrame":
-    """A history with exactly its columns; UsageError says what is wrong with the file."""
+    """Read a history with exactly its columns; raises UsageError if something is wrong with the file."""
     columns = {**NEEDED[kind], **{name: type_ for name, (type_, _) in OPTIONAL.get(kind, {}).items()}}
     if not Path(path).exists():
         raise UsageError(f"{path} does not exist", hint=f"give a file or directory with what was {kind}")
@@ -75,7 +75,7 @@ def _check_whole(frame: "DataFrame", kind: str, path: str) -> None:
 
 
 def logged_in(messages: "DataFrame", identity: str) -> "DataFrame":
-    """What a store has of messages that say who sent them, in JSON payloads or user properties."""
+    """Return the messages in a store that say who sent them, in JSON payloads or user properties."""
     if identity == "json":
         text = F.col("payload").cast("string")
         who, number = F.get_json_object(text, "$.publisher"), F.get_json_object(text, "$.sequence")

@@ -1,4 +1,4 @@
-"""Shapes that are too rare to be meant: a topic that fits no other, and what it was probably meant to be. Pure."""
+"""Finds shapes that are too rare to be meant, and what they were probably meant to be; pure."""
 
 from collections.abc import Iterator, Sequence
 from statistics import median
@@ -13,7 +13,7 @@ MAX_MODELS = 500  # shapes that a rare one is compared with, those with most mes
 
 
 def strangers(shapes: Sequence[Shape]) -> tuple[list[Shape], list[Anomaly]]:
-    """The shapes without those of a single topic that look like a mistake, and what is to be said of rare ones.
+    """Return the shapes without single topics that look like a mistake, and notes on all that are rare.
 
     A mistake is rare, and nearly like a common shape or hardly ever used.
     """
@@ -42,7 +42,7 @@ def strangers(shapes: Sequence[Shape]) -> tuple[list[Shape], list[Anomaly]]:
 
 
 def nearest(shape: Shape, common: Sequence[Shape]) -> str | None:
-    """In which one level a shape differs from a common one; None if it does so from none."""
+    """Return the one level in which a shape differs from a common one, in words, or None."""
     for model in common:
         if len(model.levels) == len(shape.levels):
             differing = [n for n, (own, usual) in enumerate(_pairs(shape, model)) if not _covered(own, usual)]
@@ -62,12 +62,12 @@ def _pairs(one: Shape, other: Shape) -> Iterator[tuple[Level, Level]]:
 
 
 def _covered(own: Level, usual: Level) -> bool:
-    """Whether what a level of a rare shape holds could stand at that level of a common one."""
+    """Return whether the values of a rare shape's level could stand at that level of a common one."""
     return all(usual.admits(value) for value in own.examples)
 
 
 def _is_one_off(one: Shape, other: Shape) -> bool:
-    """Whether the shorter is the longer without one of its levels."""
+    """Return whether the shorter shape is the longer without one of its levels."""
     short, long = sorted((one, other), key=lambda shape: len(shape.levels))
     flip = short is other
     for gap in range(len(long.levels)):

@@ -65,13 +65,13 @@ class Stats:
 
 
 def choose_slice(first_us: int, last_us: int) -> int:
-    """The length of a slice of time, in microseconds, for a history of that span."""
+    """Return the length of a slice of time, in microseconds, for a history of that span."""
     span_s = (last_us - first_us) / SECOND_US
     return next((s for s in SLICES if span_s / s <= MANY_SLICES), SLICES[-1]) * SECOND_US
 
 
 def slices_of(messages: "DataFrame", slice_us: int) -> "DataFrame":
-    """One row for each topic and slice of time."""
+    """Return a row for each topic and slice of time."""
     time_us, size = F.unix_micros("timestamp"), F.octet_length("payload")
     return (
         messages.select("topic", time_us.alias("us"), size.alias("size"))
@@ -90,7 +90,7 @@ def slices_of(messages: "DataFrame", slice_us: int) -> "DataFrame":
 def stats_of(
     slices: "DataFrame", slice_us: int, key: "Column | None" = None, top: int = 20, end_us: int | None = None
 ) -> Stats:
-    """The numbers of a history from its slices, which are best persisted; by `key`, or else by topic."""
+    """Compute the numbers of a history from its slices, which are best persisted; by `key`, or else by topic."""
     line = _timeline(slices, slice_us)
     if not line:
         return Stats(0, 0, None, None, slice_us / SECOND_US, 0, (), (), (), ())
@@ -120,7 +120,7 @@ def _timeline(slices: "DataFrame", slice_us: int) -> tuple[tuple[datetime, int, 
 
 
 def _by_key(slices: "DataFrame", key: "Column | None", slice_us: int, end_us: int) -> "DataFrame":
-    """The columns of KeyStats, times in microseconds."""
+    """Return the columns of KeyStats, times in microseconds."""
     keyed = slices.withColumn("key", F.col("topic") if key is None else key)
     if key is not None:
         topics = keyed.groupBy("key").agg(F.count_distinct("topic").alias("topics"))

@@ -1,8 +1,8 @@
-"""Checks a store alone: in every shard each offset once, none left out, and time never going back.
+"""Checks a store alone: every offset of a shard is there once, and time never goes back.
 
-Tasks turn what they read into runs, stretches of rising offsets and times; the driver joins the runs. That reads a log
-in one pass without sorting it. A table that is clustered by topic has no runs to speak of, and is sorted first. So is a
-log in which retention classes emptied records: these are put back among the others, as offsets that are not missing.
+Tasks turn what they read into runs, stretches of rising offsets and times, and the driver joins the runs: a log is read
+in one pass, without sorting. A table that is clustered by topic has hardly any runs, so it is sorted first, as is a log
+in which retention classes emptied records: their offsets are put back, as they are not missing.
 """
 
 from collections.abc import Iterable, Iterator
@@ -64,7 +64,7 @@ class ShardAudit:
 
 
 def audit_store(messages: "DataFrame", *, filtered: bool = False, max_runs: int = MAX_RUNS) -> list[ShardAudit]:
-    """Check a frame with the columns shard, offset and timestamp; of a filtered one, missing offsets are no finding."""
+    """Check a frame with the columns shard, offset and timestamp; a filtered one may miss offsets."""
     rows = messages.select("shard", "offset", F.unix_micros("timestamp").alias("us"))
     find = partial(_runs, not filtered)
     emptied = None if filtered else emptied_rows(messages)
@@ -80,7 +80,7 @@ def audit_store(messages: "DataFrame", *, filtered: bool = False, max_runs: int 
 
 
 def _put_back(rows: "DataFrame", emptied: "DataFrame") -> "DataFrame":
-    """The rows, and what would be missing among them because it was emptied; the table may still have some of it."""
+    """Return the rows with the emptied records among them, unless the table still has them."""
     ends = rows.groupBy("shard").agg(F.min("offset").alias("low"), F.max("offset").alias("high"))
     within = emptied.join(F.broadcast(ends), "shard").where("offset > low and offset < high").drop("low", "high")
     lacking = within.join(rows, ["shard", "offset"], "left_anti")
@@ -88,7 +88,7 @@ def _put_back(rows: "DataFrame", emptied: "DataFrame") -> "DataFrame":
 
 
 def join_runs(runs: list[Run], filtered: bool = False) -> ShardAudit:
-    """What the runs of one shard, by rising offset, say together."""
+    """Combine the runs of one shard, which come by rising offset."""
     missing: list[tuple[int, int]] = []
     duplicated: list[tuple[int, int]] = []
     back: list[tuple[int, int]] = []
@@ -122,7 +122,7 @@ def _size(ranges: Iterable[tuple[int, int]]) -> int:
 
 
 def _runs(contiguous: bool, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The runs of each batch, in a task."""
+    """Yield the runs of each batch; runs in a task."""
     for batch in batches:
         if batch.num_rows == 0:
             continue

@@ -23,7 +23,7 @@ MAX_PATTERNS = 200_000  # masked topics on the driver; with more, the level with
 
 
 def structure_of(messages: "DataFrame", max_patterns: int = MAX_PATTERNS) -> Structure:
-    """The structure of the topics of a frame with the columns topic, timestamp and payload."""
+    """Learn the structure of the topics of a frame with the columns topic, timestamp and payload."""
     totals = topic_totals(messages).withColumn("levels", F.split("topic", "/", -1)).persist()
     values: DataFrame | None = None
     try:
@@ -44,7 +44,7 @@ def structure_of(messages: "DataFrame", max_patterns: int = MAX_PATTERNS) -> Str
 
 
 def _masked(totals: "DataFrame", max_patterns: int) -> "tuple[DataFrame, list[Row]]":
-    """The topics with their patterns, and the patterns, of which there are few enough."""
+    """Return the topics with their patterns, and the patterns, at most `max_patterns`."""
     masks = totals.withColumn("masks", masked_levels(F.col("topic")))
     while True:
         frame = masks.withColumn("pattern", F.array_join("masks", "/"))
@@ -57,7 +57,7 @@ def _masked(totals: "DataFrame", max_patterns: int) -> "tuple[DataFrame, list[Ro
 
 
 def _without(depth: int, level: int) -> "Column":
-    """The masks of a topic; of one with so many levels without what is at that one."""
+    """Return the masks of each topic; topics of this depth lose the mask of this level."""
 
     def blur(mask: "Column", number: "Column") -> "Column":
         return F.when(number == level, F.lit(ANY)).otherwise(mask)
@@ -66,7 +66,7 @@ def _without(depth: int, level: int) -> "Column":
 
 
 def _widest(masks: "DataFrame") -> tuple[int, int]:
-    """The depth and the level at which topics of that depth have most values."""
+    """Return the depth and level with the most values."""
     levels = masks.select(F.size("masks").alias("depth"), F.posexplode("masks").alias("level", "mask"))
     row = (
         levels.groupBy("depth", "level")
@@ -79,14 +79,14 @@ def _widest(masks: "DataFrame") -> tuple[int, int]:
 
 
 def _shaped(masked: "DataFrame", drafts: list[Draft], patterns: list[str]) -> "DataFrame":
-    """The topics with the number of their shape."""
+    """Return the topics with the number of their shape."""
     pairs = [(patterns[row], number) for number, draft in enumerate(drafts) for row in draft.patterns]
     numbers = masked.sparkSession.createDataFrame(pairs, "pattern STRING, shape INT")
     return masked.join(F.broadcast(numbers), "pattern")
 
 
 def _shapes(shaped: "DataFrame", values: "DataFrame", drafts: list[Draft]) -> dict[int, Shape]:
-    """The shapes in numbers, by the numbers of their drafts."""
+    """Return the shapes with their totals, by the numbers of their drafts."""
     totals = shaped.groupBy("shape").agg(
         F.count(F.lit(1)).alias("topics"),
         F.sum("messages").alias("messages"),
@@ -108,7 +108,7 @@ def _shapes(shaped: "DataFrame", values: "DataFrame", drafts: list[Draft]) -> di
 
 
 def _values(shaped: "DataFrame") -> "DataFrame":
-    """Every value of every level of every shape."""
+    """Return every value of every level of every shape."""
     return (
         shaped.select("shape", "messages", F.posexplode("levels").alias("level", "value"))
         .groupBy("shape", "level", "value")
@@ -117,7 +117,7 @@ def _values(shaped: "DataFrame") -> "DataFrame":
 
 
 def _level_values(values: "DataFrame") -> "DataFrame":
-    """For each level of each shape how many values it has, and some of them."""
+    """Return for each level of each shape how many values it has, and some of them."""
     number = F.col("value").try_cast("double")
     return values.groupBy("shape", "level").agg(
         F.count(F.lit(1)).alias("values"),

@@ -1,7 +1,7 @@
 """What was learned about a history's topics, as values and as the file `structure.json`.
 
 `everlog spark structure DATA` writes the file into the data directory; compaction reads it to put rows that belong
-together side by side (`Structure.cluster_key`). It is derived data: without it, or with another version, do without.
+together side by side (`Structure.cluster_key`). It is derived data, and may be missing or of another version.
 The file is one JSON object with the fields of `Structure`: `format` is "everlog-structure", `version` 1, times are
 RFC 3339, a shape's `levels` are in order, its `order` numbers those that vary (from 0), the fewest values first.
 """
@@ -38,7 +38,7 @@ class Level:
         return self.kind != FIXED
 
     def admits(self, value: str) -> bool:
-        """Whether a topic of the shape may have this value here."""
+        """Return whether a topic of the shape may have this value here."""
         if self.kind == FIXED:
             return value == self.text
         return self.kind == NAME or fits(value, self.text)
@@ -60,7 +60,7 @@ class Shape:
     examples: tuple[str, ...] = ()
 
     def admits(self, levels: Sequence[str]) -> bool:
-        """Whether a topic with these levels is of this shape."""
+        """Return whether a topic with these levels is of this shape."""
         return len(levels) == len(self.levels) and all(
             level.admits(value) for level, value in zip(self.levels, levels, strict=True)
         )
@@ -90,14 +90,14 @@ class Structure:
     _by_depth: dict[int, list[int]] = field(default_factory=dict, compare=False, repr=False)
 
     def shape_of(self, topic: str) -> int | None:
-        """The number of the shape of a topic: of several the one with most fixed levels; None if none fits."""
+        """Return the number of the shape that fits a topic, the one with most fixed levels; None if none fits."""
         if not self._by_depth:
             self._by_depth.update(_by_depth(self.shapes))
         levels = topic.split("/")
         return next((n for n in self._by_depth.get(len(levels), ()) if self.shapes[n].admits(levels)), None)
 
     def cluster_key(self, topic: str) -> tuple[int, tuple[str, ...]]:
-        """What to sort topics by so that those that are asked for together lie together."""
+        """Return the key that sorts topics so that those that are read together lie together."""
         number = self.shape_of(topic)
         levels = topic.split("/")
         if number is None:
@@ -117,7 +117,7 @@ def _sortable(value: str) -> str:
 
 
 def write_structure(structure: Structure, path: Path) -> None:
-    """Replace the file whole."""
+    """Write a structure to a file, replacing it as a whole."""
     fields = msgspec.to_builtins(structure)
     del fields["_by_depth"]
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -132,7 +132,7 @@ def write_structure(structure: Structure, path: Path) -> None:
 
 
 def read_structure(path: Path) -> Structure | None:
-    """The structure in a file; None if there is no such file or it is of another version."""
+    """Return the structure in a file, or None if there is no such file or it is of another version."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:

@@ -25,7 +25,7 @@ _CLASSES = frozenset((*CLASSES, ANY))
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A masked topic and what hides behind it."""
+    """A masked topic, and how many topics and messages it stands for."""
 
     levels: tuple[str, ...]
     topics: int
@@ -52,7 +52,7 @@ class _Group:
 
 
 def learn_shapes(patterns: Sequence[Pattern]) -> list[Draft]:
-    """The shapes of these patterns; every pattern is in exactly one."""
+    """Return the shapes of these patterns; every pattern is in exactly one."""
     kinds: dict[tuple[int, bool], list[int]] = {}
     for row, pattern in enumerate(patterns):
         kinds.setdefault((len(pattern.levels), pattern.levels[0].startswith("$")), []).append(row)
@@ -110,7 +110,7 @@ def _alike(one: set[tuple[str, ...]], other: set[tuple[str, ...]]) -> bool:
 
 
 def _without_strangers(group: _Group, parts: list[_Group]) -> list[_Group]:
-    """A group in which nearly all are identifiers, or one word, and the few that are not; taken apart again."""
+    """Separate the few values that do not fit a group of nearly only identifiers, or nearly only one word."""
     known = [part for part in parts if part.values[0] in _CLASSES]
     strangers = [part for part in parts if part.values[0] not in _CLASSES]
     if known and strangers and sum(part.topics for part in known) >= PURE * group.topics:
@@ -122,7 +122,7 @@ def _without_strangers(group: _Group, parts: list[_Group]) -> list[_Group]:
 
 
 def _is_slip(part: _Group, other: _Group) -> bool:
-    """Whether a value is spelled nearly like another, and hardly used beside it."""
+    """Return whether a value is spelled nearly like another, and hardly used beside it."""
     if part.messages * other.topics >= QUIET * other.messages * part.topics:
         return False
     one, two = part.values[0], other.values[0]
@@ -130,7 +130,7 @@ def _is_slip(part: _Group, other: _Group) -> bool:
 
 
 def _join_light(groups: list[_Group]) -> list[_Group]:
-    """With too many values side by side, those that are nothing special vary."""
+    """Join the light values when there are too many side by side: these vary."""
     if len(groups) <= MAX_NAMES:
         return groups
     mean = sum(group.topics for group in groups) / len(groups)

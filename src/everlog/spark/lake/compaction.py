@@ -1,7 +1,7 @@
 """Compaction: rounds of plan, write and commit until the table has what the log has sealed; then merge and retain.
 
-A round that is killed, overtaken or run by two drivers at once leaves at most files that nothing refers to: the next
-one begins from what the table says.
+A round that is killed, overtaken or run by two drivers at once leaves at most files that nothing refers to; the
+next one begins from what the table has.
 """
 
 import time
@@ -22,7 +22,7 @@ from everlog.spark.log_slices import OnDamage
 from everlog.spark.snapshot import take_snapshot
 from everlog.store import LakeRecord, Lost, write_lake_record
 
-Announce = Callable[[str, int], None]  # what begins, and of how many tasks it is
+Announce = Callable[[str, int], None]  # called with what begins, and its number of tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class CompactionSummary:
     merged: int = 0
     dropped: int = 0
     seconds: float = 0.0
-    cpu_seconds: float = 0.0  # of the tasks that wrote
+    cpu_seconds: float = 0.0  # of the writing tasks
     version: int | None = None
     lost: list[Lost] = field(default_factory=list)
     damage: list[str] = field(default_factory=list)
@@ -71,7 +71,7 @@ class CompactionSummary:
 
 
 class Compaction:
-    """Brings the table of one store up to its log. Not for two threads at once; two processes may."""
+    """Brings the table of one store up to its log; two processes may do so at once, two threads may not."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Compaction:
         self._data = snapshot.path
         self.shards = tuple(shard.shard for shard in snapshot.shards)
         self.lake: Lake = open_for(location, snapshot)
-        self._seen: dict[int, int | None] = {}  # ends up to which the table is known to hold this log's records
+        self._seen: dict[int, int | None] = {}  # up to these ends the table is known to have this log's records
 
     def run(self, summary: CompactionSummary | None = None) -> CompactionSummary:
         """Compact all that there is now; what was done is added to the summary."""
@@ -105,7 +105,7 @@ class Compaction:
         return summary
 
     def round(self, summary: CompactionSummary) -> bool:
-        """One commit, if there is something to commit; whether there may be more."""
+        """Make one commit, if there is something to commit; returns whether there may be more."""
         options = self._options
         snapshot = take_snapshot(self._data)
         ends = self.lake.ends(self.shards)
@@ -121,9 +121,7 @@ class Compaction:
         moved = {shard for shard, end in ends.items() if end is not None and end != self._seen.get(shard)}
         if moved:
             check_same_history(self.lake.location.uri, self.lake.files(), snapshot, moved)
-        groups = sorted(
-            plan.groups, key=lambda group: -group.size_bytes
-        )  # so that no long task is left alone at the end
+        groups = sorted(plan.groups, key=lambda group: -group.size_bytes)  # the last task to end is then a short one
         tasks = [WriteTask(group, self.lake.location, options.codec, options.on_damage) for group in groups]
         if tasks:
             self._announce("compacting", len(tasks))
@@ -153,7 +151,7 @@ class Compaction:
                 summary.overtaken += 1
 
     def retain(self, summary: CompactionSummary, now_us: int, retain_us: int) -> None:
-        """Drop the files of days that are over for longer than that."""
+        """Drop the files of days that ended longer ago than `retain_us`."""
         for _ in range(3):
             old = plan_retention(self.lake.files(), now_us, retain_us)
             if not old:
@@ -166,12 +164,12 @@ class Compaction:
                 summary.overtaken += 1
 
     def lost(self) -> list[Lost]:
-        """What is lost for good in the midst of the table, found now or by a compaction before."""
+        """Return what is missing within the table for good, found now or by an earlier compaction."""
         table = self.lake.load()
         return self.lake.lost(self.lake.starts(self.shards, self.lake.files(table), table), table)
 
     def write_record(self) -> None:
-        """Say in the data directory how far the table goes."""
+        """Record in the data directory how far the table goes."""
         ends = {shard: end for shard, end in self.lake.ends(self.shards).items() if end is not None}
         location = self.lake.location
         record = LakeRecord(table=location.uri, store=self.lake.store, ends=ends, options=location.named_options())

@@ -1,4 +1,4 @@
-"""What a round of compaction takes: groups of segments, each for one task. Decided from facts alone."""
+"""Plans a round of compaction: groups of segments, each for one task; pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from everlog.base import StorageError
 from everlog.spark.snapshot import SegmentFile, ShardSnapshot, Slice, Snapshot
 from everlog.store import Lost
 
-GROUP_BYTES = 128 << 20  # of log a task: what it holds in memory twice
-ROUND_BYTES = 8 << 30  # of log a commit: what is done again when a round fails
+GROUP_BYTES = 128 << 20  # of log for each task, which holds it in memory twice
+ROUND_BYTES = 8 << 30  # of log for each commit: what is repeated when a round fails
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +17,9 @@ class Round:
     """Slices to write, the offsets of each shard that they cover, and what retention took before."""
 
     groups: tuple[Slice, ...]
-    ranges: Mapping[int, tuple[int | None, int]]  # shard: what the table's end must be (None: unknown to it), will be
+    ranges: Mapping[int, tuple[int | None, int]]  # by shard: the table's end before (None: not in it) and after
     lost: tuple[Lost, ...]
-    more: bool  # whether there is more to take than the round does
+    more: bool  # whether the round leaves some for the next
 
     @property
     def starts(self) -> dict[int, int]:
@@ -44,7 +44,7 @@ def plan_round(
     group_bytes: int = GROUP_BYTES,
     round_bytes: int = ROUND_BYTES,
 ) -> Round:
-    """What of a snapshot is not in the table, whose shards end at `ends`: sealed segments, or `everything`.
+    """Plan what of a snapshot is not in the table, whose shards end at `ends`: sealed segments, or `everything`.
 
     Every shard gets an equal part of the round, and at least one group.
     """
@@ -83,9 +83,9 @@ def _check_end(snapshot: Snapshot, shard: ShardSnapshot, end: int | None) -> Non
 
 
 def _passed(shard: ShardSnapshot, end: int) -> int:
-    """An end, or where the next segment begins if none is left of its own: offsets between were never given.
+    """Return an end, moved to the next segment's begin if its own segment is used up: offsets between were never given.
 
-    Once the log has dropped the one, nothing tells such offsets from those that retention took.
+    Once the log has dropped the segment, nothing tells such offsets from those that retention removed.
     """
     for segment, following in pairwise(shard.segments):
         if segment.sealed and segment.end_offset == end:
@@ -94,7 +94,7 @@ def _passed(shard: ShardSnapshot, end: int) -> int:
 
 
 def _wanted(shard: ShardSnapshot, first: int, everything: bool) -> list[SegmentFile]:
-    """The segments from an offset on, up to the first that may still change."""
+    """Return the segments from an offset on, up to the first that may still change."""
     found = []
     for segment in shard.segments:
         if not segment.sealed and not everything:
@@ -107,7 +107,7 @@ def _wanted(shard: ShardSnapshot, first: int, everything: bool) -> list[SegmentF
 def _groups(
     snapshot: Snapshot, shard: ShardSnapshot, segments: list[SegmentFile], first: int, group_bytes: int
 ) -> list[Slice]:
-    """Slices of about `group_bytes`: small segments together, large ones in parts."""
+    """Return slices of about `group_bytes`: small segments together, large ones in parts."""
     groups: list[Slice] = []
     held: list[SegmentFile] = []
     start, size = first, 0
@@ -132,7 +132,7 @@ def _groups(
 def _parts(
     snapshot: Snapshot, shard: ShardSnapshot, segment: SegmentFile, begin: int, size: int, group_bytes: int
 ) -> list[Slice]:
-    """A large segment as several slices with about as many records each."""
+    """Split a large segment into slices with about as many records each."""
     several = min(-(-size // group_bytes), segment.end_offset - begin)
     edges = [begin + (segment.end_offset - begin) * n // several for n in range(several + 1)]
     return [_slice(snapshot, shard, start, stop, max(1, size // several), [segment]) for start, stop in pairwise(edges)]

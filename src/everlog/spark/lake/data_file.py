@@ -1,4 +1,4 @@
-"""A file of the table: what its writer knows about it, and what the table's log says."""
+"""A file of the table, as its writer and as the table's log describe it."""
 
 import json
 from collections.abc import Iterable
@@ -11,11 +11,11 @@ import pyarrow as pa
 from everlog.base import StorageError
 from everlog.spark.lake.table_layout import PARTITION, time_text, time_us_of
 
-if TYPE_CHECKING:  # tasks make these values and do without the rest
+if TYPE_CHECKING:  # tasks do without these
     from deltalake import DeltaTable
     from deltalake.transaction import AddAction, RemoveAction
 
-_TEXT_BYTES = 256  # of a topic in the statistics; longer ones are cut, the largest upwards
+_TEXT_BYTES = 256  # of a topic in the statistics; longer ones are cut, the greatest rounded up
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class DataFile:
     qos: tuple[int, int] = (0, 2)
 
     def added(self, *, moved: bool = False) -> "AddAction":
-        """The action that adds it; `moved` says that its rows were in the table before."""
+        """Return the action that adds the file; `moved` says that its rows were in the table before."""
         from deltalake.transaction import AddAction
 
         return AddAction(
@@ -45,7 +45,7 @@ class DataFile:
         )
 
     def removed(self, now_ms: int, *, moved: bool = False) -> "RemoveAction":
-        """The action that removes it; `moved` says that its rows stay in the table."""
+        """Return the action that removes the file; `moved` says that its rows stay in the table."""
         from deltalake.transaction import RemoveAction
 
         return RemoveAction(self.path, not moved, now_ms, self.size_bytes, {PARTITION: self.day})
@@ -70,19 +70,19 @@ class DataFile:
 
 
 def _floor(text: str) -> str:
-    """A text that is no larger, and short."""
+    """Return a short text that is no greater."""
     data = text.encode()
     return text if len(data) <= _TEXT_BYTES else data[:_TEXT_BYTES].decode(errors="ignore")
 
 
 def _ceiling(text: str) -> str:
-    """A text that is no smaller, and short: U+10FFFF is behind whatever was cut off."""
+    """Return a short text that is no less: U+10FFFF is greater than whatever was cut off."""
     data = text.encode()
     return text if len(data) <= _TEXT_BYTES else data[:_TEXT_BYTES].decode(errors="ignore") + "\U0010ffff"
 
 
 def files_of(table: "DeltaTable") -> list[DataFile]:
-    """The files of a version of the table by shard and offset; StorageError if one is not of our making."""
+    """Return the files of a version of the table by shard and offset; raises StorageError if one is not ours."""
     found = [_file(row) for row in pa.table(table.get_add_actions()).to_pylist()]
     return sorted(found, key=lambda file: (file.shard, file.first_offset))
 
@@ -112,5 +112,5 @@ def _file(row: dict[str, Any]) -> DataFile:
 
 
 def total_rows(files: Iterable[DataFile]) -> int:
-    """How many rows the files hold."""
+    """Return how many rows the files hold."""
     return sum(file.rows for file in files)

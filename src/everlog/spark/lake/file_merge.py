@@ -1,4 +1,4 @@
-"""Small files become larger ones: which, decided from the list of files alone, and the task that does it."""
+"""Merges small files into larger ones: a pure plan, and the task that carries it out."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from everlog.spark.lake.row_order import Clustering
 from everlog.spark.lake.table_layout import FILE_SCHEMA
 
 SMALL_BYTES = 32 << 20  # a file below this is worth merging
-MERGED_BYTES = 96 << 20  # what a merged file is made of at most
+MERGED_BYTES = 96 << 20  # at most, of the files that are merged into one
 MERGED_ROWS = 4 << 20
 
 _EPOCH = date(1970, 1, 1)
@@ -39,7 +39,7 @@ def plan_merges(
     merged_bytes: int = MERGED_BYTES,
     merged_rows: int = MERGED_ROWS,
 ) -> list[tuple[DataFile, ...]]:
-    """Runs of small files that follow each other by offset in one shard and day."""
+    """Return runs of small files that follow each other by offset in one shard and day."""
     ordered = sorted(files, key=lambda file: (file.shard, file.first_offset))
     runs: list[tuple[DataFile, ...]] = []
     for _, neighbours in groupby(ordered, key=lambda file: (file.shard, file.day)):

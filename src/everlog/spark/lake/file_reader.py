@@ -1,7 +1,7 @@
-"""A file of the table in memory, by rising offset, as the columns that records are made of.
+"""Reads a file of the table into memory, by rising offset, as the columns that records are made of.
 
-Only the row groups and rows whose topic is wanted are kept. The columns are those of the log: from them the very
-records are made again.
+Only the row groups and rows whose topic is wanted are kept. The columns are those of the log, so the
+records made from them are the same.
 """
 
 from bisect import bisect_left
@@ -21,10 +21,10 @@ from everlog.spark.lake.table_layout import FILE_SCHEMA
 from everlog.topics import Filter, matches
 
 _COLUMNS = ("offset", "timestamp", "topic", "qos", "retain", "expiry", "properties", "payload")
-_SPAN = 0xFFFFFFFF  # of offsets and microseconds in a batch
-_ROW_BYTES = 25  # of a batch beside properties and payload
+_SPAN = 0xFFFFFFFF  # the most that offsets and microseconds may span in a batch
+_ROW_BYTES = 25  # for each record of a batch, without properties and payload
 _BATCH_ROWS = 8192
-_HELD_BYTES = 64 << 10  # that a file without any rows takes, names and all
+_HELD_BYTES = 64 << 10  # for a file without rows
 
 
 class LoadedFile:
@@ -45,11 +45,11 @@ class LoadedFile:
         return len(self.offsets)
 
     def find(self, offset: int) -> int:
-        """The first row at an offset or behind it."""
+        """Return the first row at or after an offset."""
         return int(np.searchsorted(self.offsets, offset, "left"))
 
     def rows_within(self, first: int, max_records: int, max_bytes: int) -> int:
-        """The row behind as many as fit, one at least."""
+        """Return the row after as many as fit, at least one."""
         stop = min(len(self), first + max_records)
         sizes = self._payload_ends[first + 1 : stop + 1] - self._payload_ends[first]
         sizes = sizes + (self._property_ends[first + 1 : stop + 1] - self._property_ends[first])
@@ -57,7 +57,7 @@ class LoadedFile:
         return first + max(1, int(np.searchsorted(sizes, max_bytes, "right")))
 
     def records(self, first: int, stop: int) -> list[Records]:
-        """Rows as batches."""
+        """Return rows as batches."""
         batches = []
         while first < stop:
             behind = min(stop, first + _BATCH_ROWS)
@@ -88,12 +88,12 @@ class LoadedFile:
 
 
 def load_file(filesystem: fs.FileSystem, path: str, filters: Sequence[Filter] | None) -> LoadedFile:
-    """The rows of a file whose topic matches any of the filters; None for all."""
+    """Load the rows of a file whose topic matches any of the filters; None for all."""
     with filesystem.open_input_file(path) as source:
         file = pq.ParquetFile(source, read_dictionary=["topic"], pre_buffer=True)
         missing = [name for name in _COLUMNS if name not in file.schema_arrow.names]
         if missing:
-            raise StorageError(f"{path} has no column {missing[0]}", hint="it is no file of an Everlog table")
+            raise StorageError(f"{path} has no column {missing[0]}", hint="it is not a file of an Everlog table")
         if filters is None:
             return LoadedFile(file.read(columns=list(_COLUMNS), use_threads=False))
         wanted = _matcher(filters)
@@ -109,7 +109,7 @@ def load_file(filesystem: fs.FileSystem, path: str, filters: Sequence[Filter] | 
 
 
 def times_of(filesystem: fs.FileSystem, path: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The offsets of a file in order, and their times."""
+    """Return the offsets of a file in order, and their times."""
     rows = pq.read_table(path, columns=["offset", "timestamp"], filesystem=filesystem, partitioning=None)
     offsets, times = np.asarray(rows["offset"]), np.asarray(rows["timestamp"].cast(pa.int64()))
     order = np.argsort(offsets)
@@ -131,7 +131,7 @@ def position_at(
 
 
 def fixed_prefix(flt: Filter) -> str:
-    """What every topic that matches begins with; `a/#` matches `a` too, so no slash at its end."""
+    """Return the text that every matching topic begins with; `a/#` matches `a` too, so it has no slash at its end."""
     levels = []
     for level in flt.levels:
         if level in ("+", "#"):
@@ -141,7 +141,7 @@ def fixed_prefix(flt: Filter) -> str:
 
 
 def range_may_match(filters: Sequence[Filter], low: str, high: str) -> bool:
-    """Whether topics from one to another, in the order of their bytes, can hold one that matches a filter."""
+    """Return whether a topic from `low` to `high`, in the order of their bytes, can match a filter."""
     for flt in filters:
         prefix = fixed_prefix(flt).encode()
         if low.encode()[: len(prefix)] <= prefix <= high.encode():
@@ -175,7 +175,7 @@ def _matcher(filters: Sequence[Filter]) -> Callable[[str], bool]:
 
 
 def _wanted_rows(topics: pa.ChunkedArray, wanted: Callable[[str], bool]) -> pa.Array | None:
-    """A mask of rows, None when there is none."""
+    """Return a mask of the wanted rows, or None when there are none."""
     whole = single_array(topics.unify_dictionaries())
     chosen = pa.array([wanted(name) for name in whole.dictionary.to_pylist()], pa.bool_())
     mask = chosen.take(whole.indices)
@@ -202,7 +202,7 @@ def _flags(rows: pa.Table) -> npt.NDArray[np.uint8]:
 
 
 def _topics(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.uint32], TopicTable]:
-    """The rows' topics as ids of a table of names."""
+    """Return the rows' topics as ids of a table of names."""
     encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     whole = single_array(encoded.unify_dictionaries())
     table = TopicTable(0, 1 << 30, 1 << 31)
@@ -211,7 +211,7 @@ def _topics(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.uint32], TopicTable
 
 
 def _bytes_of(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.int64], memoryview]:
-    """Where each value ends, counted from the first byte, and the bytes; null is empty."""
+    """Return where each value ends, counted from the first byte, and the bytes; null is empty."""
     whole = single_array(column).cast(pa.large_binary())
     if whole.null_count:
         whole = pc.fill_null(whole, b"")
@@ -224,6 +224,6 @@ def _bytes_of(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.int64], memoryvie
 
 
 def _part(ends: npt.NDArray[np.int64], data: memoryview, first: int, stop: int) -> tuple[bytes, bytes]:
-    """The ends of some rows, counted from the first of them, and their bytes."""
+    """Return the ends of some rows, counted from the first of them, and their bytes."""
     begin, behind = int(ends[first]), int(ends[stop])
     return (ends[first : stop + 1] - begin).astype("<u4").tobytes(), bytes(data[begin:behind])

@@ -11,13 +11,13 @@ VACUUM_HOURS = 168  # readers have a week to finish with what was removed
 
 
 def plan_retention(files: Sequence[DataFile], now_us: int, retain_us: int) -> list[DataFile]:
-    """The files of days that ended longer ago than that."""
+    """Return the files of days that ended longer ago than `retain_us`."""
     oldest = day_text(day_number(max(0, now_us - retain_us)))  # this day is kept: some of it is young enough
     return [file for file in files if file.day < oldest]
 
 
 def parse_days(seconds: float) -> int:
-    """A time to retain in microseconds; at least a day, as whole days are dropped."""
+    """Return a retention time in microseconds; at least a day, as whole days are dropped."""
     retain_us = int(seconds * 1_000_000)
     if retain_us < DAY_US:
         raise UsageError("the table is kept by whole days", hint="retain 1d or more")
@@ -25,7 +25,7 @@ def parse_days(seconds: float) -> int:
 
 
 def vacuum(lake: Lake, hours: int = VACUUM_HOURS, *, dry_run: bool = False, force: bool = False) -> list[str]:
-    """Remove files that no version younger than that refers to, those of failed attempts among them; which.
+    """Remove files that no version of the last `hours` refers to, also those of failed attempts; returns their paths.
 
     A task that takes longer than `hours` from its file to its commit would lose it, so short times need `force`.
     """

@@ -1,7 +1,7 @@
-"""The table that a data directory names, and whether it goes with the log: not missing, not behind, not of a copy.
+"""Checks that a table belongs to a log: it is the one that the data directory names, not behind, and not a copy's.
 
-A copy of a store has the store's identity. Where both write to one table, the time of a record that table and log both
-have tells them apart.
+A copy of a store has the store's identity. If both write to one table, they are told apart by the
+time of a record that both table and log have.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -15,7 +15,7 @@ from everlog.store import LakeRecord, LogStore, read_lake_record
 
 
 def find_recorded(record: LakeRecord, options: Mapping[str, str] | None = None) -> Lake:
-    """The table that a data directory names; secrets come from the environment or from the options."""
+    """Return the table that a data directory names; secrets come from the environment or the options."""
     location = locate(record.table, options)
     try:
         return find_lake(location)
@@ -24,7 +24,7 @@ def find_recorded(record: LakeRecord, options: Mapping[str, str] | None = None) 
 
 
 def open_for(location: Location, snapshot: Snapshot) -> Lake:
-    """The table of a store in a place; made if there is none, unless another one has what the log has no more."""
+    """Open the table of a store, or make it, unless the table before it has what the log has dropped."""
     record = read_lake_record(snapshot.path)
     if record is None or record.store != snapshot.identity or not any(record.ends.values()):
         return open_lake(location, snapshot.identity)
@@ -47,7 +47,7 @@ def open_for(location: Location, snapshot: Snapshot) -> Lake:
 
 def check_same_history(table: str, files: Iterable[DataFile], snapshot: Snapshot, shards: Collection[int]) -> None:
     """Refuse a table that has other records of these shards than the log, as another copy of the store wrote them."""
-    lasts = {file.shard: file for file in files if file.shard in shards}  # by offset: the last one stays
+    lasts = {file.shard: file for file in files if file.shard in shards}  # files come by offset, so the last one stays
     bounds = {shard.shard: (shard.start, shard.end) for shard in snapshot.shards}
     store = LogStore.open(snapshot.path, writable=False)
     try:
@@ -67,7 +67,7 @@ def check_same_history(table: str, files: Iterable[DataFile], snapshot: Snapshot
 
 
 def _time_of(store: LogStore, shard: int, offset: int) -> int | None:
-    """When a record was taken; None where the log can't tell, as it was emptied or is damaged."""
+    """Return the time of a record, or None where the log can't tell: it was emptied, or is damaged."""
     try:
         result = store.reader(None).read_shard(shard, offset, 1, 1)
     except StorageError:

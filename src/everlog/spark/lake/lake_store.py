@@ -1,7 +1,7 @@
-"""The table as the store's cold tier: records by shard, offset and filter, with Arrow and deltalake alone.
+"""The table as the store's cold tier: records by shard, offset and filter, read with Arrow and deltalake alone.
 
-Files lie one behind the other by offset, so a read goes to one at a time. Rows in a file are in the order of their
-topics, so a file is loaded whole, or the row groups that a filter may find something in, and kept while it is read on.
+The files of a shard do not overlap by offset, so a read takes one at a time. Rows in a file are sorted by topic, so a
+file, or its row groups that may match a filter, is loaded as a whole and cached for the next read.
 """
 
 import threading
@@ -18,13 +18,13 @@ from everlog.spark.lake.location import Location
 from everlog.store import Found, LakeRecord, Lost, ReadResult
 from everlog.topics import Filter
 
-CACHE_BYTES = 512 << 20  # of loaded files; the least recently used go first, the last one stays
+CACHE_BYTES = 512 << 20  # of loaded files; beyond it the least recently used are dropped, except the last one
 
 _Key = tuple[str, tuple[Filter, ...] | None]
 
 
 class Version:
-    """The table as it was once: the files of each shard by offset, and where they end. Files and ends fit together."""
+    """A version of the table: the files of each shard by offset, and where they begin and end."""
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
@@ -36,20 +36,20 @@ class Version:
             self.files.setdefault(file.shard, []).append(file)
 
     def start(self, shard: int) -> int:
-        """The first offset of a shard; its end when there is none."""
+        """Return the first offset of a shard, or its end if it is empty."""
         if shard not in self._starts:
             self._starts[shard] = self._lake.starts([shard], self.files.get(shard, []), self._table)[shard]
         return self._starts[shard]
 
     def end(self, shard: int) -> int:
-        """The first offset of a shard that is not in the table."""
+        """Return the first offset of a shard that is not in the table."""
         if shard not in self._ends:
             self._ends[shard] = self._lake.ends([shard], self._table)[shard] or 0
         return self._ends[shard]
 
 
 class LakeStore:
-    """Implements `ColdStore`. Any thread may call it; a load blocks only the threads that want that file."""
+    """A `ColdStore`. Any thread may call it; loading a file blocks only the threads that want that file."""
 
     def __init__(self, location: Location, cache_bytes: int = CACHE_BYTES, lake: Lake | None = None) -> None:
         self._lake = find_lake(location) if lake is None else lake
@@ -62,7 +62,7 @@ class LakeStore:
 
     @classmethod
     def of_record(cls, record: LakeRecord, options: Mapping[str, str] | None = None) -> "LakeStore":
-        """The table that a data directory names; secrets come from the environment or from the options."""
+        """Return the table that a data directory names; secrets come from the environment or the options."""
         lake = find_recorded(record, options)
         return cls(lake.location, lake=lake)
 
@@ -72,19 +72,19 @@ class LakeStore:
         return self._lake.store
 
     def refresh(self) -> None:
-        """Take in what was committed since; a read that is under way goes on with what it began with."""
+        """See what was committed since; a read that is under way goes on with the version that it began with."""
         self._version = Version(self._lake)
 
     def start(self, shard: int) -> int:
-        """The first offset that the table has."""
+        """Return the first offset that the table has."""
         return self._version.start(shard)
 
     def end(self, shard: int) -> int:
-        """The first offset that is not in the table yet."""
+        """Return the first offset that is not in the table yet."""
         return self._version.end(shard)
 
     def position_at(self, shard: int, time_us: int) -> int:
-        """The first record that is not older than a time, or the end."""
+        """Return the first record that is not older than a time, or the end."""
         version = self._version
         files = version.files.get(shard, [])
         return position_at(files, time_us, version.end(shard), lambda: (self._filesystem, self._root))
@@ -92,7 +92,7 @@ class LakeStore:
     def read(
         self, shard: int, offset: int, filters: Sequence[Filter] | None, max_records: int, max_bytes: int
     ) -> ReadResult:
-        """Records from an offset on; a step opens one file at most, so that it never takes long."""
+        """Return records from an offset on; a step opens one file at most, so that it never takes long."""
         version = self._version
         files, start, end = version.files.get(shard, []), version.start(shard), version.end(shard)
         lost: tuple[Lost, ...] = ()
@@ -122,7 +122,7 @@ class LakeStore:
         max_bytes: int,
         batches: list[Found],
     ) -> int:
-        """Add what a file has from an offset on; where to go on, behind the file when it has no more."""
+        """Add what a file has from an offset on; returns where to go on, behind the file when it has no more."""
         loaded = self._load((file.path, filters))
         first = loaded.find(offset)
         if first == len(loaded):
@@ -132,7 +132,7 @@ class LakeStore:
         return file.last_offset + 1 if stop == len(loaded) else int(loaded.offsets[stop - 1]) + 1
 
     def _load(self, key: _Key) -> LoadedFile:
-        """A file's wanted rows, loaded once for all who want them now."""
+        """Return a file's wanted rows, loaded once for all who want them at the same time."""
         with self._lock:
             loaded = self._cache.get(key)
             if loaded is not None:
@@ -167,6 +167,6 @@ class LakeStore:
                 self._cache.popitem(last=False)
 
     def close(self) -> None:
-        """Let go of what was loaded."""
+        """Drop what was loaded."""
         with self._lock:
             self._cache.clear()

@@ -1,8 +1,8 @@
-"""The table and its commits: which offsets of each shard it has, and how more come or files go, exactly once.
+"""The table and its commits: which offsets of each shard it has, and how files are added and removed exactly once.
 
-The table's own log is the truth. A commit names what it was planned on, by the versions of its transactions, and is
-made on the very state in which those were checked: whoever commits to the same transaction in between makes it fail.
-No file is committed that a task did not report.
+The table's own log is the truth. A commit checks the transaction versions that it was planned on and is made on that
+very state: another commit to the same transaction in between makes it fail. Only files that a task reported are
+committed.
 """
 
 import os
@@ -39,7 +39,7 @@ class Overtaken(Unavailable):
 
 
 class NoTable(UsageError):
-    """There is none in a place."""
+    """There is no table in a place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +50,20 @@ class Lake:
     store: str
 
     def load(self) -> DeltaTable:
-        """The table as it is now."""
+        """Return the table as it is now."""
         return DeltaTable(self.location.uri, storage_options=dict(self.location.options) or None)
 
     def ends(self, shards: Iterable[int], table: DeltaTable | None = None) -> dict[int, int | None]:
-        """For each shard the first offset that is not in the table; None where it never had any."""
+        """Return for each shard the first offset that is not in the table; None where it never had any."""
         table = self.load() if table is None else table
         return {shard: table.transaction_version(shard_transaction(self.store, shard)) for shard in shards}
 
     def files(self, table: DeltaTable | None = None) -> list[DataFile]:
-        """The files of the table by shard and offset."""
+        """Return the files of the table by shard and offset."""
         return files_of(self.load() if table is None else table)
 
     def starts(self, shards: Iterable[int], files: Sequence[DataFile], table: DeltaTable) -> dict[int, int]:
-        """For each shard where it begins in the table: at or before its first record; at its end if it is empty."""
+        """Return where each shard begins in the table: at or before its first record, or at its end if it is empty."""
         firsts = {file.shard: file.first_offset for file in reversed(files)}
         found = {}
         for shard, end in self.ends(shards, table).items():
@@ -72,14 +72,14 @@ class Lake:
         return found
 
     def lost(self, starts: Mapping[int, int], table: DeltaTable) -> list[Lost]:
-        """The holes of shards behind where they begin: what retention took before it was compacted, by offset."""
+        """Return the holes of shards after their start, by offset: what retention removed before it was compacted."""
         found: list[Lost] = []
         for shard, start in starts.items():
             holes: list[Lost] = []
             for number in range(table.transaction_version(lost_transaction(self.store, shard)) or 0, 0, -1):
                 names = hole_transactions(self.store, shard, number)
                 first, stop = (table.transaction_version(name) or 0 for name in names)
-                if stop <= start:  # the older ones lie below too
+                if stop <= start:  # so do the older ones
                     break
                 holes.append(Lost(shard, max(first, start), stop))
             found += reversed(holes)
@@ -92,7 +92,7 @@ class Lake:
         starts: Mapping[int, int] | None = None,
         lost: Iterable[Lost] = (),
     ) -> int:
-        """Commit files that bring shards from one end to another; the version. `Overtaken` if an end has moved.
+        """Commit files that move shards from one end to another; returns the version. `Overtaken` if an end has moved.
 
         `starts` says where shards begin that are new to the table, `lost` what will never be in it.
         """
@@ -112,13 +112,13 @@ class Lake:
         return self._commit(table, [file.added() for file in files], moved, "compact")
 
     def rewrite(self, old: Sequence[DataFile], new: Sequence[DataFile], why: str) -> int:
-        """Put files in the place of others that hold the same rows; the version. `Overtaken` if one has gone."""
+        """Replace files by others with the same rows and return the version; raises `Overtaken` if one is gone."""
         now_ms = time.time_ns() // 1_000_000
         gone = [file.removed(now_ms, moved=True) for file in old]
         return self._replace(old, [*gone, *(file.added(moved=True) for file in new)], why)
 
     def drop(self, old: Sequence[DataFile], why: str) -> int:
-        """Take files out of the table; the version. `Overtaken` if one has gone."""
+        """Remove files from the table and return the version; raises `Overtaken` if one is gone."""
         now_ms = time.time_ns() // 1_000_000
         return self._replace(old, [file.removed(now_ms) for file in old], why, is_loss=True)
 
@@ -137,7 +137,7 @@ class Lake:
         return self._commit(table, actions, [counted, *moved], why)
 
     def _later(self, table: DeltaTable, files: Sequence[DataFile], gone: set[str]) -> list[Transaction]:
-        """Where shards begin when some files have gone."""
+        """Return where shards begin once some files are gone."""
         shards = {file.shard for file in files if file.path in gone}
         firsts = {file.shard: file.first_offset for file in reversed(files) if file.path not in gone}
         ends = self.ends(shards, table)
@@ -161,7 +161,7 @@ class Lake:
 
 
 def open_lake(location: Location, store: str, *, make: bool = True) -> Lake:
-    """The table of a store in a place, made if there is none yet."""
+    """Open the table of a store in a place; made if there is none, unless `make` is False."""
     for _ in range(3):
         try:
             lake = Lake(location, store)
@@ -175,7 +175,7 @@ def open_lake(location: Location, store: str, *, make: bool = True) -> Lake:
 
 
 def find_lake(location: Location) -> Lake:
-    """The table in a place, whatever store it belongs to."""
+    """Open the table in a place, whatever store it belongs to."""
     try:
         table = Lake(location, "").load()
     except TableNotFoundError:
@@ -224,7 +224,7 @@ def _create(location: Location, store: str) -> None:
 
 
 def sync_log(root: str) -> None:
-    """Have the newest commits of a local table on the disk: what relies on them may delete segments."""
+    """Sync the newest commits of a local table to the disk, as segments may be deleted because of them."""
     directory = f"{root}/_delta_log"
     newest = sorted(name for name in os.listdir(directory) if name.endswith(".json"))[-2:]
     for path in (*(f"{directory}/{name}" for name in newest), directory, root):

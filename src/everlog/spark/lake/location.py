@@ -1,7 +1,7 @@
-"""Where a table is: a directory or a bucket's prefix, how to reach it, and whether the bucket can be trusted.
+"""The place of a table, a directory or a prefix of a bucket: how to reach it, and whether its puts can be trusted.
 
 A commit of the table is a put that must fail when the name is taken. A bucket that ignores the condition would let two
-writers commit the same version, so it is asked before anything is written.
+writers commit the same version, so that is tested before anything is written.
 """
 
 import os
@@ -32,32 +32,32 @@ class Location:
         return "://" not in self.uri
 
     def filesystem(self) -> tuple[fs.FileSystem, str]:
-        """Arrow's way to the files, and the path of the table's root in it."""
+        """Return Arrow's file system, and the path of the table's root in it."""
         if self.is_local:
             return fs.LocalFileSystem(), self.uri
         parts = urlsplit(self.uri)
         return fs.S3FileSystem(**_arrow_options(self.options)), parts.netloc + parts.path.rstrip("/")
 
     def named_options(self) -> list[str]:
-        """The names of the options, which are no secret."""
+        """Return the names of the options, which are not secret."""
         return sorted(self.options)
 
 
 def locate(text: str, options: Mapping[str, str] | None = None) -> Location:
-    """The place that a path or address names; for a bucket the environment's AWS_ variables count, options before."""
+    """Return the place that a path or address names; a bucket's options win over the AWS_ variables."""
     scheme, separator, rest = text.partition("://")
     if not separator:
         return Location(os.path.abspath(text), {})
     if scheme == "file":
         return Location(os.path.abspath(rest), {})
     if scheme not in SCHEMES or not urlsplit(text).netloc:
-        raise UsageError(f"{text!r} is no place for a table", hint="give a directory or s3://bucket/prefix")
+        raise UsageError(f"{text!r} is not a place for a table", hint="give a directory or s3://bucket/prefix")
     found = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
     return Location(f"s3://{rest.rstrip('/')}", found | {name.upper(): text for name, text in (options or {}).items()})
 
 
 def parse_options(texts: Iterable[str]) -> dict[str, str]:
-    """Options as `NAME=VALUE`."""
+    """Parse options written as `NAME=VALUE`."""
     found = {}
     for text in texts:
         name, separator, value = text.partition("=")
@@ -101,7 +101,7 @@ def check_bucket(location: Location) -> None:
 
 
 def _arrow_options(options: Mapping[str, str]) -> dict[str, Any]:
-    """deltalake's options as Arrow's S3 client names them; what is missing it finds as usual."""
+    """Return deltalake's options under the names of Arrow's S3 client, which finds the missing ones by itself."""
     names = {
         "AWS_ACCESS_KEY_ID": "access_key",
         "AWS_SECRET_ACCESS_KEY": "secret_key",
@@ -117,7 +117,7 @@ def _arrow_options(options: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _obstore_options(options: Mapping[str, str]) -> tuple[Any, Any]:
-    """So as obstore takes them: the client's options by themselves."""
+    """Return deltalake's options as obstore takes them: those of the store, and those of the client."""
     names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION")
     config = {name.lower(): options[name] for name in names if name in options}
     if "AWS_ENDPOINT_URL" in options:

@@ -1,4 +1,4 @@
-"""Rows as a Parquet file of the table: put in order, encoded so that each column costs little, and made to last."""
+"""Writes rows as a Parquet file of the table: sorted, each column encoded to cost little, and made durable."""
 
 import os
 import time
@@ -26,7 +26,7 @@ ROW_GROUP = 128 * 1024
 ZSTD_LEVEL = 1
 WRITE_BATCH = 64 * 1024  # values that are encoded at once; at Arrow's usual 1,024 lists cost a fifth more
 
-# Levels are made of topics when a file is written. They come as dictionaries, which are written as they are.
+# Levels are made from topics when a file is written; both are dictionaries, which are written as they are.
 READ_COLUMNS = tuple(name for name in FILE_SCHEMA.names if name != "levels")
 _MADE = ("topic", "levels")
 _LEVELS = pa.list_(pa.field("element", pa.dictionary(pa.int32(), pa.string()), nullable=False))
@@ -64,7 +64,7 @@ class Writer:
     codec: Codec = "zstd"
 
     def write(self, rows: pa.Table, day: int) -> DataFile:
-        """One file of rows of one shard and day, which come by rising offset with READ_COLUMNS."""
+        """Write a file of rows of one shard and day, which come by rising offset with READ_COLUMNS."""
         offsets, times = np.asarray(rows["offset"]), np.asarray(rows["timestamp"].cast(pa.int64()))
         topics = single_array(rows["topic"].dictionary_encode().unify_dictionaries())
         names = topics.dictionary
@@ -91,7 +91,7 @@ class Writer:
         )
 
     def _store(self, path: str, groups: Iterable[pa.Table]) -> int:
-        """Write rows to a new file and have it on the disk, or in the bucket; its size."""
+        """Write rows to a new file, durable when this returns, and return its size."""
         filesystem, root = self.location.filesystem()
         where = f"{root}/{path}"
         if not self.location.is_local:
@@ -116,14 +116,14 @@ class Writer:
             column_encoding=_DELTAS,
             write_statistics=_STATISTICS,
             write_page_index=True,
-            store_schema=False,  # else readers would be told of our dictionaries
+            store_schema=False,  # or readers would see our dictionaries
         ) as writer:
             for group in groups:
                 writer.write_table(group, row_group_size=ROW_GROUP)
 
 
 def _row_groups(rows: pa.Table, topics: pa.DictionaryArray, ranks: npt.NDArray[np.uint32]) -> Iterator[pa.Table]:
-    """The rows in their order with all columns, a row group at a time; each has the names of its own topics only."""
+    """Yield the rows in order with all columns, a row group at a time, each with the names of its own topics only."""
     order, placed = order_of(np.asarray(topics.indices), ranks)
     names = topics.dictionary.take(pa.array(np.argsort(ranks)))
     whole = {field.name: single_array(rows[field.name]) for field in _WRITTEN if field.name not in _MADE}
@@ -140,7 +140,7 @@ def _row_groups(rows: pa.Table, topics: pa.DictionaryArray, ranks: npt.NDArray[n
 
 
 def _taken(column: pa.Array, rows: pa.Array) -> pa.Array:
-    """Some values of a column; of one that is all null any are the same."""
+    """Return some values of a column; a column of nulls need not be looked at."""
     if column.null_count == len(column):
         return pa.nulls(len(rows), column.type)
     return column.take(rows)

@@ -1,4 +1,4 @@
-"""The order of rows in a file: by topic, as the structure of the history puts them, then by offset, which is time.
+"""The order of rows in a file: by topic, in the order of the history's structure, then by offset.
 
 The structure is what `everlog spark structure` left in the data directory; without it topics are in the order of their
 bytes. Rows of a topic lie together either way, so a column of topics costs almost nothing and a page has few of them.
@@ -17,7 +17,7 @@ _ROW_BITS = 32
 
 
 class Clustering:
-    """Ranks topics; one serves all the files that a task writes."""
+    """Ranks topics, for all the files that a task writes."""
 
     def __init__(self, structure: Structure | None = None) -> None:
         self._structure = structure
@@ -25,11 +25,11 @@ class Clustering:
 
     @classmethod
     def of_store(cls, data: str) -> "Clustering":
-        """By the structure in a data directory, if it has one."""
+        """Return the order by the structure in a data directory, if it has one."""
         return cls(read_structure(Path(data) / FILE_NAME))
 
     def ranks(self, names: pa.Array) -> npt.NDArray[np.uint32]:
-        """The place of each topic among them."""
+        """Return the rank of each topic among these."""
         order = pc.sort_indices(names) if self._structure is None else self._by_structure(names.to_pylist())
         ranks = np.empty(len(names), np.uint32)
         ranks[np.asarray(order)] = np.arange(len(names), dtype=np.uint32)
@@ -46,11 +46,11 @@ class Clustering:
 def order_of(
     topics: npt.NDArray[np.int32], ranks: npt.NDArray[np.uint32]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-    """Row numbers in the order of their topic's rank, and as they come within a topic; and those ranks."""
+    """Return the row numbers by topic rank, in their order within a topic, and the ranks."""
     keys = ranks[topics].astype(np.uint64)
     keys <<= np.uint64(_ROW_BITS)
     keys |= np.arange(len(topics), dtype=np.uint64)
-    keys.sort()  # numbers without equals: quicker than a stable sort of their ranks
+    keys.sort()  # all differ, which sorts faster than a stable sort of the ranks
     placed = (keys >> np.uint64(_ROW_BITS)).astype(np.int32)
     keys &= np.uint64((1 << _ROW_BITS) - 1)
     return keys.astype(np.int64), placed

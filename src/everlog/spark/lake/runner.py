@@ -1,4 +1,4 @@
-"""Runs tasks on Spark: each item is a task of its own, only what the function returns comes back.
+"""Runs tasks on Spark: each item is a task of its own, and only the function's result comes back.
 
 A task that fails is tried again by Spark, maybe while its first attempt still runs; the result of one attempt counts.
 """
@@ -18,28 +18,28 @@ Result = TypeVar("Result")
 
 
 class Runner(Protocol):
-    """Where tasks are run."""
+    """A place where tasks run."""
 
     def run(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """The result for each item, in their order; raises what a task failed with."""
+        """Return the result for each item, in their order; raises what a task failed with."""
 
 
 class InProcess:
-    """One after the other in this process, with no Spark."""
+    """Runs tasks one after the other in this process, without Spark."""
 
     def run(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """The result for each item."""
+        """Return the result for each item."""
         return [function(item) for item in items]
 
 
 class OnSpark:
-    """On the executors of a session."""
+    """Runs tasks on the executors of a session."""
 
     def __init__(self, session: "SparkSession") -> None:
         self._context = session.sparkContext
 
     def run(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """The result for each item."""
+        """Return the result for each item."""
         if not items:
             return []
         from py4j.protocol import Py4JJavaError
@@ -51,6 +51,6 @@ class OnSpark:
 
 
 def _task(function: Callable[[Item], Result], item: Item) -> Result:
-    """What a worker does."""
+    """Run one item on a worker."""
     settle()
     return function(item)

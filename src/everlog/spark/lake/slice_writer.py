@@ -1,6 +1,6 @@
-"""What a task does: read a slice of the log, write it as files of the table, and say what it wrote.
+"""The task of a compaction: reads a slice of the log, writes it as files of the table, and reports them.
 
-The files mean nothing until the driver commits them, so a task may be run again, twice at once, or die.
+The files mean nothing until the driver commits them, so a task may be run again, run twice at once, or die.
 """
 
 import time
@@ -18,8 +18,8 @@ from everlog.spark.lake.table_layout import DAY_US, day_number
 from everlog.spark.log_slices import OnDamage, ReadReport, read_slice
 from everlog.spark.snapshot import Slice
 
-FILE_BYTES = 512 << 20  # of rows in memory; at it a file ends, though its slice goes on
-BATCH_ROWS = 1 << 20  # all of a usual slice at once: put together later, its payloads would be copied once more
+FILE_BYTES = 512 << 20  # of rows in memory; beyond it the slice goes on in another file
+BATCH_ROWS = 1 << 20  # usually all of a slice: joining batches later would copy the payloads once more
 BATCH_BYTES = 256 << 20
 
 
@@ -62,7 +62,7 @@ def write_slice(task: WriteTask) -> Written:
 
 
 def _by_day(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Batches that lie in one day each; times never go back within a shard."""
+    """Yield batches that lie within a day each; times never go back within a shard."""
     for batch in batches:
         times = np.asarray(batch["timestamp"].cast(pa.int64()))
         row = 0
@@ -74,7 +74,7 @@ def _by_day(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordB
 
 
 def _by_file(batches: Iterator[tuple[int, pa.RecordBatch]], file_bytes: int) -> Iterator[tuple[int, pa.Table]]:
-    """Rows of one file each."""
+    """Yield the day and rows of each file."""
     held: list[pa.RecordBatch] = []
     held_day, size = 0, 0
     for day, batch in batches:

@@ -1,4 +1,4 @@
-"""What the table looks like: its columns, its partitions, the names of its files and of its transactions.
+"""The layout of the table: its columns, its partitions, the names of its files and of its transactions.
 
 The table belongs to one store. A file holds rows of one shard and one day whose offsets no other file's lie between.
 Files are never changed; a name is used once.
@@ -11,10 +11,10 @@ import pyarrow as pa
 from everlog.spark.schema import SCHEMA
 
 PARTITION = "day"
-FILE_SCHEMA = SCHEMA  # a partition's value stands in the log of the table, not in the files
+FILE_SCHEMA = SCHEMA  # a partition's value is in the table's log, not in the files
 TABLE_SCHEMA = SCHEMA.append(pa.field(PARTITION, pa.date32(), nullable=False))
 
-# Properties of the table. A rewrite must replace files: readers that know nothing of deletion vectors stay right.
+# Properties of the table. A rewrite must replace files: some readers know nothing of deletion vectors.
 STORE_PROPERTY = "everlog.store"
 FORMAT_PROPERTY = "everlog.format"
 FORMAT = "1"
@@ -30,28 +30,28 @@ _EPOCH = date(1970, 1, 1)
 
 
 def shard_transaction(store: str, shard: int) -> str:
-    """The transaction whose version is the end of a shard in the table: the first offset that is not in it."""
+    """Return the transaction whose version is the end of a shard in the table: the first offset that is not in it."""
     return f"everlog/{store}/{shard}"
 
 
 def start_transaction(store: str, shard: int) -> str:
-    """The transaction whose version is where a shard begins in the table: there need not be a record at that offset."""
+    """Return the transaction whose version is where a shard begins in the table; that offset need not have a record."""
     return f"everlog/{store}/{shard}/start"
 
 
 def lost_transaction(store: str, shard: int) -> str:
-    """The transaction whose version counts the holes of a shard: offsets that retention took before they were here."""
+    """Return the transaction whose version counts the holes of a shard: what retention removed before it was here."""
     return f"everlog/{store}/{shard}/lost"
 
 
 def hole_transactions(store: str, shard: int, number: int) -> tuple[str, str]:
-    """Those whose versions are the first offset of a hole, and the first behind it; holes are numbered from 1."""
+    """Return the transactions whose versions are a hole's first offset and the first after it; holes count from 1."""
     name = f"{lost_transaction(store, shard)}/{number}"
     return f"{name}/from", f"{name}/to"
 
 
 def rewrite_transaction(store: str) -> str:
-    """The transaction that every commit carries which removes files; its version counts them.
+    """Return the transaction of every commit that removes files; its version counts them.
 
     All rewrites share it, as two commits that remove the same file do not conflict by themselves.
     """
@@ -59,27 +59,27 @@ def rewrite_transaction(store: str) -> str:
 
 
 def data_path(day: str, shard: int, first_offset: int, token: str) -> str:
-    """Where a file lies in the table; the token is new for every attempt to write it."""
+    """Return the path of a file in the table; the token is new for every attempt to write it."""
     return f"{PARTITION}={day}/shard-{shard}-{first_offset:020d}-{token}.parquet"
 
 
 def day_number(time_us: int) -> int:
-    """The day of a time, in days since 1970."""
+    """Return the day of a time, in days since 1970."""
     return time_us // DAY_US
 
 
 def day_text(number: int) -> str:
-    """A day as the table writes it."""
+    """Return a day as the table writes it."""
     return (_EPOCH + timedelta(days=number)).isoformat()
 
 
 def time_text(time_us: int) -> str:
-    """A time as the table's statistics have it."""
+    """Return a time as the table's statistics have it."""
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time_us)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def time_us_of(moment: datetime) -> int:
-    """Microseconds since 1970, exactly."""
+    """Return the exact number of microseconds since 1970."""
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds

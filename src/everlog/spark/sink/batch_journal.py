@@ -1,8 +1,8 @@
-"""What is on its way to a broker: the rows of one batch of one application, and how far they are published.
+"""The journal of a batch on its way to a broker: its rows, and how far they are published.
 
-A directory of the application holds the rows that tasks put down and a file that says which of them are the batch. Once
-that file names a batch, the batch is these rows: should Spark compute it again, what comes out is thrown away. The file
-is replaced whole and is on the disk before anything relies on it.
+A directory of the application holds the rows that tasks staged and a file that says which of them are the batch. Once
+that file names a batch, the batch is these rows: if Spark computes it again, the new rows are discarded. The file is
+replaced as a whole and is durable before anything relies on it.
 """
 
 import fcntl
@@ -20,18 +20,18 @@ VERSION = 1
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch: its files in order, how many rows the broker has for certain, and whether that is all of it."""
+    """A batch: its files in order, how many rows the broker has for certain, and whether it is complete."""
 
     batch: int
     files: list[str]
     received: int = 0
-    begun: bool = False  # rows behind `received` may have been sent
+    begun: bool = False  # rows after `received` may have been sent
     complete: bool = False
     version: int = VERSION
 
 
 def app_directory(staging: str, app: str) -> str:
-    """The directory of an application."""
+    """Return the directory of an application."""
     return f"{staging}/{quote(app, safe='')}"
 
 
@@ -53,15 +53,15 @@ class BatchJournal:
         self.state = self._read()
 
     def take(self, batch: int, files: Iterable[str]) -> bool:
-        """Make a batch of files, unless it is known already; whether there is something to publish.
+        """Make a batch of files, unless it is known already; returns whether there is something to publish.
 
-        One that is under way goes on as it began. An older one that was left is to be finished first.
+        A batch that is under way goes on as it began; one that was left unfinished must be finished first.
         """
         state = self.state
         if state is not None and (batch < state.batch or (batch == state.batch and state.complete)):
             if not state.complete:
                 raise UsageError(
-                    f"batch {batch} of {self.app} comes behind batch {state.batch}, which is not published yet",
+                    f"batch {batch} of {self.app} comes after batch {state.batch}, which is not published yet",
                     hint="numbers of batches go up; use another app for another run",
                 )
             self.sweep()
@@ -77,40 +77,40 @@ class BatchJournal:
         return True
 
     def paths(self) -> list[str]:
-        """The batch's files, all of them there."""
+        """Return the paths of the batch's files; raises StorageError if one is missing."""
         assert self.state is not None
         paths = [f"{self.directory}/{name}" for name in self.state.files]
         for path in paths:
             if not os.path.exists(path):
                 raise StorageError(
-                    f"{path} was put down by a task and is not there",
+                    f"{path} was staged by a task and is not there",
                     hint='every worker and the driver must see the same directory: name it with the option "staging"',
                 )
         return paths
 
     def begin(self) -> None:
-        """Rows are going to be sent."""
+        """Note that rows are going to be sent."""
         assert self.state is not None
         if not self.state.begun:
             self._write(msgspec.structs.replace(self.state, begun=True))
 
     def receive(self, rows: int) -> None:
-        """The broker has rows up to this number."""
+        """Note that the broker has the rows up to this number."""
         assert self.state is not None
         self._write(msgspec.structs.replace(self.state, received=rows))
 
     def complete(self) -> None:
-        """All rows are published."""
+        """Note that all rows are published."""
         assert self.state is not None
         self._write(msgspec.structs.replace(self.state, files=[], complete=True))
         self.sweep()
 
     def close(self) -> None:
-        """Let go of the directory."""
+        """Release the directory."""
         os.close(self._lock)
 
     def sweep(self) -> None:
-        """Remove rows that are of no use: of attempts that failed, and of batches that are published."""
+        """Remove the files of attempts that failed and of batches that are published."""
         kept = set(self.state.files if self.state is not None else ())
         for name in os.listdir(self.directory):
             if name.endswith(".arrow") and name not in kept:

@@ -43,7 +43,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Where rows go, and who writes them; a broker or a table."""
+    """The destination of rows, a broker or a table, and the application that writes them."""
 
     broker: Address | None
     table: str | None
@@ -55,13 +55,13 @@ class SinkOptions:
 
 
 def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
-    """The options of a sink."""
+    """Parse the options of a sink."""
     for name in given:
         if name.lower() in MISSING:
             raise UsageError(MISSING[name.lower()], hint='write to topics, with the option "broker"')
     options = known_options(given, OPTIONS)
     if ("broker" in options) == ("table" in options):
-        raise UsageError("where to?", hint='give either the option "broker" or the option "table"')
+        raise UsageError("no destination", hint='give either the option "broker" or the option "table"')
     if "batch" in options and "app" not in options:
         raise UsageError("a batch has a number among those of an application", hint='give the option "app" too')
     qos = options.get("qos", "2")
@@ -87,7 +87,7 @@ def _address(options: Mapping[str, str]) -> Address:
     except ValueError as error:
         raise UsageError(f"the option broker: {error}", hint=hint) from None
     if parts.scheme not in ("mqtt", "mqtts") or not parts.hostname or parts.path.strip("/"):
-        raise UsageError("the option broker is no address of a broker", hint=hint)
+        raise UsageError("the option broker is not the address of a broker", hint=hint)
     tls = parts.scheme == "mqtts"
     user, password = (None if part is None else unquote(part) for part in (parts.username, parts.password))
     return Address(
@@ -108,7 +108,7 @@ def _staging(options: Mapping[str, str]) -> str:
         return os.path.join(tempfile.gettempdir(), f"everlog-sink-{os.getuid()}")
     if "://" in checkpoint and not checkpoint.startswith("file:"):
         raise UsageError(
-            f"the checkpoint at {checkpoint} is no directory, and rows on their way need one",
+            f"the checkpoint at {checkpoint} is not a directory, and rows on their way need one",
             hint='name a directory that all workers see with the option "staging"',
         )
     return os.path.join(os.path.abspath(local_path(checkpoint)), "everlog-sink")

@@ -1,6 +1,6 @@
-"""The writers that Spark calls: tasks put rows down, the driver makes a batch of them and sends or commits it.
+"""The writers that Spark calls: tasks stage rows, the driver makes a batch of them and publishes or commits it.
 
-A task may fail, be tried again or run twice at once: what it put down counts only if its message reaches the driver.
+A task may fail, be tried again or run twice at once: what it wrote counts only if its message reaches the driver.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from everlog.spark.sink.sink_options import SinkOptions
 from everlog.spark.sink.staged_rows import check_schema, stage
 from everlog.spark.sink.table_sink import TableFile, commit_files, write_file
 
-QUERY_ID = "sql.streaming.queryId"  # what Spark tells tasks of a stream: an id that its checkpoint keeps
+QUERY_ID = "sql.streaming.queryId"  # the property by which tasks know their stream: an id that its checkpoint keeps
 MAX_CLIENT_ID = 64
 
 Messages = Sequence[WriterCommitMessage | None]
@@ -33,7 +33,7 @@ Messages = Sequence[WriterCommitMessage | None]
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task put down, and for whom."""
+    """What a task wrote, and for which application."""
 
     app: str
     staged: str | None = None
@@ -41,7 +41,7 @@ class Written(WriterCommitMessage):
 
 
 class Sink:
-    """What batch writers and stream writers share."""
+    """The part that batch writers and stream writers share."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self.options = options
@@ -50,14 +50,14 @@ class Sink:
             check_schema(self.schema)
 
     def write(self, batches: Iterator[pa.RecordBatch], app: str) -> Written:
-        """What a task does."""
+        """Write the rows of a task."""
         if self.options.table is not None:
             return Written(app, file=write_file(batches, locate(self.options.table), self.schema))
         name, _ = stage(batches, app_directory(self.options.staging, app), self.schema)
         return Written(app, staged=name)
 
     def commit(self, messages: Messages, batch: int) -> None:
-        """What the driver does when all tasks are done."""
+        """Commit what the tasks wrote, once all are done."""
         written = [message for message in messages if isinstance(message, Written)]
         if not written:
             return
@@ -74,7 +74,7 @@ class Sink:
             journal.close()
 
     def abort(self, messages: Messages) -> None:
-        """Throw away what tasks put down, unless it is part of a batch by now."""
+        """Discard what tasks wrote, unless it is part of a batch by now."""
         written = [message for message in messages if isinstance(message, Written)]
         if written and self.options.broker is not None:
             journal = BatchJournal(self.options.staging, written[0].app)
@@ -89,7 +89,7 @@ class Sink:
 
 
 def client_id(app: str) -> str:
-    """The MQTT client id of an application: the same whenever it comes back."""
+    """Return the MQTT client id of an application, the same whenever it comes back."""
     plain = f"everlog-spark-{app}"
     if len(plain.encode()) <= MAX_CLIENT_ID:
         return plain
@@ -103,29 +103,29 @@ class EverlogWriter(DataSourceArrowWriter):
         _refuse_overwrite(overwrite)
         self._sink = Sink(options, schema)
         self._batch = options.batch or 0
-        self._is_known = options.batch is not None  # else it is the only one of an application of its own
+        self._is_known = options.batch is not None  # otherwise it is the only batch of an application of its own
         self._app = options.app or "write"
         if not self._is_known:
             self._app += f"-{uuid.uuid4().hex}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """What a task does."""
+        """Write the rows of a task."""
         return self._sink.write(iterator, self._app)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """What the driver does when all tasks are done."""
+        """Commit what the tasks wrote, once all are done."""
         try:
             self._sink.commit(messages, self._batch)
         finally:
             self._forget()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """What the driver does when one has failed."""
+        """Discard what the tasks wrote, when one has failed."""
         self._sink.abort(messages)
         self._forget()
 
     def _forget(self) -> None:
-        """Nobody comes back to a write without a number."""
+        """Remove the directory of a write without a number: nobody comes back to it."""
         if not self._is_known and self._sink.options.broker is not None:
             shutil.rmtree(app_directory(self._sink.options.staging, self._app), ignore_errors=True)
 
@@ -140,20 +140,20 @@ class EverlogStreamWriter(DataSourceStreamArrowWriter):
         self._sink = Sink(options, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """What a task does."""
+        """Write the rows of a task."""
         return self._sink.write(iterator, self._sink.options.app or _query_id())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """What the driver does when all tasks of a micro-batch are done."""
+        """Commit what the tasks of a micro-batch wrote, once all are done."""
         self._sink.commit(messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """What the driver does when one has failed."""
+        """Discard what the tasks wrote, when one has failed."""
         self._sink.abort(messages)
 
 
 def _query_id() -> str:
-    """The id of the stream that this task belongs to."""
+    """Return the id of the stream that this task belongs to."""
     context = TaskContext.get()
     found = context.getLocalProperty(QUERY_ID) if context is not None else None
     if not found:

@@ -1,4 +1,4 @@
-"""Rows that are to become messages: which columns they have, how tasks put them down, and how they are read back."""
+"""Rows that become messages: the columns they may have, how tasks stage them in files, and how they are read back."""
 
 import os
 import uuid
@@ -43,7 +43,7 @@ def check_schema(schema: pa.Schema) -> None:
 
 
 def stage(batches: Iterable[pa.RecordBatch], directory: str, schema: pa.Schema) -> tuple[str, int]:
-    """Put rows down in a new file, on the disk when this returns; its name and how many rows it has."""
+    """Write rows to a new file, durable when this returns; returns its name and number of rows."""
     os.makedirs(directory, exist_ok=True)
     name = f"{uuid.uuid4().hex}.arrow"
     path = f"{directory}/{name}"
@@ -58,7 +58,7 @@ def stage(batches: Iterable[pa.RecordBatch], directory: str, schema: pa.Schema) 
 
 
 def _check(batch: pa.RecordBatch) -> None:
-    """Refuse what a broker would: once rows are published there is no way back."""
+    """Refuse rows that a broker would refuse, before any are published."""
     topics = batch.column("topic")
     if topics.null_count:
         raise UsageError(f"{topics.null_count} rows have no topic")
@@ -74,11 +74,11 @@ def _check(batch: pa.RecordBatch) -> None:
     if "expiry" in batch.schema.names:
         bounds = pc.min_max(batch.column("expiry")).as_py()
         if bounds["min"] is not None and (bounds["min"] < 0 or bounds["max"] >= 1 << 32):
-            raise UsageError("the column expiry has values that are no seconds from now")
+            raise UsageError("the column expiry has values that are not a number of seconds")
 
 
 def unstage(paths: Sequence[str], first: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The rows of files one behind the other from a number on, each with its number."""
+    """Yield the rows of several files from a number on, each with its number."""
     at = 0
     for path in paths:
         with pa.memory_map(path) as source:

@@ -1,8 +1,8 @@
 """A Delta table as a sink: tasks write files, the driver commits them together with the application and its batch.
 
-The commit says which batch it is, and whether that is in the table already is looked up before: so a batch that Spark
-computes again adds nothing, whether its driver died before the commit or after. Files of attempts that were not
-committed mean nothing; a vacuum removes them.
+A commit names its batch, and is not made if the table has that batch already: so a batch that Spark computes again adds
+nothing, whether its driver died before the commit or after. Files that were not committed mean nothing; a vacuum
+removes them.
 """
 
 import json
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable, Schema
     from pyspark.sql import DataFrame
 
-TRIES = 5  # of a commit that meets others
+TRIES = 5  # to commit, when others commit at the same time
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def append_batch(frame: "DataFrame", table: str, app: str, batch: int) -> None:
 
 
 def write_file(batches: Iterable[pa.RecordBatch], location: Location, schema: pa.Schema) -> TableFile | None:
-    """Write rows to a new file of the table, on the disk when this returns; None if there are none."""
+    """Write rows to a new file of the table, durable when this returns; returns None if there are no rows."""
     name = f"part-{uuid.uuid4().hex}.parquet"
     filesystem, root = location.filesystem()
     where = f"{root}/{name}"
@@ -69,7 +69,7 @@ def write_file(batches: Iterable[pa.RecordBatch], location: Location, schema: pa
 
 
 def commit_files(location: Location, schema: pa.Schema, files: Sequence[TableFile], app: str, batch: int) -> int | None:
-    """Append files as a batch of an application; the version, None when the table had the batch."""
+    """Append files as a batch of an application; returns the version, or None when the table had the batch."""
     from deltalake import CommitProperties, Transaction
     from deltalake.exceptions import CommitFailedError
     from deltalake.transaction import AddAction, RemoveAction
@@ -97,7 +97,7 @@ def commit_files(location: Location, schema: pa.Schema, files: Sequence[TableFil
 
 
 def _open(location: Location, schema: pa.Schema) -> "DeltaTable":
-    """The table, made if there is none; refused if it has other columns or is the table of a store."""
+    """Open the table, or make it; refuses one with other columns, and the table of a store."""
     from deltalake import DeltaTable, Schema
     from deltalake.exceptions import TableNotFoundError
 
@@ -121,7 +121,7 @@ def _open(location: Location, schema: pa.Schema) -> "DeltaTable":
 
 
 def _columns(schema: "Schema") -> dict[str, str]:
-    """Names and types; whether a column may be null is left to the table."""
+    """Return names and types; whether a column may be null is left to the table."""
     nested = ("array", "map", "struct")
     return {
         field.name: str(field.type) if field.type.type in nested else str(field.type.type) for field in schema.fields

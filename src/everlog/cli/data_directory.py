@@ -1,0 +1,32 @@
+"""The data directory that a command works on."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+from everlog.base import UsageError
+from everlog.store import LogStore
+
+Data: TypeAlias = Annotated[
+    Path, typer.Argument(metavar="DATA_DIR", help="The data directory; a broker may be running on it.")
+]
+
+
+def check_store(data: Path | str, pattern: str = "store") -> None:
+    """Refuse a directory that holds no store."""
+    if not any(Path(data).glob(pattern)):
+        raise UsageError(f"{data} holds no store", hint="give the directory that `everlog serve --data` was given")
+
+
+@contextmanager
+def open_store(data: Path) -> Iterator[LogStore]:
+    """Open a store for reading, beside its broker or without one."""
+    check_store(data)
+    store = LogStore.open(str(data), writable=False)
+    try:
+        yield store
+    finally:
+        store.close()
