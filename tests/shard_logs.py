@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from random import Random
 
 from everlog.base import MessageColumns, RecordBuilder, Records, TopicTable
-from everlog.commitlog import LogSettings, ShardLog, SimulatedDisk
+from everlog.commitlog import LogSettings, ShardLog
 from tests.messages import to_columns
+from tests.simulated_disk import SimulatedDisk
 
 Message = tuple[bytes, bytes]  # topic, payload
 Row = tuple[int, bytes, bytes]  # offset, topic, payload

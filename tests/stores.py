@@ -4,11 +4,12 @@ from collections.abc import Iterable, Sequence
 from random import Random
 
 from everlog.base import TopicTable
-from everlog.commitlog import Disk, LogSettings, SimulatedDisk
+from everlog.commitlog import Disk, LogSettings
 from everlog.store import LogStore, Positions, ReadResult, StoreReader
 from everlog.topics import Filter, parse_filter
 from tests.messages import EXPIRY, Message, to_columns
 from tests.plain_store import PlainReader, PlainStore
+from tests.simulated_disk import SimulatedDisk
 
 Row = tuple[int, int, int, bytes, int, bytes, bytes]  # shard, offset, time, topic, flags, properties, payload
 PLENTY = 1 << 30

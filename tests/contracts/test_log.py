@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from tests.memory_log import MemoryLog
 from tests.messages import Message, to_columns
+from tests.simulated_disk import SimulatedDisk
 from tests.stores import PLENTY, Row, filters, numbered, rows_of
 
 from everlog.base import NOT_KEPT, StorageError, TopicTable
 from everlog.broker.delivery.ports import Log, Shard
-from everlog.commitlog import LogSettings, SimulatedDisk
+from everlog.commitlog import LogSettings
 from everlog.store import LogStore
 
 SETTINGS = LogSettings(segment_bytes=1500, batch_bytes=600, merge_below=0, tail_bytes=1000)

@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tests.crash.simulation import World
+from tests.simulated_disk import SimulatedDisk, SimulatedFile
 
 import everlog.commitlog.recovery as recovery
 from everlog.commitlog import ShardLog
 from everlog.commitlog.ports import Block, Note
-from everlog.commitlog.simulated_disk import SimulatedDisk, SimulatedFile
 
 Mutation = Callable[[World], None]
 

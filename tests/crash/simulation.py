@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from tests.shard_logs import Message, Row, columns_of, rows
+from tests.simulated_disk import SimulatedCrash, SimulatedDisk
 
 from everlog.base import GONE, RecordBuilder, StorageError, TopicTable, Unavailable
-from everlog.commitlog import LogSettings, ShardLog, SimulatedCrash, SimulatedDisk
+from everlog.commitlog import LogSettings, ShardLog
 from everlog.commitlog.segment_format import Frame
 
 DIRECTORY = "data/shard-0"

@@ -5,9 +5,10 @@ from random import Random
 
 import pytest
 from tests.shard_logs import append, commit, numbered, rows, small
+from tests.simulated_disk import SimulatedDisk
 
 from everlog.base import StorageError
-from everlog.commitlog import ShardLog, SimulatedDisk
+from everlog.commitlog import ShardLog
 from everlog.store import TopicClasses
 
 DIRECTORY = "data/shard-0"

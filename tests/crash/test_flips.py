@@ -5,8 +5,9 @@ from random import Random
 import pytest
 from tests.crash.simulation import CountingIndexer
 from tests.shard_logs import Row, commit, rows, small
+from tests.simulated_disk import SimulatedDisk
 
-from everlog.commitlog import Damage, ShardLog, SimulatedDisk, verify_directory
+from everlog.commitlog import Damage, ShardLog, verify_directory
 
 DIRECTORY = "data/shard-0"
 SETTINGS = small(segment_bytes=500, batch_bytes=200)

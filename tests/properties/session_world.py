@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 from tests.brokers import serve_on
 from tests.inside import Inside
 from tests.restarts import Client, SlowTables, eventually
+from tests.simulated_disk import SimulatedDisk
 
 from everlog.broker import Broker
-from everlog.commitlog import LogSettings, SimulatedDisk
+from everlog.commitlog import LogSettings
 from everlog.mqtt import (
     Connack,
     Connect,

@@ -5,9 +5,10 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.shard_logs import columns_of, rows, rows_of
+from tests.simulated_disk import SimulatedDisk
 
 from everlog.base import TopicTable
-from everlog.commitlog import LogSettings, ShardLog, SimulatedDisk
+from everlog.commitlog import LogSettings, ShardLog
 from everlog.commitlog.mark import Mark, read_slot
 from everlog.commitlog.segment_format import Frame, SegmentHeader, find_frame, read_frame, read_header
 

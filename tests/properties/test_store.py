@@ -6,9 +6,9 @@ from unittest.mock import patch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.messages import EXPIRY, Message
+from tests.simulated_disk import SimulatedDisk
 from tests.stores import PLENTY, Row, append, drain, open_store, settle
 
-from everlog.commitlog import SimulatedDisk
 from everlog.store import LogStore, StoreReader
 from everlog.topics import Filter, matches, parse_filter
 

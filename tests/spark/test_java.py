@@ -11,7 +11,7 @@ from tests.spark.lake_data import fill, messages
 from everlog.base import UsageError
 from everlog.spark import find_java, java
 from everlog.spark.java import Java, java_home
-from everlog.spark.session import prepare_environment, session_settings
+from everlog.spark.session_factory import prepare_environment, session_settings
 
 
 def fake(home: Path, version: str, status: int = 0) -> Path:

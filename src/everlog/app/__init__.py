@@ -13,21 +13,3 @@ from everlog.app.settings import (
 )
 from everlog.app.settings_loader import BadSettings, Loaded, load
 from everlog.app.units import parse_seconds
-
-__all__ = [
-    "DEFAULT_HTTP_PORT",
-    "BadSettings",
-    "Key",
-    "Loaded",
-    "Settings",
-    "all_keys",
-    "classes_of",
-    "groups_of",
-    "is_loopback",
-    "limits_of",
-    "load",
-    "load_methods",
-    "log_arguments",
-    "parse_seconds",
-    "section_meaning",
-]

@@ -2,5 +2,3 @@
 
 from everlog.bench.measurement import Row, measure, show
 from everlog.bench.suites import SUITES, run_suites
-
-__all__ = ["SUITES", "Row", "measure", "run_suites", "show"]

@@ -12,7 +12,7 @@ import cython
 
 from everlog.base import StorageError, Unavailable
 from everlog.commitlog.catalog import Segment
-from everlog.commitlog.settings import Durability
+from everlog.commitlog.log_settings import Durability
 from everlog.commitlog.waiters import Waiters
 
 if not cython.compiled:

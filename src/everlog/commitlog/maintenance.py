@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 from everlog.commitlog.catalog import Catalog, Segment
 from everlog.commitlog.committer import Committer
+from everlog.commitlog.log_settings import LogSettings
 from everlog.commitlog.paths import TEMPORARY, segment_path, side_path
 from everlog.commitlog.ports import Classes, Indexer
 from everlog.commitlog.retention import RetentionPlan
 from everlog.commitlog.sealer import Sealer
-from everlog.commitlog.settings import LogSettings
 from everlog.commitlog.topic_retention import Thinned, Thinner
 
 

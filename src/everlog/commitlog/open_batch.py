@@ -11,7 +11,7 @@ from typing import TypeAlias
 import cython
 
 from everlog.base import Unavailable
-from everlog.commitlog.settings import LogSettings
+from everlog.commitlog.log_settings import LogSettings
 
 if not cython.compiled:
     from everlog.base import MessageColumns, RecordBuilder, Records, TopicTable

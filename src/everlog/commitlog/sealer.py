@@ -11,6 +11,7 @@ from everlog.base import Records, TopicTable, gather
 from everlog.commitlog import side_file
 from everlog.commitlog.batch_index import GrowingIndex
 from everlog.commitlog.catalog import Catalog, Segment
+from everlog.commitlog.log_settings import LogSettings
 from everlog.commitlog.open_batch import SPAN_US
 from everlog.commitlog.paths import TEMPORARY, segment_path, side_path
 from everlog.commitlog.ports import Block, File, Indexer
@@ -18,7 +19,6 @@ from everlog.commitlog.scan import topic_ids
 from everlog.commitlog.segment_format import FRAME_BYTES, HEADER_BYTES, Frame, SegmentHeader
 from everlog.commitlog.segment_reader import SegmentReader, load_complete
 from everlog.commitlog.segment_view import TOPICS
-from everlog.commitlog.settings import LogSettings
 from everlog.commitlog.side_file import SEALED, SideSummary
 
 READ_BYTES = 4 << 20

@@ -12,12 +12,12 @@ import cython
 
 from everlog.base import TopicTable
 from everlog.commitlog.catalog import Catalog, Segment
+from everlog.commitlog.log_settings import LogSettings
 from everlog.commitlog.mark import Mark, MarkFile
 from everlog.commitlog.paths import segment_path
 from everlog.commitlog.ports import Block, File
 from everlog.commitlog.segment_format import AFTER_SYNC, PREVIOUS_SYNCED, SegmentHeader, salted
 from everlog.commitlog.segment_reader import SegmentReader
-from everlog.commitlog.settings import LogSettings
 
 if not cython.compiled:
     from everlog.base import Records

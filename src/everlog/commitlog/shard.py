@@ -17,6 +17,7 @@ from everlog.commitlog.committer import Committer
 from everlog.commitlog.damage import Damage, DamageList
 from everlog.commitlog.follower import Follower
 from everlog.commitlog.hot_path import READ_ONLY, HotPath
+from everlog.commitlog.log_settings import LogSettings
 from everlog.commitlog.maintenance import Maintenance
 from everlog.commitlog.open_batch import OpenBatch
 from everlog.commitlog.ports import Classes, Disk, Indexer, Lock
@@ -24,7 +25,6 @@ from everlog.commitlog.recovery import recover
 from everlog.commitlog.retention import RetentionPlan, plan_retention
 from everlog.commitlog.segment_view import SegmentView
 from everlog.commitlog.segment_writer import SegmentWriter
-from everlog.commitlog.settings import LogSettings
 from everlog.commitlog.statistics import LogStatistics
 from everlog.commitlog.tail import Tail
 from everlog.commitlog.topic_retention import Thinned

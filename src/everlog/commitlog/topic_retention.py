@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from everlog.base import GONE, Records, TopicTable, bytes_of_topics, empty_topics, select
 from everlog.commitlog.catalog import Catalog, Segment
+from everlog.commitlog.log_settings import LogSettings
 from everlog.commitlog.ports import Classes
 from everlog.commitlog.scan import new_table
 from everlog.commitlog.sealer import Sealer, each_batch
 from everlog.commitlog.segment_format import THINNED
 from everlog.commitlog.segment_reader import SegmentReader
-from everlog.commitlog.settings import LogSettings
 
 TURN_BYTES = 256 << 20  # of segments looked into at a time; the others wait for the next
 _NOBODY = 0xFFFFFFFF

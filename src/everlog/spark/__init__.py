@@ -15,51 +15,11 @@ if TYPE_CHECKING:
     from everlog.spark.log_slices import ReadReport, read_slice
     from everlog.spark.lost_offsets import lost_in, name_lost
     from everlog.spark.schema import COLUMNS, DEFAULT_COLUMNS, SCHEMA, schema_of, spark_ddl
-    from everlog.spark.session import spark_session
+    from everlog.spark.session_factory import spark_session
     from everlog.spark.sink.table_sink import append_batch
     from everlog.spark.snapshot import SegmentFile, ShardSnapshot, Slice, Snapshot, pack, plan, take_snapshot
     from everlog.spark.source import EverlogSource
     from everlog.spark.task_errors import task_error
-
-__all__ = [
-    "CODECS",
-    "COLUMNS",
-    "DEFAULT_COLUMNS",
-    "SCHEMA",
-    "VACUUM_HOURS",
-    "Compaction",
-    "CompactionOptions",
-    "CompactionSummary",
-    "EverlogSource",
-    "InProcess",
-    "LakeStore",
-    "Location",
-    "OnSpark",
-    "ReadReport",
-    "SegmentFile",
-    "ShardSnapshot",
-    "Slice",
-    "Snapshot",
-    "append_batch",
-    "check_bucket",
-    "find_java",
-    "find_lake",
-    "locate",
-    "lost_in",
-    "name_lost",
-    "open_lake",
-    "pack",
-    "parse_days",
-    "parse_options",
-    "plan",
-    "read_slice",
-    "schema_of",
-    "spark_ddl",
-    "spark_session",
-    "take_snapshot",
-    "task_error",
-    "vacuum",
-]
 
 # Where each name lives: a task of Spark imports this room, and should load only what it uses.
 _HOMES = {
@@ -74,7 +34,7 @@ _HOMES = {
     "java": ("find_java",),
     "lost_offsets": ("lost_in", "name_lost"),
     "schema": ("COLUMNS", "DEFAULT_COLUMNS", "SCHEMA", "schema_of", "spark_ddl"),
-    "session": ("spark_session",),
+    "session_factory": ("spark_session",),
     "sink.table_sink": ("append_batch",),
     "snapshot": ("SegmentFile", "ShardSnapshot", "Slice", "Snapshot", "pack", "plan", "take_snapshot"),
     "source": ("EverlogSource",),

@@ -8,28 +8,3 @@ from everlog.store.log_store import LogStore, ShardStatistics, StoreReader
 from everlog.store.read_result import Found, Lost, Positions, Reader, ReadResult
 from everlog.store.retention_classes import MOST_CLASSES, TopicClasses
 from everlog.store.sharding import MAX_SHARDS, shard_of
-
-__all__ = [
-    "MAX_SHARDS",
-    "MOST_CLASSES",
-    "Begin",
-    "BeginKind",
-    "ColdStore",
-    "Found",
-    "LakeRecord",
-    "LogStore",
-    "Lost",
-    "Positions",
-    "ReadResult",
-    "Reader",
-    "ShardStatistics",
-    "StoreReader",
-    "TopicClasses",
-    "TopicIndexer",
-    "locate",
-    "parse_begin",
-    "read_lake_record",
-    "shard_of",
-    "show_positions",
-    "write_lake_record",
-]

@@ -15,20 +15,3 @@ from everlog.topics.names import (
 from everlog.topics.postings import Postings
 from everlog.topics.sections import SectionCache
 from everlog.topics.trie import Subscription, SubscriptionTrie
-
-__all__ = [
-    "MAX_TOPIC_BYTES",
-    "MAX_TOPIC_LEVELS",
-    "CorruptTopicIndex",
-    "Filter",
-    "MatchCache",
-    "Postings",
-    "SectionCache",
-    "Subscription",
-    "SubscriptionTrie",
-    "TopicIndex",
-    "build_index",
-    "check_topic_name",
-    "matches",
-    "parse_filter",
-]

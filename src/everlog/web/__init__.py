@@ -3,14 +3,3 @@
 from everlog.web.health import Check, is_listening, log_is_writable, not_stopping
 from everlog.web.prometheus import BrokerCollector, Exposition
 from everlog.web.server import Web, start_web
-
-__all__ = [
-    "BrokerCollector",
-    "Check",
-    "Exposition",
-    "Web",
-    "is_listening",
-    "log_is_writable",
-    "not_stopping",
-    "start_web",
-]

@@ -5,9 +5,10 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from tests.simulated_disk import SimulatedCrash, SimulatedDisk
 
 from everlog.base import StorageError
-from everlog.commitlog import Disk, RealDisk, SimulatedCrash, SimulatedDisk
+from everlog.commitlog import Disk, RealDisk
 
 
 @pytest.fixture(params=["real", "simulated"])

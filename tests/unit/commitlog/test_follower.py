@@ -4,9 +4,10 @@ from random import Random
 
 import pytest
 from tests.shard_logs import DIRECTORY, append, commit, numbered, opened, rows, small
+from tests.simulated_disk import SimulatedDisk
 
 from everlog.base import StorageError
-from everlog.commitlog import ShardLog, SimulatedDisk
+from everlog.commitlog import ShardLog
 from everlog.commitlog.paths import segment_path
 
 MARK = f"{DIRECTORY}/mark"

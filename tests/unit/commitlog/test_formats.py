@@ -3,9 +3,10 @@
 from random import Random
 
 import pytest
+from tests.simulated_disk import SimulatedDisk
 
 from everlog.base import StorageError
-from everlog.commitlog import CorruptFile, Damage, SimulatedDisk, side_file
+from everlog.commitlog import CorruptFile, Damage, side_file
 from everlog.commitlog.damage import DamageList
 from everlog.commitlog.mark import MARK_BYTES, SLOT_SPACING, Mark, MarkFile, read_marks, read_slot
 from everlog.commitlog.side_file import SideFile, SideSummary

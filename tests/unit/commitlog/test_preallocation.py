@@ -6,8 +6,9 @@ from random import Random
 
 import pytest
 from tests.shard_logs import DIRECTORY, Message, append, commit, numbered, opened, rows, small
+from tests.simulated_disk import SimulatedDisk
 
-from everlog.commitlog import LogSettings, RealDisk, ShardLog, SimulatedDisk, verify_directory
+from everlog.commitlog import LogSettings, RealDisk, ShardLog, verify_directory
 
 LOG = f"{DIRECTORY}/{0:020d}.log"
 STEP = 4000

@@ -4,9 +4,10 @@ from random import Random
 
 import pytest
 from tests.shard_logs import DIRECTORY, Row, append, commit, numbered, opened, rows, small
+from tests.simulated_disk import SimulatedDisk
 
 from everlog.base import StorageError
-from everlog.commitlog import ShardLog, SimulatedDisk
+from everlog.commitlog import ShardLog
 from everlog.commitlog.mark import read_marks
 from everlog.commitlog.segment_format import FRAME_BYTES, HEADER_BYTES
 

@@ -3,9 +3,9 @@
 from random import Random
 
 from tests.shard_logs import columns_of, numbered
+from tests.simulated_disk import SimulatedDisk
 
 from everlog.base import RecordBuilder, TopicTable
-from everlog.commitlog import SimulatedDisk
 from everlog.commitlog.scan import Scan
 from everlog.commitlog.segment_format import HEADER_BYTES, Frame
 

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from random import Random
 
 from tests.shard_logs import DIRECTORY, columns_of, commit, numbered, opened, rows, small
+from tests.simulated_disk import SimulatedCrash, SimulatedDisk
 
 from everlog.base import RecordBuilder, Records, TopicTable
-from everlog.commitlog import ShardLog, SimulatedCrash, SimulatedDisk
+from everlog.commitlog import ShardLog
 from everlog.commitlog.sealer import each_batch
 
 FIRST = f"{DIRECTORY}/{0:020d}"

@@ -5,9 +5,10 @@ from random import Random
 import pytest
 from tests.messages import EXPIRY
 from tests.shard_logs import DIRECTORY, append, columns_of, commit, numbered, opened, rows, rows_of, small
+from tests.simulated_disk import SimulatedDisk
 
 from everlog.base import StorageError, TopicTable, Unavailable
-from everlog.commitlog import ShardLog, SimulatedDisk
+from everlog.commitlog import ShardLog
 
 
 def test_a_new_log_is_empty() -> None:

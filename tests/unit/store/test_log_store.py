@@ -8,10 +8,11 @@ from unittest.mock import patch
 
 import pytest
 from tests.messages import Message, to_columns
+from tests.simulated_disk import SimulatedDisk
 from tests.stores import PLENTY, Row, append, drain, fill, filters, numbered, open_store, rows_of, settle, small
 
 from everlog.base import EverlogError, Records, StorageError, TopicTable, UsageError
-from everlog.commitlog import RealDisk, ShardLog, SimulatedDisk
+from everlog.commitlog import RealDisk, ShardLog
 from everlog.store import MAX_SHARDS, LogStore, Lost, Positions, shard_of
 from everlog.store.recent_batches import RecentBatches
 from everlog.store.selection import Selection

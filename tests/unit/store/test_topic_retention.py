@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.messages import Message
+from tests.simulated_disk import SimulatedDisk
 from tests.stores import PLENTY, Row, append, drain, filters, rows_of, settle, small
 
 from everlog.base import DROPPED, GONE, UsageError
-from everlog.commitlog import Disk, SegmentView, SimulatedDisk, verify_directory
+from everlog.commitlog import Disk, SegmentView, verify_directory
 from everlog.commitlog.segment_format import THINNED
 from everlog.store import LogStore, TopicClasses
 from everlog.topics import matches, parse_filter

@@ -9,10 +9,11 @@ from unittest.mock import patch
 
 import pytest
 from tests.messages import Message, to_columns
+from tests.simulated_disk import SimulatedDisk
 from tests.stores import PLENTY, Row, append, drain, fill, filters, numbered, open_store, rows_of, settle, small
 
 from everlog.base import Records, TopicTable
-from everlog.commitlog import LogSettings, ShardLog, SimulatedDisk
+from everlog.commitlog import LogSettings, ShardLog
 from everlog.store import LogStore
 
 LARGE = {"segment_bytes": 1 << 20, "batch_bytes": 1 << 12}  # one open segment of many batches

@@ -6,31 +6,3 @@ from everlog.bench.load.cases import CASES, CPU, P50, P99, RATE, Case
 from everlog.bench.load.options import Options
 from everlog.bench.load.peers import Report, Verdict, compare, judge, save
 from everlog.bench.load.scenarios import SCENARIOS, play
-
-__all__ = [
-    "CASES",
-    "CPU",
-    "P50",
-    "P99",
-    "RATE",
-    "SCENARIOS",
-    "Broker",
-    "Case",
-    "Line",
-    "Options",
-    "Report",
-    "Rounds",
-    "Spread",
-    "Verdict",
-    "between_cases",
-    "compare",
-    "contestants",
-    "installed",
-    "judge",
-    "lines",
-    "play",
-    "play_rounds",
-    "save",
-    "save_rounds",
-    "started",
-]

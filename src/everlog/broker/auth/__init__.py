@@ -14,21 +14,3 @@ from everlog.broker.auth.methods import (
 from everlog.broker.auth.passwords import delete_user, set_password
 from everlog.broker.auth.scram import ScramSha256
 from everlog.broker.auth.security import Admission, Security, certificate_user
-
-__all__ = [
-    "Accept",
-    "Admission",
-    "Applicant",
-    "Authenticator",
-    "Continue",
-    "Credentials",
-    "Factory",
-    "Methods",
-    "Outcome",
-    "Refuse",
-    "ScramSha256",
-    "Security",
-    "certificate_user",
-    "delete_user",
-    "set_password",
-]

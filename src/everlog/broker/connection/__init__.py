@@ -2,5 +2,3 @@
 
 from everlog.broker.connection.connection import Connection, peer_of
 from everlog.broker.connection.connections import BUFFER_BYTES, Connections
-
-__all__ = ["BUFFER_BYTES", "Connection", "Connections", "peer_of"]

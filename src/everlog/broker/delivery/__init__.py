@@ -6,15 +6,3 @@ from everlog.broker.delivery.ports import Log, Sink
 from everlog.broker.delivery.redelivery import batch_of
 from everlog.broker.delivery.retained_messages import RetainedMessages, stored_message
 from everlog.broker.delivery.router import Router
-
-__all__ = [
-    "ColdReader",
-    "History",
-    "Log",
-    "Places",
-    "RetainedMessages",
-    "Router",
-    "Sink",
-    "batch_of",
-    "stored_message",
-]

@@ -2,5 +2,3 @@
 
 from everlog.broker.groups.group_options import GroupOptions, GroupState
 from everlog.broker.groups.group_registry import GroupRegistry
-
-__all__ = ["GroupOptions", "GroupRegistry", "GroupState"]

@@ -6,13 +6,3 @@ from everlog.broker.registry.replay_request import Answer, ReplayRequests
 from everlog.broker.registry.restore import restore_sessions
 from everlog.broker.registry.subscriptions import Subscriptions
 from everlog.broker.registry.write_behind import WriteBehind
-
-__all__ = [
-    "Answer",
-    "Registry",
-    "ReplayRequests",
-    "Subscriptions",
-    "WriteBehind",
-    "agree",
-    "restore_sessions",
-]

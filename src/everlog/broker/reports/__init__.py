@@ -5,14 +5,3 @@ from everlog.broker.reports.slices import run_in_slices
 from everlog.broker.reports.survey import Survey
 from everlog.broker.reports.sys_topics import SysTopics
 from everlog.broker.reports.unread_loss import Doomed, RetentionState, UnreadLoss
-
-__all__ = [
-    "Doomed",
-    "Numbers",
-    "Reports",
-    "RetentionState",
-    "Survey",
-    "SysTopics",
-    "UnreadLoss",
-    "run_in_slices",
-]

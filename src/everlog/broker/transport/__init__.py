@@ -1,5 +1,3 @@
 """transport: where clients connect, over TCP, TLS, WebSocket or both."""
 
 from everlog.broker.transport.listeners import Address, Kind, Listener, Listening, cannot_listen, listen
-
-__all__ = ["Address", "Kind", "Listener", "Listening", "cannot_listen", "listen"]
