@@ -260,8 +260,8 @@ class Inside:
 
     def reload(self) -> None:
         """Read users and rules anew, also for who is connected."""
-        self._broker.security.reload()
-        self._broker.rules_changed()
+        self._broker.security.prepare()()
+        self._broker.connections.rules_changed()
 
     @property
     def closing(self) -> bool:

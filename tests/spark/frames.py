@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from tests.spark.in_process import InProcess
 from tests.spark.lake_data import NOON_US
 
 from everlog.commitlog import LogSettings
-from everlog.spark import COLUMNS, Compaction, CompactionOptions, InProcess, Slice, locate, read_slice
+from everlog.spark import COLUMNS, Compaction, CompactionOptions, Slice, locate, read_slice
 from everlog.spark.frame_plan import FramePlan, plan_frame
 from everlog.spark.lake_slices import read_lake_slice
 from everlog.spark.source_options import SourceOptions

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.spark.frames import compact, drop_log
+from tests.spark.in_process import InProcess
 from tests.spark.lake_data import DAY_US, NOON_US, fill, messages
 from tests.spark.streams import SCHEMA, Offset, follow, reader
 
@@ -15,7 +16,7 @@ from everlog.base import MessageColumns, TopicTable, Unavailable, UsageError
 from everlog.cli import main
 from everlog.commitlog import LogSettings
 from everlog.mqtt import Decoder, Publish, encode
-from everlog.spark import EverlogSource, InProcess, lost_in, name_lost, take_snapshot
+from everlog.spark import EverlogSource, lost_in, name_lost, take_snapshot
 from everlog.spark.lake.lake_table import Overtaken
 from everlog.store import LogStore, Lost
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 from tests.spark.cluster import standalone
+from tests.spark.in_process import InProcess
 from tests.spark.lake_data import cold_rows, fill, log_rows, messages
 
-from everlog.spark import Compaction, CompactionOptions, InProcess, LakeStore, locate
+from everlog.spark import Compaction, CompactionOptions, LakeStore, locate
 from everlog.store import read_lake_record
 
 pytestmark = pytest.mark.soak

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.spark.in_process import InProcess
 from tests.spark.lake_data import DAY_US, NOON_US, Row, cold_rows, fill, log_rows, messages
 
 from everlog.app.cold_tier import ColdTier
 from everlog.base import StorageError
 from everlog.cli.spark.compact import table_of
 from everlog.commitlog import LogSettings
-from everlog.spark import Compaction, CompactionOptions, InProcess, LakeStore, find_lake, locate, take_snapshot
+from everlog.spark import Compaction, CompactionOptions, LakeStore, find_lake, locate, take_snapshot
 from everlog.spark.frame_plan import plan_frame
 from everlog.spark.source_options import SourceOptions
 from everlog.store import LakeRecord, LogStore, read_lake_record, write_lake_record

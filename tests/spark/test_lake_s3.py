@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.spark.in_process import InProcess
 from tests.spark.lake_data import cold_rows, fill, log_rows, messages
 
 from everlog.base import StorageError
-from everlog.spark import Compaction, CompactionOptions, InProcess, LakeStore, Location, check_bucket, locate, vacuum
+from everlog.spark import Compaction, CompactionOptions, LakeStore, Location, check_bucket, locate, vacuum
 from everlog.spark.frame_plan import plan_frame
 from everlog.spark.lake_slices import LakeSlice, read_lake_slice
 from everlog.spark.source_options import read_options

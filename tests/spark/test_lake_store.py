@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.spark.in_process import InProcess
 from tests.spark.lake_data import DAY_US, NOON_US, Row, cold_rows, fill, log_rows, messages
 
 from everlog.base import StorageError
-from everlog.spark import Compaction, CompactionOptions, InProcess, LakeStore, locate, vacuum
+from everlog.spark import Compaction, CompactionOptions, LakeStore, locate, vacuum
 from everlog.spark.lake import lake_store
 from everlog.store import ColdStore, Lost, read_lake_record
 from everlog.topics import parse_filter

@@ -15,13 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
+from tests.spark.in_process import InProcess
 from tests.spark.lake_data import DAY_US, NOON_US, cold_rows, fill, log_rows, messages, table_rows
 
 from everlog.base import StorageError, UsageError
 from everlog.spark import (
     Compaction,
     CompactionOptions,
-    InProcess,
     LakeStore,
     find_lake,
     locate,

@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 from tests.brokers import ServedBroker
 from tests.raw_client import RawClient
+from tests.spark.in_process import InProcess
 from tests.spark.lake_data import NOON_US, fill, messages
 
 from everlog.app.cold_tier import cold_tier
 from everlog.broker import Limits
 from everlog.commitlog import LogSettings
 from everlog.mqtt import Properties, Publish, Suback, Subscribe, Subscription
-from everlog.spark import Compaction, CompactionOptions, InProcess, locate
+from everlog.spark import Compaction, CompactionOptions, locate
 from everlog.store import LogStore
 
 Serve = Callable[[Path], ServedBroker]

@@ -155,12 +155,12 @@ def test_new_certificates_are_taken_without_a_restart(
 
         Path(mine.cert).write_text("nonsense")
         with pytest.raises(UsageError, match=r"no certificate chain"):
-            running.call(listening.reload_certificates)
+            running.call(lambda: listening.prepare_certificates()())
         assert admitted(port, trusting(authority, old))
 
         install(other.issue("server"), mine)
         shutil.copy(other.cert, clients)
-        running.call(listening.reload_certificates)
+        running.call(lambda: listening.prepare_certificates()())
         assert admitted(port, trusting(other, new))
         assert not admitted(port, trusting(other, old))  # its authority is no longer trusted
         assert not admitted(port, trusting(authority, old))  # and the old certificate no longer shown

@@ -127,7 +127,7 @@ def _reload(broker: Broker, listening: Listening) -> None:
         return
     for put_in_force in changes:
         put_in_force()
-    broker.rules_changed()
+    broker.connections.rules_changed()
     _log.info("reloaded users, rules and certificates")
 
 

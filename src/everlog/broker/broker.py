@@ -119,10 +119,6 @@ class Broker:
         if self.router.catchup.cold is not None:
             await asyncio.to_thread(self.router.catchup.cold.close)
 
-    def rules_changed(self) -> None:
-        """Apply users and rules that were read anew to who is connected, too."""
-        self.connections.rules_changed()
-
     async def _until(self, condition: Callable[[], bool], deadline: float) -> None:
         while not condition() and self.time() < deadline:  # noqa: ASYNC110 - only at the end, where it may poll
             await asyncio.sleep(0.005)

@@ -226,13 +226,9 @@ class Session:
         will, self.will = self.will, None
         return will
 
-    def output_full(self) -> None:
-        """Take no more messages until the client has read what was sent."""
-        self.ready = False
-
-    def output_free(self) -> None:
-        """Take messages again."""
-        self.ready = True
+    def set_ready(self, ready: bool) -> None:
+        """Take messages, or none until the client has read what was sent."""
+        self.ready = ready
 
     # Subscriptions and groups
 

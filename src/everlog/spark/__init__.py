@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from everlog.spark.lake.lake_table import find_lake, open_lake
     from everlog.spark.lake.location import Location, check_bucket, locate, parse_options
     from everlog.spark.lake.parquet_writer import CODECS
-    from everlog.spark.lake.runner import InProcess, OnSpark
+    from everlog.spark.lake.runner import OnSpark
     from everlog.spark.log_slices import ReadReport, read_slice
     from everlog.spark.lost_offsets import lost_in, name_lost
     from everlog.spark.schema import COLUMNS, DEFAULT_COLUMNS, SCHEMA, schema_of, spark_ddl
@@ -29,7 +29,7 @@ _HOMES = {
     "lake.file_retention": ("VACUUM_HOURS", "parse_days", "vacuum"),
     "lake.location": ("Location", "check_bucket", "locate", "parse_options"),
     "lake.parquet_writer": ("CODECS",),
-    "lake.runner": ("InProcess", "OnSpark"),
+    "lake.runner": ("OnSpark",),
     "lake.lake_table": ("find_lake", "open_lake"),
     "java": ("find_java",),
     "lost_offsets": ("lost_in", "name_lost"),

@@ -66,10 +66,6 @@ class Security:
         """The users in force; None without a password file."""
         return self._policy.passwords
 
-    def reload(self) -> None:
-        """Read the files again; UsageError says what is wrong with them, and then nothing has changed."""
-        self.prepare()()
-
     def prepare(self) -> Callable[[], None]:
         """Read the files again, and change nothing yet; what is returned puts them in force, and can't fail."""
         policy = self._read()

@@ -164,14 +164,14 @@ class Output:
         """Leave messages where they are: the client does not read as fast as it is sent to."""
         self.is_full = True
         if self.session is not None and not self.is_closing:
-            self.session.output_full()
+            self.session.set_ready(False)
 
     def resume_writing(self) -> None:
         """Go on: the client has caught up with what was sent."""
         self.is_full = False
         session = self.session
         if session is not None and not self.is_closing:
-            session.output_free()
+            session.set_ready(True)
             self.traffic.router.pump(session)
         if not self.is_full and self.on_free is not None:
             self.on_free()

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from logging import WARNING
 from typing import NamedTuple, Protocol
 
@@ -16,7 +17,7 @@ from everlog.broker.registry.connect_terms import ConnectTerms
 from everlog.broker.registry.expiry import Expiry, will_due_us
 from everlog.broker.registry.subscriptions import Subscriptions
 from everlog.broker.registry.write_behind import Marks, WriteBehind, changes_of
-from everlog.mqtt import Properties, Publish, Reason, Will
+from everlog.mqtt import Publish, Reason, Will
 from everlog.sessions import Changes, Session, StoredSession, pack_session, restored, stored, unpack_session
 
 _SLICE = 200  # sessions between two turns of the event loop: less than a millisecond
@@ -259,19 +260,5 @@ class Registry:
 
 
 def _message_of(will: Will) -> Publish:
-    properties = will.properties
-    return Publish(
-        will.topic,
-        will.payload,
-        qos=will.qos,
-        retain=will.retain,
-        packet_id=1 if will.qos else 0,
-        properties=Properties(
-            payload_format_indicator=properties.payload_format_indicator,
-            message_expiry_interval=properties.message_expiry_interval,
-            content_type=properties.content_type,
-            response_topic=properties.response_topic,
-            correlation_data=properties.correlation_data,
-            user_properties=properties.user_properties,
-        ),
-    )
+    properties = replace(will.properties, will_delay_interval=None)
+    return Publish(will.topic, will.payload, will.qos, will.retain, False, 1 if will.qos else 0, properties)

@@ -66,10 +66,6 @@ class Listening:
                 found.append(Address(listener.kind, host, port, listener.path if "ws" in listener.kind else ""))
         return found
 
-    def reload_certificates(self) -> None:
-        """Read all certificate files again, for connections to come; with one bad file, all listeners keep the old."""
-        self.prepare_certificates()()
-
     def prepare_certificates(self) -> Callable[[], None]:
         """Read all certificate files, and change nothing yet; what is returned puts them in force, and can't fail."""
         contexts = [tls.read() for tls in self._tls]

@@ -24,14 +24,6 @@ class Runner(Protocol):
         """Return the result for each item, in their order; raises what a task failed with."""
 
 
-class InProcess:
-    """Runs tasks one after the other in this process, without Spark."""
-
-    def run(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """Return the result for each item."""
-        return [function(item) for item in items]
-
-
 class OnSpark:
     """Runs tasks on the executors of a session."""
 

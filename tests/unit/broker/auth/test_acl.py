@@ -190,11 +190,11 @@ def test_a_bad_file_keeps_the_old_rules_on_reload(tmp_path):
     security = Security(acl_file=str(path))
     path.write_text("everyone wrote b\n")
     with pytest.raises(UsageError, match="no action"):
-        security.reload()
+        security.prepare()()
     assert security.generation == 0
     assert security.acl.may_publish(None, "c", "a")
     path.write_text("everyone write b\n")
-    security.reload()
+    security.prepare()()
     assert security.generation == 1
     assert not security.acl.may_publish(None, "c", "a")
     assert security.acl.may_publish(None, "c", "b")

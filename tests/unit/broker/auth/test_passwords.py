@@ -181,7 +181,7 @@ def test_a_changed_password_is_asked_for_after_a_reload(tmp_path):
     security = Security(allow_anonymous=False, password_file=str(path))
     security.verify("a", b"old")
     set_password(path, "a", b"new")
-    security.reload()
+    security.prepare()()
     assert security.decide("a", b"old") is None
     assert not security.verify("a", b"old").admitted
     assert security.verify("a", b"new").admitted
@@ -193,7 +193,7 @@ def test_a_bad_password_file_keeps_the_old_users_on_reload(tmp_path):
     security = Security(allow_anonymous=False, password_file=str(path))
     path.write_text("nonsense")
     with pytest.raises(UsageError, match="no colon"):
-        security.reload()
+        security.prepare()()
     assert security.verify("a", b"old").admitted
 
 
