@@ -9,7 +9,7 @@ from tests.stages import Stage
 
 from everlog.base import StorageError
 from everlog.broker import Limits
-from everlog.mqtt import Puback, Publish, Reason, encode
+from everlog.mqtt import Puback, Publish, Pubrec, Reason, encode
 
 MESSAGE = encode(Publish("busy", b"x" * 1000), 5)
 
@@ -69,3 +69,50 @@ def test_a_subscription_begins_behind_what_was_published_before_it(stages: Calla
     stage.until(lambda: log.shards[0].end == 8)
     stage.call(log.commit_now)
     assert subscriber.payloads(3) == ["5", "6", "7"]
+
+
+def test_a_shard_that_does_not_commit_holds_back_only_those_who_published_to_it(stages: Callable[..., Stage]) -> None:
+    log = MemoryLog(shards=4, manual=True)
+    stage = stages(log, keep=[("#", 0)])
+    quick, stuck, mixed = stage.connected("quick"), stage.connected("stuck"), stage.connected("mixed")
+    stuck.send(Publish("bb", b"", qos=1, packet_id=1))
+    stage.until(lambda: log.shards[2].end == 1)
+    mixed.send(Publish("bb", b"", qos=1, packet_id=1))
+    stage.until(lambda: log.shards[2].end == 2)
+    mixed.send(Publish("a", b"", qos=1, packet_id=2))
+    stage.until(lambda: log.shards[1].end == 1)
+
+    def commit_first() -> bool:
+        log.shards[1].commit_now()
+        log.shards[1].announce()
+        return log.shards[1].committed == log.shards[1].end
+
+    for packet_id in range(1, 6):
+        quick.send(Publish("a", b"", qos=1 + packet_id % 2, packet_id=packet_id))
+        stage.until(lambda packet_id=packet_id: log.shards[1].end == packet_id + 1 and commit_first())
+        assert quick.expect(Pubrec if packet_id % 2 else Puback).packet_id == packet_id
+    stuck.expect_nothing()
+    mixed.expect_nothing()  # the first of its acks is not due yet
+    assert log.shards[2].committed == 0
+    stage.call(log.commit_now)
+    assert stuck.expect(Puback).packet_id == 1
+    assert [mixed.expect(Puback).packet_id for _ in range(2)] == [1, 2]
+
+
+def test_a_shard_that_fails_ends_those_who_wait_for_it_and_nobody_else(stages: Callable[..., Stage]) -> None:
+    log = MemoryLog(shards=4, manual=True)
+    stage = stages(log, keep=[("#", 0)])
+    hit, spared, idle = stage.connected("hit"), stage.connected("spared"), stage.connected("idle")
+    hit.send(Publish("a", b"", qos=1, packet_id=1), Publish("bb", b"", qos=1, packet_id=2))
+    spared.send(Publish("a", b"", qos=1, packet_id=1))
+    stage.until(lambda: (log.shards[1].end, log.shards[2].end) == (2, 1))
+    stage.call(lambda: log.fail(2, StorageError("no space left on device")))
+    hit.expect_closed(Reason.IMPLEMENTATION_SPECIFIC_ERROR)  # and no PUBACK before it
+    stage.call(log.commit_now)
+    assert spared.expect(Puback).packet_id == 1
+    for client, packet_id in ((spared, 2), (idle, 1)):
+        client.send(Publish("ccc", b"", qos=1, packet_id=packet_id))
+        stage.until(lambda: log.shards[3].end > log.shards[3].committed)
+        stage.call(log.commit_now)
+        assert client.expect(Puback).packet_id == packet_id
+    assert stage.inside.connected_ids == {"spared", "idle"}
