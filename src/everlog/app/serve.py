@@ -12,7 +12,7 @@ from everlog import __version__, _kernels
 from everlog.app.cold_tier import cold_tier
 from everlog.app.log_lines import set_up_logging
 from everlog.app.plugins import load_methods
-from everlog.app.retaining import Retaining, RetentionOptions
+from everlog.app.retention_loop import RetentionLoop, RetentionOptions
 from everlog.app.settings import DEFAULT_HTTP_PORT, Settings, classes_of, groups_of, limits_of, log_arguments
 from everlog.base import EverlogError
 from everlog.broker import Broker, Kind, Listener, Listening, Security, listen
@@ -80,7 +80,7 @@ async def _serve(settings: Settings, store: LogStore, tables: SqliteTables, cold
         topics.start()
         parts.push_async_callback(topics.stop)
         options = RetentionOptions(settings.log.data, settings.retention.await_table, cold is not None)
-        loop = Retaining(store, broker.reports.unread_loss, options, broker.now_us)
+        loop = RetentionLoop(store, broker.reports.unread_loss, options, broker.now_us)
         retention = asyncio.create_task(loop.run())
         parts.callback(retention.cancel)
         _on_signals(stopping, broker, listening)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.restarts import Client, Disk, Running, eventually
 
-from everlog.app.retaining import WARN_EVERY_S, Retaining, RetentionOptions
+from everlog.app.retention_loop import WARN_EVERY_S, RetentionLoop, RetentionOptions
 from everlog.base import StorageError
 from everlog.broker import Event, GroupOptions
 from everlog.commitlog import LogSettings
@@ -31,7 +31,7 @@ class Kept:
         self.now_s = 0.0
         self.data = Path(options.data)
         unread_loss, now_us = running.broker.reports.unread_loss, running.broker.now_us
-        self.retaining = Retaining(store, unread_loss, options, now_us, clock=lambda: self.now_s)
+        self.loop = RetentionLoop(store, unread_loss, options, now_us, clock=lambda: self.now_s)
         self.state = unread_loss.state
 
     async def publish(self, count: int, topics: int = 7) -> None:
@@ -133,7 +133,7 @@ async def test_an_away_session_loses_what_it_is_told_and_gets_the_rest(
         if limits is ByAge:
             world.running.disk.now_us += AGE_US - 10_000_000
         begins = world.running.broker.router.routed
-        await world.retaining.once()
+        await world.loop.once()
         starts = world.starts()
         assert sum(starts) > 0
         told = events("retention_lost")
@@ -142,7 +142,7 @@ async def test_an_away_session_loses_what_it_is_told_and_gets_the_rest(
             (shard, 0, start, start) for shard, start in enumerate(starts) if start
         ]
         assert (world.state.lost, world.state.losers) == (sum(starts), 1)
-        await world.retaining.once()
+        await world.loop.once()
         assert len(events("retention_lost")) == len(told), "told once"
         back = await world.client("gone")
         found = await back.publishes(200 - sum(starts))
@@ -162,7 +162,7 @@ async def test_who_has_read_everything_is_told_nothing(tmp_path: Path, events: E
         await world.publish(100)
         await client.publishes(100)
         await world.away("late", "t/#")
-        await world.retaining.once()
+        await world.loop.once()
         assert world.starts()[0] > 0
         assert events("retention_lost") == []
         assert (world.state.lost, world.state.next_readers) == (0, 0)
@@ -174,14 +174,14 @@ async def test_what_was_sent_and_not_acknowledged_is_lost_to_a_client_that_left(
         await client.subscribe("t/#")
         await world.publish(100)
         messages = await client.publishes(100)
-        await world.retaining.once()
+        await world.loop.once()
         first = world.starts()[0]
         assert first > 0
         assert events("retention_lost") == [], "it was sent all of it"
         client.send(*(Puback(one.packet_id) for k, one in enumerate(messages) if k not in (first + 1, first + 5)))
         await world.leave(client, "slow")
         await world.publish(100)
-        await world.retaining.once()
+        await world.loop.once()
         stop = world.starts()[0]
         assert first + 5 < stop
         unread = max(0, stop - 100)
@@ -193,7 +193,7 @@ async def test_a_group_that_nobody_serves_is_told(tmp_path: Path, events: Events
     async with kept(tmp_path / "data", **BySize) as world:
         await world.away("member", "$share/g/t/#")
         await world.publish(100)
-        await world.retaining.once()
+        await world.loop.once()
         (start,) = world.starts()
         told = {"group": "$share/g/t/#", "shard": 0, "from": 0, "to": start, "count": start}
         assert events("retention_lost") == [told], "and the session, which has nothing of its own, is not"
@@ -215,7 +215,7 @@ async def test_what_members_have_and_did_not_acknowledge_a_group_has_not_read(
         late = messages[5]
         client.send(*(Puback(one.packet_id) for one in messages if one is not late))
         await client.nothing_more()
-        await world.retaining.once()
+        await world.loop.once()
         assert world.starts() == [plan.start]
         told = {"group": "$share/g/t/#", "shard": 0, "from": 5, "to": plan.start, "count": 1}
         assert events("retention_lost") == [told], "nobody could give it to another member any more"
@@ -232,13 +232,13 @@ async def test_a_member_who_has_what_goes_next_makes_its_group_one_of_those_who_
         await publisher.publish("t/1", b"at QoS 1")
         await publisher.leave()
         (message,) = await client.publishes(1)
-        await world.retaining.once()
+        await world.loop.once()
         (one,) = world.state.next_named
         assert (one.name, one.unread, one.begins) == ("$share/g/t/#", 1, "0:0")
         client.send(Puback(message.packet_id))
         await client.nothing_more()
         world.now_s += 60
-        await world.retaining.once()
+        await world.loop.once()
         assert world.state.next_named == ()
 
 
@@ -253,7 +253,7 @@ async def test_a_qos_2_message_that_a_member_has_goes_to_nobody_else_so_its_grou
             publisher.send(Publish("t/1", b"%100d" % number, qos=2, packet_id=number + 1))
             await publisher.expect(Pubrec)
         await client.publishes(60)
-        await world.retaining.once()
+        await world.loop.once()
         assert world.starts()[0] > 0
         assert events("retention_lost") == []
 
@@ -268,7 +268,7 @@ async def test_a_subscription_that_began_later_loses_nothing_from_before(tmp_pat
         client = await world.client("two")
         await client.unsubscribe("other")
         await world.leave(client, "two")
-        await world.retaining.once()
+        await world.loop.once()
         assert {one["client"] for one in events("retention_lost")} == {"keeper"}
 
 
@@ -280,7 +280,7 @@ async def test_who_would_lose_next_is_named_with_those_who_lose_most_first(tmp_p
         await world.away("later", "t/#")
         await world.publish(60)
         await world.away("last", "t/#")
-        await world.retaining.once()
+        await world.loop.once()
         assert sum(world.starts()) == 0
         plans = world.store.plan_retention(world.running.broker.now_us())
         unread = sum(plan.next_to - plan.start for plan in plans)
@@ -305,7 +305,7 @@ async def test_only_ten_are_named_and_all_are_counted(tmp_path: Path) -> None:
                 world.running.inside.add_asleep(stored(session, [40]))
 
         put()
-        await world.retaining.once()
+        await world.loop.once()
         assert world.state.next_readers == 601
         assert len(world.state.next_named) == 10
         assert world.state.next_named[0].name == "one"
@@ -315,14 +315,14 @@ async def test_only_ten_are_named_and_all_are_counted(tmp_path: Path) -> None:
 async def test_all_sessions_are_looked_at_again_only_after_a_rest(tmp_path: Path) -> None:
     async with kept(tmp_path / "data", **ByAge) as world:
         ticks = iter(range(1_000_000))
-        world.retaining._clock = lambda: world.now_s + 0.001 * next(ticks)  # looking takes time
-        await world.retaining.once()
+        world.loop._clock = lambda: world.now_s + 0.001 * next(ticks)  # looking takes time
+        await world.loop.once()
         await world.away("one", "t/#")
         await world.publish(40)
-        await world.retaining.once()
+        await world.loop.once()
         assert world.state.next_readers == 0, "the first look still stands"
         world.now_s += 60
-        await world.retaining.once()
+        await world.loop.once()
         assert world.state.next_readers == 1
 
 
@@ -334,23 +334,23 @@ async def test_what_no_table_has_stays_and_the_operator_hears_of_it(
         await world.away("gone", "t/#")
         await world.publish(100)
         world.running.disk.now_us += 2 * AGE_US
-        await world.retaining.once()
+        await world.loop.once()
         assert world.starts() == [0]
         assert world.state.held_bytes > 0
         (held,) = events("retention_held")
         assert (held["shard"], held["bytes"]) == (0, world.state.held_bytes)
-        await world.retaining.once()
+        await world.loop.once()
         assert len(events("retention_held")) == 1
         world.now_s += WARN_EVERY_S
-        await world.retaining.once()
+        await world.loop.once()
         assert len(events("retention_held")) == 2
         edge = world.store.shards[0].segments()[2].base_offset
         world.table(edge + 1)
-        await world.retaining.once()
+        await world.loop.once()
         assert world.starts() == [edge], "a segment that the table has in part stays"
         assert [one["count"] for one in events("retention_lost")] == [edge]
         world.table(100)
-        await world.retaining.once()
+        await world.loop.once()
         assert world.starts()[0] > edge
         assert world.state.held_bytes == 0
 
@@ -360,10 +360,10 @@ async def test_the_table_of_another_store_lets_nothing_go(tmp_path: Path, events
         await world.away("gone", "t/#")
         await world.publish(100)
         write_lake_record(str(world.data), LakeRecord(table="lake", store="another", ends={0: 100}))
-        await world.retaining.once()
+        await world.loop.once()
         assert world.starts() == [0]
         (world.data / "lake.json").write_text("{")
-        await world.retaining.once()
+        await world.loop.once()
         assert world.starts() == [0]
         assert events("table_unknown")
 
@@ -380,7 +380,7 @@ async def test_a_session_loses_nothing_that_it_can_read_from_the_table(tmp_path:
         await world.publish(100)
         (plan,) = world.store.plan_retention(0)
         world.table(plan.start - 3)
-        await world.retaining.once()
+        await world.loop.once()
         assert world.starts() == [plan.start]
         told = {next(iter(one.values())): (one["from"], one["count"]) for one in events("retention_lost")}
         assert told == {"gone": (plan.start - 3, 3), "$share/g/t/#": (0, plan.start)}, "a group reads the log alone"
@@ -398,7 +398,7 @@ async def test_the_loop_goes_on_after_a_failure(tmp_path: Path, events: Events) 
             return failing(*arguments)
 
         world.store.plan_retention = plan  # type: ignore[method-assign]
-        task = asyncio.create_task(world.retaining.run(0.001))
+        task = asyncio.create_task(world.loop.run(0.001))
         await eventually(lambda: len(calls) > 2)
         task.cancel()
         assert [str(one["reason"]) for one in events("retention_failed")] == ["the disk is gone"]
@@ -415,10 +415,10 @@ async def test_short_lived_topics_go_out_of_segments_that_others_keep(tmp_path: 
     async with kept(tmp_path / "data", classes=SHORT) as world:
         await world.away("gone", "long", "short")
         await world.publish_both(100)
-        await world.retaining.once()
+        await world.loop.once()
         assert world.state.thinned == 0
         world.running.disk.now_us += 2 * AGE_US
-        await world.retaining.once()
+        await world.loop.once()
         thinned = events("retention_thinned")
         assert thinned
         assert world.state.thinned == sum(one["count"] for one in thinned) > 20
@@ -440,7 +440,7 @@ async def test_what_was_under_way_and_is_emptied_is_not_sent_again(tmp_path: Pat
         first = await client.publishes(60)
         await world.leave(client, "slow")
         world.running.disk.now_us += 2 * AGE_US
-        await world.retaining.once()
+        await world.loop.once()
         left = 60 - world.state.thinned
         assert left < 60
         back = await world.client("slow")
@@ -463,7 +463,7 @@ async def test_what_a_group_owes_and_is_emptied_is_dropped(tmp_path: Path, order
         await client.publishes(60)
         await world.leave(client, "member")
         world.running.disk.now_us += 2 * AGE_US
-        await world.retaining.once()
+        await world.loop.once()
         left = 60 - world.state.thinned
         assert left < 60
         back = await world.client("member")
@@ -478,8 +478,8 @@ async def test_short_lived_topics_wait_for_the_table_too(tmp_path: Path) -> None
         await world.away("gone", "long", "short")
         await world.publish_both(60)
         world.running.disk.now_us += 2 * AGE_US
-        await world.retaining.once()
+        await world.loop.once()
         assert world.state.thinned == 0
         world.table(60)
-        await world.retaining.once()
+        await world.loop.once()
         assert world.state.thinned > 0

@@ -1,6 +1,7 @@
-"""The loop that has the store forget: what goes is planned, who has not read it is found, it goes, and that is told.
+"""The retention loop: plans what goes, finds the readers that have not read it, removes it, and reports their loss.
 
-Lag holds nothing back. What no table has is held back if that was asked for. Files are touched in a thread.
+Readers that are behind hold nothing back; what no table has is held back if the settings say so. Files are touched in a
+thread.
 """
 
 import asyncio
@@ -16,21 +17,21 @@ from everlog.commitlog import RetentionPlan
 from everlog.store import LogStore, Positions, read_lake_record
 
 EVERY_S = 10.0
-WARN_EVERY_S = 600.0  # that limits are passed because no table has what is too much
-_REST = 20  # a look at all sessions that removes nothing stands for so many times as long as it took
+WARN_EVERY_S = 600.0  # between warnings that limits are exceeded because no table has the data yet
+_REST = 20  # a look at all sessions is repeated after this many times as long as it took, unless something goes
 _log = logging.getLogger("everlog.retention")
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionOptions:
-    """How the loop goes about it."""
+    """The settings of the loop."""
 
     data: str  # the data directory, where `lake.json` says how far the table goes
     await_table: bool = False
-    reads_table: bool = False  # sessions can read from the table what the log has no more
+    reads_table: bool = False  # sessions can read from the table what the log no longer has
 
 
-class Retaining:
+class RetentionLoop:
     """Runs the retention of one store, and tells which readers of one broker lose by it."""
 
     def __init__(
@@ -50,16 +51,16 @@ class Retaining:
         self._warn_again = 0.0
 
     async def run(self, every_s: float = EVERY_S) -> None:
-        """For ever."""
+        """Remove what is to go, again and again."""
         while True:
             await asyncio.sleep(every_s)
             try:
                 await self.once()
-            except EverlogError as error:  # the next time may fare better
+            except EverlogError as error:  # the next try may succeed
                 event(_log, "retention_failed", WARNING, reason=error)
 
     async def once(self) -> None:
-        """Remove what is to go now, and tell who lost by it."""
+        """Remove what is to go now, and report who lost by it."""
         store, now_us = self._store, self._now_us()
         plans, tabled = await asyncio.to_thread(self._plan, now_us)
         state = self._unread_loss.state
@@ -92,7 +93,7 @@ class Retaining:
             event(_log, "retention_thinned", shard=shard, **span, count=one.records, **sizes)
 
     def _plan(self, now_us: int) -> tuple[list[RetentionPlan], Positions]:
-        """In a thread: what would go, and how far a table has each shard."""
+        """Return what would go, and how far a table has each shard; runs in a thread."""
         store, ends = self._store, {}
         try:
             record = read_lake_record(self._options.data)
