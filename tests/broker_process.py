@@ -22,7 +22,7 @@ class BrokerProcess:
         self._command = [sys.executable, "-m", "everlog", "serve", "--port", str(self.port), "--data", str(self.data)]
         self._command += ["--http-port", "none", *arguments]
         slow = slow_syncs(directory, self.data, sync_ms) if sync_ms else {}
-        self._environment = os.environ | slow
+        self._environment = {**os.environ, **slow, "PYTHONFAULTHANDLER": "1"}
         self._process: subprocess.Popen[bytes]
 
     def __enter__(self) -> "BrokerProcess":
@@ -31,7 +31,8 @@ class BrokerProcess:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if kind is not None:
-            self._process.kill()
+            print(f"the broker's status is {self._process.poll()}")
+            self._process.send_signal(signal.SIGABRT)  # it says where it stands, on standard error
         elif self._process.poll() is None:
             self.stop()
         self._process.wait()

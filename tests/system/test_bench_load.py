@@ -139,7 +139,7 @@ def test_a_signal_in_the_moment_of_a_start_stops_the_broker_too(monkeypatch: pyt
         def __init__(self, *arguments: Any, **more: Any) -> None:
             super().__init__(*arguments, **more)
             made.append(self)
-            os.kill(os.getpid(), signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
 
     monkeypatch.setattr(subprocess, "Popen", Interrupted)
     before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))

@@ -58,12 +58,14 @@ class Worker:
         self.done: Counter[int] = Counter()
         self._served, self._name, self._random = served, name, random
         self._client: Client | None = None
+        self._connects = 0
         self._waiting: list[Publish] = []
 
     async def run(self) -> None:
         while True:
             async with self._served.client(self._name, durable=self.durable) as client:
                 self._client = client
+                self._connects += 1
                 if not (client.connack.session_present and self.is_subscribed):
                     client.send(Subscribe(1, (Subscription(FILTER, 1),)))
                 await self._work(client)
@@ -92,6 +94,10 @@ class Worker:
             self.done.update(int(one.payload) for one in some)
             client.send(*(Puback(one.packet_id) for one in some))
 
+    def state(self) -> str:
+        times = self.done.most_common(1)
+        return f"{self._name}: {self._connects} connects, {len(self.done)} done, {times}, {len(self._waiting)} waiting"
+
     async def lose(self) -> None:
         if self._client is not None:
             await self._client.drop()
@@ -106,6 +112,9 @@ class Publisher:
         self._served = served
         self._open: dict[int, int] = {}
         self._next = 0
+
+    def state(self) -> str:
+        return f"publisher: {len(self.acknowledged)} acknowledged, {self._open} open"
 
     async def run(self) -> None:
         while not (self.stopped and not self._open):
@@ -141,12 +150,14 @@ class Crew:
         try:  # until a durable member has its SUBACK, the group is one of clean members, which keeps nothing
             await self.until(lambda: all(one.is_subscribed for one in self.workers if one.durable), "all subscribed")
         except BaseException:
-            await self.__aexit__()
+            await self.__aexit__(BaseException)
             raise
         self._tasks.append(asyncio.create_task(self.publisher.run()))
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: object = None, *_: object) -> None:
+        if kind is not None:
+            print(self.state())
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -154,6 +165,12 @@ class Crew:
     def count(self) -> int:
         """How often a job was done."""
         return sum(one.done.total() for one in self.workers)
+
+    def state(self) -> str:
+        """What stands where, for whoever has to find out why it stays so."""
+        workers = ", ".join(f"{one.state()}" for one in self.workers)
+        done = {number for one in self.workers for number in one.done}
+        return f"{workers}, {self.publisher.state()}, not done: {sorted(self.publisher.acknowledged - done)[:20]}"
 
     async def until(self, condition: Callable[[], bool], what: str) -> None:
         """Let them work until something is so; it is never so when all stand still, or one of them fails."""
@@ -165,7 +182,7 @@ class Crew:
                     task.result()
             if before != (before := self.count()):
                 since = time.monotonic()
-            assert time.monotonic() - since < PATIENCE_S, f"never: {what}"
+            assert time.monotonic() - since < PATIENCE_S, f"never: {what}: {self.state()}"
 
     async def finish(self) -> None:
         """Publish no more, and do every acknowledged job."""

@@ -3,7 +3,8 @@
 import json
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -116,16 +117,25 @@ def peers(
     chosen = [case for case in CASES if case.name in wanted]
     from everlog.cli.comparison import Ticker, print_comparison
 
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the brokers are stopped too
     if against is not None:
         return _against(against, [one for one in brokers if not one.is_everlog], chosen, seconds, rounds, json_file)
-    with Ticker(sum(case.is_for(broker) for case in chosen for broker in brokers)) as ticker:
+    with _terminable(), Ticker(sum(case.is_for(broker) for case in chosen for broker in brokers)) as ticker:
         reports = compare(brokers, chosen, seconds, repeat, ticker.tell)
     verdicts = judge(reports)
     print_comparison(reports, verdicts)
     if json_file is not None:
         save(json_file, reports, verdicts)
     return int(any(report["status"] != "ok" for (_, broker), report in reports.items() if broker == "everlog"))
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM end a block as an exception, so that what it started is stopped too."""
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _against(
@@ -140,7 +150,7 @@ def _against(
     from everlog.cli.comparison import Ticker, print_against
 
     brokers = contestants(directory, peers)
-    with Ticker(rounds * sum(case.is_for(broker) for case in cases for broker in brokers)) as ticker:
+    with _terminable(), Ticker(rounds * sum(case.is_for(broker) for case in cases for broker in brokers)) as ticker:
         reports = play_rounds(brokers, cases, seconds, rounds, ticker.tell)
     found = lines(reports, brokers, cases)
     print_against(found, between_cases(found, cases), reports)
