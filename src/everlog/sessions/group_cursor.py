@@ -145,7 +145,7 @@ class GroupCursor:
                 self._pin(topic, member, 1)
 
     def acked(self, positions: Iterable[int]) -> int:
-        """Note messages as done, whoever acknowledged them; return how many were not done before."""
+        """Note messages as done, acknowledged by whoever or given up; return how many were not done before."""
         inflight, deals = self._inflight, self._deals
         count = 0
         for position in positions:
@@ -162,10 +162,6 @@ class GroupCursor:
             elif self.owed and self._no_more_owed(position) is not None:
                 count += 1
         return count
-
-    def drop(self, position: int) -> None:
-        """Give up a message that is not available any more."""
-        self.acked((position,))
 
     def skip(self, position: int, topic: bytes) -> None:
         """Note a new message as owed: it has to wait for its turn within its topic."""

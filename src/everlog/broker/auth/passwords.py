@@ -55,9 +55,6 @@ class Passwords:
         self._verified: OrderedDict[bytes, None] = OrderedDict()
         self._lock = threading.Lock()
 
-    def __len__(self) -> int:
-        return len(self._users)
-
     def recall(self, user: str, password: bytes) -> bool:
         """Return whether this pair was found right before; False means unknown."""
         mark = self._mark(user, password)

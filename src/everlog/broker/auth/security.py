@@ -60,11 +60,6 @@ class Security:
         """Whether there is an ACL file; without one everything is allowed."""
         return self.acl_file is not None
 
-    @property
-    def passwords(self) -> Passwords | None:
-        """The password check in force, or None without a password file."""
-        return self._policy.passwords
-
     def prepare(self) -> Callable[[], None]:
         """Read the files again without a change; return a call that puts them in force and can't fail."""
         policy = self._read()
