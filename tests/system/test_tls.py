@@ -154,7 +154,7 @@ def test_new_certificates_are_taken_without_a_restart(
         assert admitted(port, trusting(authority, old))
 
         Path(mine.cert).write_text("nonsense")
-        with pytest.raises(UsageError, match=r"no certificate chain"):
+        with pytest.raises(UsageError, match=r"not a certificate chain"):
             running.call(lambda: listening.prepare_certificates()())
         assert admitted(port, trusting(authority, old))
 
@@ -206,11 +206,11 @@ def test_bad_files_are_named(running: RunningBroker, authority: Authority, serve
     subprocess.run(command, check=True, capture_output=True)
     for listener, message in (
         (secured(Pair("/nowhere/c.pem", server.key)), "/nowhere/c.pem can't be read: No such file"),
-        (secured(Pair(server.cert, str(nonsense))), "nonsense.pem are no certificate chain and key"),
+        (secured(Pair(server.cert, str(nonsense))), "nonsense.pem are not a certificate chain and its key"),
         (secured(Pair(server.cert, authority.pair.key)), "is not the key of"),
         (secured(Pair(server.cert, str(encrypted))), "is encrypted"),
-        (secured(server, str(nonsense)), "nonsense.pem holds no certificate authority"),
-        (secured(server, None, required=True), "nothing says who signs them"),
+        (secured(server, str(nonsense)), "nonsense.pem has no CA certificate"),
+        (secured(server, None, required=True), "no CA is given to check them"),
     ):
         with pytest.raises(UsageError, match=message) as caught:
             on_loop(running, listen(running.broker.connections, [listener]))
@@ -243,7 +243,7 @@ def test_a_port_in_use_is_named_and_nothing_stays_open(running: RunningBroker) -
 
 @pytest.mark.parametrize("host", ["203.0.113.7", "no-such-host.invalid"])
 def test_an_address_of_another_machine_is_named(running: RunningBroker, host: str) -> None:
-    with pytest.raises(UsageError, match=f"{host} is no address of this machine"):
+    with pytest.raises(UsageError, match=f"{host} is not an address of this machine"):
         on_loop(running, listen(running.broker.connections, [Listener(host, 0)]))
 
 

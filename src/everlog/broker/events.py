@@ -1,6 +1,6 @@
-"""What happened, for the operator: one log record an event, a name and its fields; formatters are the app's.
+"""Events for the operator: one log record for each, with a name and fields; `app` formats them.
 
-Peers cause events, so warnings of one name are limited: beyond some a second they are counted, and the next one that
+Peers cause events, so the rate of warnings of one name is limited: those beyond it are counted, and the next one that
 is written says how many were left out.
 """
 
@@ -17,7 +17,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.:/@%+#$\[\]-]+")
 
 
 class Event:
-    """A log message that is text when it is written, and fields for whoever wants them."""
+    """A log message: text when it is written, and fields for formatters."""
 
     __slots__ = ("fields", "name")
 
@@ -32,16 +32,16 @@ class Event:
 
 
 class Flood:
-    """Which warnings are written; time is an argument of its making."""
+    """The limit on warnings of one name; the clock is an argument."""
 
     def __init__(self, per_second: float = WARNINGS_PER_SECOND, clock: Callable[[], float] = time.monotonic) -> None:
         self._per_second = per_second
         self._clock = clock
-        self._buckets: dict[str, TokenBucket] = {}  # by event name, of which the code has a few
+        self._buckets: dict[str, TokenBucket] = {}  # by event name; the code has a few
         self._left_out: dict[str, int] = {}
 
     def admit(self, name: str) -> int | None:
-        """How many of this name were left out since the last, or None if this one is left out too."""
+        """Return how many of this name were left out since the last one, or None if this one is left out too."""
         bucket = self._buckets.get(name)
         if bucket is None:
             bucket = self._buckets[name] = TokenBucket(self._per_second)
@@ -55,7 +55,7 @@ _flood = Flood()
 
 
 def event(logger: logging.Logger, name: str, level: int = logging.INFO, **fields: object) -> None:
-    """Log an event, if its level is wanted; a field that is None is left out."""
+    """Log an event if its level is enabled; a field that is None is left out."""
     if not logger.isEnabledFor(level):
         return
     if level >= logging.WARNING:
@@ -68,6 +68,6 @@ def event(logger: logging.Logger, name: str, level: int = logging.INFO, **fields
 
 
 def _shown(value: object) -> str:
-    """The value on one line: as it is where that is clear, else quoted, so that no peer can write lines of the log."""
+    """Return the value on one line, quoted where it is not plain, so that no peer can forge lines of the log."""
     text = str(value)
     return text if _PLAIN.fullmatch(text) else json.dumps(text)

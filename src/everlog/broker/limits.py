@@ -1,4 +1,4 @@
-"""What one client, and all of them, may use. Every limit has a safe default; the line says what happens at it."""
+"""What one client, and all together, may use. Every limit has a safe default and says what happens beyond it."""
 
 from dataclasses import dataclass
 
@@ -8,14 +8,16 @@ class Limits:
     """The limits of a broker; `Reason` names are the MQTT 5 reason codes that a peer over the limit is told."""
 
     connections: int = 100_000  # more are refused: SERVER_BUSY, or closed unanswered when there are many
-    connects_per_second: float = 5_000.0  # with a second's worth at once; more: CONNECTION_RATE_EXCEEDED, or closed
+    connects_per_second: float = (
+        5_000.0  # in bursts of up to a second's worth; more: CONNECTION_RATE_EXCEEDED, or closed
+    )
     connect_timeout_s: float = 10.0  # no CONNECT by then: closed
     packet_bytes: int = 1 << 20  # larger packets: PACKET_TOO_LARGE
     topic_bytes: int = 1024  # longer topic names and filters: TOPIC_NAME_INVALID, TOPIC_FILTER_INVALID
     topic_levels: int = 32  # deeper ones: the same
-    topics: int = 1_000_000  # names known at once; past that, all are learnt anew; past twice that: QUOTA_EXCEEDED
+    topics: int = 1_000_000  # names known at once; beyond, all are learnt anew; beyond twice that: QUOTA_EXCEEDED
     topics_per_client: int = 200_000  # names that one connection may be the first to use: QUOTA_EXCEEDED
-    topics_bytes: int = 64 << 20  # of the names that are known at once; beyond, as with `topics`
+    topics_bytes: int = 64 << 20  # of the names known at once; beyond, as for `topics`
     topic_aliases: int = 64  # of one connection, each way; higher ones: TOPIC_ALIAS_INVALID
     subscriptions_per_client: int = 10_000  # more in a SUBSCRIBE: QUOTA_EXCEEDED
     client_id_bytes: int = 256  # longer ones: CLIENT_IDENTIFIER_NOT_VALID
@@ -23,12 +25,14 @@ class Limits:
     inflight_messages: int = 2048  # sent to a client and not acknowledged; more wait
     inflight_bytes: int = 64 << 20  # answers held back until commit, over all clients; beyond, reading stops
     unwritten_bytes: int = 64 << 20  # received and not yet written to a shard's log; beyond, reading stops
-    unfinished_bytes: int = 64 << 20  # of packets not yet whole, of all clients; beyond, the largest: QUOTA_EXCEEDED
-    output_bytes: int = 256 << 10  # unsent bytes of one client; beyond, it is slow and nothing more is handed to it
+    unfinished_bytes: int = (
+        64 << 20
+    )  # of incomplete packets, over all clients; beyond, the client with most: QUOTA_EXCEEDED
+    output_bytes: int = 256 << 10  # unsent bytes of one client; beyond, it counts as slow and is sent nothing more
     queue_bytes: int = 4 << 20  # what waits for a slow client; beyond, QoS 0 is dropped, QoS 1 and 2: QUOTA_EXCEEDED
     retained_messages: int = 1_000_000  # more: QUOTA_EXCEEDED
     retained_bytes: int = 256 << 20  # more: QUOTA_EXCEEDED
-    sessions: int = 1_000_000  # stored ones, which outlive their connection; more: QUOTA_EXCEEDED
+    sessions: int = 1_000_000  # that are stored, and so outlive their connection; more: QUOTA_EXCEEDED
     session_expiry_s: int = 7 * 24 * 3600  # the longest; 3.1.1 sessions that are not clean get this
     keep_alive_s: int = 0  # the longest that a client may ask for; 0 leaves it to the client
     durable_wildcard: bool = False  # may durable sessions subscribe to `#`, `+/#` and the like; else NOT_AUTHORIZED

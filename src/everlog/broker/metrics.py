@@ -1,4 +1,4 @@
-"""What the broker counts; plain numbers, read by whoever shows them."""
+"""The broker's counters, as plain numbers for whoever shows them."""
 
 from dataclasses import dataclass
 
@@ -7,14 +7,14 @@ from everlog.sessions import Counters
 
 @dataclass(slots=True)
 class Metrics:
-    """Counters since start."""
+    """Counters since the start."""
 
     connects: int = 0
     connects_refused: int = 0
     connects_limited: int = 0
-    sessions_refused: int = 0  # of clients that asked for one that is stored
+    sessions_refused: int = 0  # CONNECTs that asked for one more stored session
     disconnects: int = 0
-    vanished: int = 0  # clients gone without a DISCONNECT, of theirs or ours
+    vanished: int = 0  # clients gone without a DISCONNECT from either side
     protocol_errors: int = 0
     auth_failures: int = 0
     takeovers: int = 0
@@ -30,15 +30,15 @@ class Metrics:
     over_quota: int = 0  # clients too slow for their QoS 1 and 2 messages
     held_back: int = 0  # times that reading stopped because too much was under way
     unread_answers: int = 0  # times that reading stopped because the client does not read its answers
-    unfinished: int = 0  # clients that held the most of packets that were not whole, when it was too much
+    unfinished: int = 0  # clients closed because incomplete packets took too much memory
     wills: int = 0
     table_resets: int = 0
-    sent_to_ended: int = 0  # messages to sessions that have ended since; those of the others are with them
+    sent_to_ended: int = 0  # messages to sessions that have ended since; other sessions have their own counts
     dropped_of_ended: int = 0
     expired_of_ended: int = 0
 
     def count_ended(self, counters: Counters) -> None:
-        """A session ends or is put asleep: its counts are kept here."""
+        """Take in the counts of a session that ends or is put asleep."""
         self.sent_to_ended += counters.sent
         self.dropped_of_ended += counters.dropped
         self.expired_of_ended += counters.expired

@@ -1,8 +1,8 @@
-"""What a shared group has dealt to its members and not had acknowledged, and what it owes besides.
+"""The messages of a shared group that are dealt and not acknowledged, and those that it still owes.
 
 A message is its position (shard in the upper 8 bits, offset below). Below the place where the group reads on, every
-message is done but those `inflight` (a member has it) and those `owed` (nobody has it any more, or yet). So one that
-stays out holds back nothing but its own place. Pure: time is an argument, members are client ids.
+message is done except those `inflight` (a member has it) and those `owed` (nobody has it any more, or yet), so one
+that is never acknowledged holds back no other. Pure: time is an argument, members are client ids.
 Invariants: no position is both in flight and owed; together they are at most `limit`. In an ordered group all messages
 of a topic that are in flight are with one member, and none is dealt while an older one of its topic is owed.
 """
@@ -21,7 +21,7 @@ _PLACES = 1 << 16  # more than a deal has messages
 
 @dataclass(slots=True)
 class Deal:
-    """Messages that went to a member together, with packet ids one after the other."""
+    """Messages that went to a member together, with consecutive packet ids."""
 
     member: str
     first_id: int
@@ -32,7 +32,7 @@ class Deal:
 
 @dataclass(frozen=True, slots=True)
 class Owed:
-    """A message that waits to be dealt: who had it last, with which packet id, and how often it was dealt so far."""
+    """A message that waits to be dealt: who had it last, with which packet id, and how often it has been dealt."""
 
     member: str = ""
     packet_id: int = 0
@@ -41,7 +41,7 @@ class Owed:
 
 
 class GroupCursor:
-    """The state of one group below the place where it reads on; at most `limit` messages."""
+    """The unfinished messages of one group below the place where it reads on; at most `limit`."""
 
     def __init__(self, limit: int, ordered: bool = False) -> None:
         self.limit = limit
@@ -50,60 +50,64 @@ class GroupCursor:
         self._inflight: dict[int, int] = {}  # position -> number of the deal * _PLACES + place in it
         self._deals: dict[int, Deal] = {}
         self._number = 0
-        self._again: dict[int, int] = {}  # position -> how often it was dealt before, of those in flight anew
+        self._again: dict[int, int] = {}  # position -> how often it was dealt before, for messages dealt again
         self._topics: dict[int, bytes] = {}  # in an ordered group: the topic of each position in flight
-        self._pins: dict[bytes, tuple[str, int]] = {}  # topic -> the member that has it, how many of it are in flight
-        self._queue: list[int] = []  # a heap of what is owed, and of some that no longer is
-        self._queued: set[int] = set()  # what is in it
-        self._waiting: dict[bytes, deque[int]] = {}  # so by topic and rising, of topics that something is owed of
-        self._by_keeper: dict[str | None, dict[bytes, None]] = {}  # and those topics by the member they must go to
+        self._pins: dict[
+            bytes, tuple[str, int]
+        ] = {}  # topic -> the member that has it, and how many of its messages are in flight
+        self._queue: list[int] = []  # a heap of owed positions, some of them no longer owed
+        self._queued: set[int] = set()  # what the heap contains
+        self._waiting: dict[bytes, deque[int]] = {}  # topic -> its owed positions, rising
+        self._by_keeper: dict[
+            str | None, dict[bytes, None]
+        ] = {}  # those topics by the member that they must go to, None for any
 
     @property
     def inflight(self) -> int:
-        """How many messages members have."""
+        """The number of messages that members have."""
         return len(self._inflight)
 
     @property
     def pending(self) -> int:
-        """How many messages are not done."""
+        """The number of messages that are not done."""
         return len(self._inflight) + len(self.owed)
 
     @property
     def room(self) -> int:
-        """How many more may be dealt or owed."""
+        """The number of messages that may be dealt or owed in addition."""
         return max(0, self.limit - len(self._inflight) - len(self.owed))
 
     def __contains__(self, position: int) -> bool:
         return position in self._inflight or position in self.owed
 
     def holder(self, position: int) -> str | None:
-        """The member that has a message."""
+        """Return the member that has a message, if one does."""
         value = self._inflight.get(position)
         return None if value is None else self._deals[value // _PLACES].member
 
     def members(self) -> set[str]:
-        """Who has messages."""
+        """Return the members that have messages."""
         return {deal.member for deal in self._deals.values()}
 
     def keeper(self, topic: bytes) -> str | None:
-        """The member that the next message of a topic must go to, if there are some of it in flight."""
+        """Return the member that the next message of a topic must go to, if some of the topic are in flight."""
         pin = self._pins.get(topic)
         return None if pin is None else pin[0]
 
     def is_waiting(self, topic: bytes) -> bool:
-        """Whether an older message of a topic is owed."""
+        """Return whether an older message of a topic is owed."""
         return topic in self._waiting
 
     def waiting(self, keeper: str | None, most: int) -> list[bytes]:
-        """Some topics that something is owed of and that must go to a member, or with None that may go to any."""
+        """Return at most `most` topics with owed messages that must go to a member or, with None, may go to any."""
         return list(islice(self._by_keeper.get(keeper, ()), most))
 
     def oldest_of(self, topic: bytes, most: int) -> list[int]:
-        """The oldest messages of a topic that are owed."""
+        """Return the oldest owed messages of a topic, at most `most`."""
         return [position for position in islice(self._waiting.get(topic, ()), most) if position in self.owed]
 
     def each_owed(self) -> Iterator[int]:
-        """What is owed, in order. Whoever stops early leaves the rest as it is."""
+        """Yield what is owed, in order; a caller may stop early."""
         aside = []
         try:
             while self._queue:
@@ -126,7 +130,7 @@ class GroupCursor:
         stays: bool = False,
         topics: Sequence[bytes] | None = None,
     ) -> None:
-        """Messages went to a member, the first with packet id `first_id`, new ones or owed ones."""
+        """Note messages, new or owed, as dealt to a member, the first with packet id `first_id`."""
         self._number = number = self._number + 1
         self._deals[number] = Deal(member, first_id, now, len(positions), stays)
         if self.owed:
@@ -141,7 +145,7 @@ class GroupCursor:
                 self._pin(topic, member, 1)
 
     def acked(self, positions: Iterable[int]) -> int:
-        """Messages are done, whoever says so of those that had them; how many of them were not yet."""
+        """Note messages as done, acknowledged by whoever or given up; return how many were not done before."""
         inflight, deals = self._inflight, self._deals
         count = 0
         for position in positions:
@@ -159,16 +163,12 @@ class GroupCursor:
                 count += 1
         return count
 
-    def drop(self, position: int) -> None:
-        """A message can't be had any more."""
-        self.acked((position,))
-
     def skip(self, position: int, topic: bytes) -> None:
-        """A new message has to wait for its turn within its topic."""
+        """Note a new message as owed: it has to wait for its turn within its topic."""
         self._owe(position, Owed(topic=topic))
 
     def left(self, member: str) -> int:
-        """A member is gone: what it had is owed, but for what stays with its session; how many are owed by that."""
+        """Owe what a lost member had, except for what stays with its session; return how many that is."""
         numbers = {number for number, deal in self._deals.items() if deal.member == member}
         mine = [position for position, value in self._inflight.items() if value // _PLACES in numbers]
         stay = [position for position in mine if self._deal_of(position).stays]
@@ -176,7 +176,7 @@ class GroupCursor:
         return len(self._return(position for position in mine if position in self._inflight))
 
     def overdue(self, before: float, members: Iterable[str]) -> dict[str, list[int]]:
-        """Take what these members have had since `before` or longer from them; in an ordered group all of a topic."""
+        """Take back what these members have had since `before` or longer; in an ordered group, all of a topic."""
         late = {
             number
             for number, deal in self._deals.items()
@@ -200,17 +200,17 @@ class GroupCursor:
         return taken
 
     def name(self, position: int, topic: bytes) -> None:
-        """The topic of an owed message, where the group began to need it later."""
+        """Set the topic of an owed message, for a group that was made ordered after the message was dealt."""
         owed = self.owed[position]
         if owed.topic is None:
             self._owe(position, Owed(owed.member, owed.packet_id, owed.deals, topic))
 
     def unnamed(self) -> list[int]:
-        """Owed messages whose topic is not known."""
+        """Return the owed messages whose topic is not known."""
         return [position for position, owed in self.owed.items() if owed.topic is None]
 
     def floors(self, ends: Sequence[int]) -> tuple[int, ...]:
-        """For each shard the offset below which all is done; `ends` is where the group reads on."""
+        """Return for each shard the offset below which all is done; `ends` is where the group reads on."""
         lowest = list(ends)
         for position in (*self._inflight, *self.owed):
             shard, offset = unpack_position(position)
@@ -219,12 +219,12 @@ class GroupCursor:
         return tuple(lowest)
 
     def not_done(self) -> list[int]:
-        """What is owed, and what is in flight and would be if its member were gone."""
+        """Return what is owed, and what would be if all members were lost."""
         stays = {number for number, deal in self._deals.items() if deal.stays}
         return [*(one for one, value in self._inflight.items() if value // _PLACES not in stays), *self.owed]
 
     def unfinished(self) -> Iterator[tuple[int, Owed]]:
-        """What a broker that starts again owes, by position: all but what stays with a member's session."""
+        """Yield what the group owes after a restart, by position: all but what stays with a member's session."""
         for position, value in self._inflight.items():
             deal = self._deals[value // _PLACES]
             if not deal.stays:
@@ -232,7 +232,7 @@ class GroupCursor:
         yield from self.owed.items()
 
     def restore(self, owed: Iterable[tuple[int, Owed]]) -> None:
-        """Begin with what was not finished."""
+        """Take in what was not finished when the group was stored."""
         for position, one in owed:
             self._owe(position, one)
 
@@ -244,7 +244,7 @@ class GroupCursor:
         return Owed(deal.member, packet_id, self._again.get(position, 0) + 1, self._topics.get(position))
 
     def _return(self, positions: Iterable[int]) -> list[int]:
-        """Messages in flight become owed."""
+        """Turn messages in flight into owed ones and return them."""
         newest_first = sorted(positions, reverse=True)  # each comes before those of its topic that are owed already
         entries = [(one, self._owed(one, self._deal_of(one), self._inflight[one])) for one in newest_first]
         self.acked(position for position, _ in entries)
@@ -281,14 +281,14 @@ class GroupCursor:
         return owed
 
     def _forget(self, position: int) -> None:
-        """What is known of a message beside where it is."""
+        """Drop what is known of a message beside its place."""
         self._again.pop(position, None)
         topic = self._topics.pop(position, None)
         if topic is not None:
             self._pin(topic, self._pins[topic][0], -1)
 
     def _pin(self, topic: bytes, member: str, more: int) -> None:
-        """A message of a topic more or less is in flight to a member."""
+        """Count a message of a topic in flight to a member, one more or one less."""
         before = self._pins.get(topic)
         count = more if before is None else before[1] + more
         if before is not None and count:
@@ -311,7 +311,7 @@ class GroupCursor:
 
 
 def shares(count: int, credits: Sequence[int], turn: int) -> list[tuple[int, int]]:
-    """Split so many messages: (member, how many), evenly as far as each has credit, odd ones from `turn` on."""
+    """Split `count` messages into (member, share), evenly as far as each has credit, the remainder from `turn` on."""
     size = len(credits)
     able = [k % size for k in range(turn, turn + size) if credits[k % size] > 0] if size else []
     got: dict[int, int] = {}

@@ -1,7 +1,7 @@
-"""Messages under way that the log can't give back: kept in memory until they are acknowledged.
+"""Copies in memory of messages under way that can't be read from the log again, until they are acknowledged.
 
-They are retained messages to a durable session, which must be sent again if its connection breaks, and what a shared
-group gave to one member, which goes to another if the first is lost. Bounded by the session's window.
+These are retained messages to a durable session, which are sent again if its connection breaks, and messages that a
+shared group gave to a member, which go to another if that one is lost. Bounded by the session's window.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ _FEW = 32
 
 @dataclass(slots=True)
 class _Stretch:
-    """Rows that went out with ids one after the other."""
+    """Rows that were sent with consecutive packet ids."""
 
     first_id: int
     out: OutgoingRows
@@ -25,7 +25,7 @@ class _Stretch:
 
 
 class InflightCopies:
-    """What went out, newest last; what is acknowledged is let go of now and then."""
+    """The rows that were sent, newest last; acknowledged ones are removed now and then."""
 
     __slots__ = ("_limit", "_stretches")
 
@@ -37,14 +37,14 @@ class InflightCopies:
         return len(self._stretches)
 
     def add(self, first_id: int, rows: OutgoingRows, shard: int, window: Window) -> None:
-        """Rows that were sent with the ids from `first_id` on, an id each."""
+        """Keep rows that were sent with the ids from `first_id` on, one each."""
         self._stretches.append(_Stretch(first_id, rows.compact(), shard))
         if len(self._stretches) > self._limit:
             self._stretches = [one for one in self._stretches if _is_under_way(one, window)]
             self._limit = max(_FEW, 2 * len(self._stretches))
 
     def find(self, packet_id: int, position: int) -> OutgoingRows | None:
-        """The message that went out with an id, if it stood at this position."""
+        """Return the message that was sent with an id, if it has this position."""
         for one in reversed(self._stretches):
             out = one.out
             place = out.start + (packet_id - one.first_id) % _IDS
@@ -60,7 +60,7 @@ def _is_under_way(one: _Stretch, window: Window) -> bool:
 
 
 def with_ids(out: OutgoingRows, start: int, stop: int, lengths: bytearray) -> OutgoingRows:
-    """Those of the rows just written that were given a packet id; `lengths` is the writer's scratch column."""
+    """Return those of the rows just written that have a packet id; `lengths` is the writer's scratch column."""
     rows = row_column(_numbered(out, start, stop, lengths))
     return OutgoingRows(out.records, rows, 0, len(rows) // 4, out.merged)
 

@@ -1,7 +1,7 @@
-"""The small binary values inside session tables, and a whole session as one byte string.
+"""The binary values in the columns of session tables, and a whole session as one byte string.
 
-`docs/formats/session-tables.md` describes those that are stored. A whole session is packed only in memory: a client
-that is away costs one byte string, not a tree of objects.
+`docs/formats/session-tables.md` describes the stored ones. A whole session is packed only in memory, where a client
+that is away costs one byte string instead of a tree of objects.
 """
 
 import re
@@ -27,66 +27,66 @@ _NOT_ZERO = re.compile(rb"[^\x00]+")
 
 
 def pack_ids(bits: bytes | bytearray | None) -> bytes:
-    """A set of packet ids (a bit for each) as its stretches of bytes that are not zero."""
+    """Return a set of packet ids (a bit for each) as its runs of non-zero bytes."""
     if bits is None:
         return b""
     return b"".join(_STRETCH.pack(found.start(), len(found[0])) + found[0] for found in _NOT_ZERO.finditer(bits))
 
 
 def unpack_ids(packed: bytes) -> bytearray:
-    """The set of packet ids."""
+    """Return the bit set that `pack_ids` has packed."""
     bits = bytearray(ID_SET_BYTES)
     at = 0
     while at < len(packed):
         start, length = _STRETCH.unpack_from(packed, at)
         at += _STRETCH.size
         if start + length > ID_SET_BYTES or at + length > len(packed):
-            raise StorageError("a set of packet ids ends in the middle")
+            raise StorageError("a set of packet ids is cut short")
         bits[start : start + length] = packed[at : at + length]
         at += length
     return bits
 
 
 def pack_offsets(offsets: tuple[int, ...]) -> bytes:
-    """Offsets, one for each shard; -1 is allowed."""
+    """Pack offsets, one for each shard; -1 is allowed."""
     return struct.pack(f"<{len(offsets)}q", *offsets) if offsets else b""
 
 
 def unpack_offsets(packed: bytes) -> tuple[int, ...]:
-    """The offsets."""
+    """Return the offsets that `pack_offsets` has packed."""
     return struct.unpack(f"<{len(packed) // 8}q", packed) if packed else ()
 
 
 def pack_unsure(entries: list[tuple[int, int, bytes]]) -> bytes:
-    """Packet ids with the shard and the offset that tell whether they count."""
+    """Pack packet ids, each list with the shard and the offset that tell whether it counts."""
     return b"".join(_UNSURE.pack(shard, end, len(ids)) + ids for shard, end, ids in entries)
 
 
 def unpack_unsure(packed: bytes) -> list[tuple[int, int, bytes]]:
-    """The entries."""
+    """Return the entries (shard, end, packet ids) that `pack_unsure` has packed."""
     entries = []
     at = 0
     while at < len(packed):
         shard, end, size = _UNSURE.unpack_from(packed, at)
         at += _UNSURE.size + size
         if at > len(packed):
-            raise StorageError("a list of packet ids ends in the middle")
+            raise StorageError("a list of packet ids is cut short")
         entries.append((shard, end, packed[at - size : at]))
     return entries
 
 
 def unpack_inflight(packed: bytes) -> list[tuple[int, int, int]]:
-    """What `Window.packed` wrote: (packet id, state, position)."""
+    """Return the entries (packet id, state, position) that `Window.packed` or `pack_inflight` has packed."""
     return list(_INFLIGHT.iter_unpack(packed))
 
 
 def pack_inflight(pending: list[tuple[int, int, int]]) -> bytes:
-    """The same the other way."""
+    """Pack messages under way as `Window.packed` does."""
     return b"".join(_INFLIGHT.pack(*entry) for entry in pending)
 
 
 def pack_owed(entries: Iterable[tuple[int, Owed]]) -> bytes:
-    """Messages that a group is not done with, each with its last member: first those members' names, then 14 bytes."""
+    """Pack messages that a group is not done with: first the names of their last members, then 14 bytes a message."""
     members: dict[str, int] = {}
     packed = [
         _OWED.pack(position, members.setdefault(one.member, len(members)), one.packet_id, min(one.deals, _MOST_DEALS))
@@ -97,7 +97,7 @@ def pack_owed(entries: Iterable[tuple[int, Owed]]) -> bytes:
 
 
 def unpack_owed(packed: bytes) -> list[tuple[int, Owed]]:
-    """The entries."""
+    """Return the messages, with their positions, that `pack_owed` has packed."""
     if not packed:
         return []
     try:
@@ -108,23 +108,23 @@ def unpack_owed(packed: bytes) -> list[tuple[int, Owed]]:
             (size,) = _SIZE.unpack_from(packed, at)
             at += _SIZE.size + size
             if at > len(packed):
-                raise StorageError("what a group owes ends in the middle")
+                raise StorageError("the messages that a group owes are cut short")
             members.append(packed[at - size : at].decode())
         return [
             (position, Owed(members[which], packet_id, deals))
             for position, which, packet_id, deals in _OWED.iter_unpack(packed[at:])
         ]
     except (struct.error, IndexError, UnicodeDecodeError) as error:
-        raise StorageError(f"what a group owes can't be read: {error}") from error
+        raise StorageError(f"the messages that a group owes can't be read: {error}") from error
 
 
 def pack_will(will: Will | None) -> bytes | None:
-    """A will as an MQTT 5 CONNECT that carries nothing else, so that it keeps all its properties."""
+    """Pack a will as an MQTT 5 CONNECT that carries nothing else, so that it keeps all its properties."""
     return None if will is None else encode(Connect(5, "", will=will), 5)
 
 
 def unpack_will(packed: bytes | None) -> Will | None:
-    """The will."""
+    """Return the will that `pack_will` has packed."""
     if packed is None:
         return None
     try:
@@ -133,29 +133,22 @@ def unpack_will(packed: bytes | None) -> Will | None:
     except PeerError as error:
         raise StorageError(f"a stored will can't be read: {error}") from error
     if not isinstance(packet, Connect):
-        raise StorageError("a stored will is no CONNECT packet")
+        raise StorageError("a stored will is not a CONNECT packet")
     return packet.will
 
 
 def pack_subscription(one: Subscribed) -> SubscriptionRow:
-    """A subscription as it is stored; the options byte is that of the SUBSCRIBE packet (section 3.8.3.1), and in one of
-    its reserved bits whether positions were asked for."""
+    """Return a subscription as it is stored."""
+    # the options of the SUBSCRIBE packet (section 3.8.3.1), and in a reserved bit whether positions were asked for
     options = one.qos | one.no_local << 2 | one.retain_as_published << 3 | one.retain_handling << 4 | one.position << 6
     return SubscriptionRow(one.filter, options, one.identifier, pack_offsets(one.since))
 
 
 def unpack_subscription(row: SubscriptionRow) -> Subscribed:
-    """The subscription."""
-    bits = row.options
+    """Return a stored subscription as a session holds it."""
+    bits, since = row.options, unpack_offsets(row.since)
     return Subscribed(
-        row.filter,
-        bits & 3,
-        bool(bits & 4),
-        bool(bits & 8),
-        bits >> 4 & 3,
-        row.identifier,
-        unpack_offsets(row.since),
-        bool(bits & 0x40),
+        row.filter, bits & 3, bool(bits & 4), bool(bits & 8), bits >> 4 & 3, row.identifier, since, bool(bits & 0x40)
     )
 
 

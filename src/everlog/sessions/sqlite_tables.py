@@ -1,7 +1,7 @@
 """Session tables in one SQLite file: write-ahead log, one connection, every `apply` one transaction.
 
-The file is described in `docs/formats/session-tables.md`. An unknown version is refused, a damaged file is reported
-and never made anew. Used by one thread at a time, not always the same one.
+The file is described in `docs/formats/session-tables.md`. An unknown version is refused; a damaged file is reported
+and never replaced. Used by one thread at a time, not always the same one.
 """
 
 import os
@@ -19,7 +19,7 @@ from everlog.sessions.tables import Changes, Cursor, GroupRow, SessionRow, Snaps
 APPLICATION_ID = 0x4556_4C53  # "EVLS"
 VERSION = 2
 _FETCH_ROWS = 1000
-_DAMAGED = "keep the file, restore it from a backup or move it away: the broker then starts without sessions"
+_DAMAGED = "restore it from a backup, or move it away and start without sessions"
 
 _SCHEMA = """
 CREATE TABLE broker (one INTEGER PRIMARY KEY CHECK (one = 1), routed BLOB NOT NULL, alive_us INTEGER NOT NULL);
@@ -43,7 +43,7 @@ CREATE TABLE shared_groups (
     doubt BLOB NOT NULL, PRIMARY KEY (name, filter)
 );
 """
-_UPGRADES = {1: _GROUPS}  # what a file of an older version lacks of the next
+_UPGRADES = {1: _GROUPS}  # version -> what turns a file of it into the next version
 _PUT_SESSION = "INSERT OR REPLACE INTO sessions VALUES (?, ?, ?, ?, ?, ?)"
 _PUT_SUBSCRIPTION = "INSERT OR REPLACE INTO subscriptions VALUES (?, ?, ?, ?, ?)"
 _PUT_CURSOR = """INSERT INTO cursors VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (client_id) DO UPDATE SET
@@ -63,7 +63,7 @@ _T = TypeVar("_T")
 
 
 class SqliteTables:
-    """The tables of one file; made when there is none. Without `sync` nothing is synced, durable or not."""
+    """Session tables in one file, created if it does not exist. Without `sync` nothing is synced, durable or not."""
 
     def __init__(self, path: str | os.PathLike[str], *, sync: bool = True) -> None:
         self.path = Path(path)
@@ -72,12 +72,13 @@ class SqliteTables:
         self._connection = self._guard(self._open)
 
     def _guard(self, work: Callable[[], _T]) -> _T:
-        """Do something with the file; what SQLite says against it becomes a StorageError."""
+        """Call `work`, turning an error of SQLite into a StorageError."""
         try:
             return work()
         except sqlite3.OperationalError as error:
             raise StorageError(
-                f"{self.path}: {error}", hint="is the disk full, the folder writable, another broker using it?"
+                f"{self.path}: {error}",
+                hint="check that the disk has room, the folder is writable and no other broker uses it",
             ) from error
         except sqlite3.Error as error:
             raise StorageError(f"{self.path} is damaged: {error}", hint=_DAMAGED) from error
@@ -98,7 +99,9 @@ class SqliteTables:
         empty = not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if not (empty and application == version == 0):
             if application != APPLICATION_ID:
-                raise StorageError(f"{self.path} holds no sessions of Everlog", hint="give another data directory")
+                raise StorageError(
+                    f"{self.path} is not a session file of Everlog", hint="choose another data directory"
+                )
             if version not in (VERSION, *_UPGRADES):
                 raise StorageError(
                     f"{self.path} has format version {version}, this Everlog knows {VERSION}",
@@ -117,16 +120,17 @@ class SqliteTables:
             )
 
     def load(self) -> Snapshot:
-        """Everything, a thousand rows at a time."""
+        """Return everything that is stored, read a thousand rows at a time."""
         execute = self._connection.execute
         (verdict,) = self._guard(lambda: execute("PRAGMA quick_check(1)").fetchone())
         if verdict != "ok":
             raise StorageError(f"{self.path} is damaged: {verdict}", hint=_DAMAGED)
         found = self._guard(lambda: execute("SELECT routed, alive_us FROM broker").fetchone())
         if found is None:
-            raise StorageError(f"{self.path} is damaged: it does not say how far the broker was", hint=_DAMAGED)
+            raise StorageError(f"{self.path} is damaged: the row of the broker is missing", hint=_DAMAGED)
         retained: Iterator[Any] = self._rows("SELECT topic, message FROM retained ORDER BY topic")
-        return Snapshot(row_format.unpack_offsets(found[0]), found[1], self._sessions(), retained, self._groups())
+        groups = (GroupRow(*row) for row in self._rows("SELECT * FROM shared_groups ORDER BY name, filter"))
+        return Snapshot(row_format.unpack_offsets(found[0]), found[1], self._sessions(), retained, groups)
 
     def _rows(self, query: str) -> Iterator[tuple[Any, ...]]:
         cursor = self._guard(lambda: self._connection.execute(query))
@@ -134,7 +138,7 @@ class SqliteTables:
             yield from rows
 
     def _sessions(self) -> Iterator[StoredSession]:
-        """Both queries are in the order of client ids, so one walk joins them."""
+        """Yield sessions with their subscriptions; both queries are ordered by client id, so one pass joins them."""
         subscriptions = self._rows(_SUBSCRIPTIONS)
         following = next(subscriptions, None)
         for client_id, user, version, expiry_s, away_us, will, *state in self._rows(_SESSIONS):
@@ -145,12 +149,8 @@ class SqliteTables:
             row = SessionRow(client_id, user, version, expiry_s, away_us, will)
             yield StoredSession(row, tuple(filters), Cursor(*state) if state[0] is not None else _NO_CURSOR)
 
-    def _groups(self) -> Iterator[GroupRow]:
-        for row in self._rows("SELECT * FROM shared_groups ORDER BY name, filter"):
-            yield GroupRow(*row)
-
     def apply(self, changes: Changes, durable: bool = False) -> None:
-        """Write all of it in one transaction, synced if durable."""
+        """Write all changes in one transaction, synced if durable."""
         self._guard(lambda: self._apply(changes, durable and self._sync))
 
     def _apply(self, changes: Changes, durable: bool) -> None:
@@ -194,5 +194,5 @@ class SqliteTables:
             self._connection.execute(_PUT_BROKER, (routed, changes.alive_us))
 
     def close(self) -> None:
-        """Let go of the file, with the write-ahead log folded into it."""
+        """Close the file, with the write-ahead log merged into it."""
         self._guard(self._connection.close)

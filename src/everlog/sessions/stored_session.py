@@ -1,7 +1,7 @@
-"""A session or a shared group as it is stored, and made again from that.
+"""Sessions and shared groups turned into stored rows, and made from them again.
 
-`settle` and `settle_group` are for what a broker finds at start: they end the state of "connected", which nobody is
-then, and trust nothing that the log does not have. Pure: the log's state is an argument.
+`settle` and `settle_group` adapt what a broker finds at start: nobody is connected then, and nothing counts that the
+log does not have. Pure: the log's state is an argument.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -39,14 +39,14 @@ from everlog.sessions.window import RELEASED
 
 
 def row_of(session: Session) -> SessionRow:
-    """Who it is, as of now."""
+    """Return the row of a session as it is now."""
     return SessionRow(
         session.client_id, session.user, session.version, session.expiry_s, session.away_us, pack_will(session.will)
     )
 
 
 def cursor_of(session: Session, committed: Sequence[int]) -> Cursor:
-    """How far it is, as of now; `committed` is where each shard's committed records end."""
+    """Return the progress of a session as it is now; `committed` is where each shard's committed records end."""
     lag = session.lag
     shards = range(len(committed))
     return Cursor(
@@ -60,13 +60,13 @@ def cursor_of(session: Session, committed: Sequence[int]) -> Cursor:
 
 
 def stored(session: Session, committed: Sequence[int]) -> StoredSession:
-    """All of it."""
+    """Return everything that is to be stored of a session."""
     filters = tuple(pack_subscription(one) for one in session.subscriptions.values())
     return StoredSession(row_of(session), filters, cursor_of(session, committed))
 
 
 def restored(found: StoredSession, queue_bytes: int) -> Session:
-    """The session of a client that is away."""
+    """Return the session of a client that is away, made from what was stored."""
     row, cursor = found.row, found.cursor
     session = Session(
         row.client_id,
@@ -88,10 +88,10 @@ def restored(found: StoredSession, queue_bytes: int) -> Session:
 
 
 def settle(found: StoredSession, routed: Sequence[int], alive_us: int, ends: Sequence[int]) -> StoredSession:
-    """What a broker that starts makes of a stored session; the same object if nothing is to be changed.
+    """Return a stored session as a broker that starts must take it; the same object if nothing has to change.
 
     `routed` and `alive_us` are from the same tables, `ends` are the log's. A client that was connected left when the
-    broker last wrote; whatever is behind its positions may have been sent to it.
+    broker last wrote; it may have been sent messages beyond its positions.
     """
     row, cursor = found.row, found.cursor
     positions = unpack_offsets(cursor.positions)
@@ -107,21 +107,14 @@ def settle(found: StoredSession, routed: Sequence[int], alive_us: int, ends: Seq
     return StoredSession(
         SessionRow(row.client_id, row.user, row.version, row.expiry_s, row.away_us or max(alive_us, 1), row.will),
         found.subscriptions,
-        Cursor(
-            pack_offsets(reached),
-            cursor.next_id,
-            inflight,
-            _known(cursor, ends),
-            b"",
-            pack_offsets(doubt),
-        ),
+        Cursor(pack_offsets(reached), cursor.next_id, inflight, _known(cursor, ends), b"", pack_offsets(doubt)),
     )
 
 
 def group_row(
     name: str, pattern: str, cursor: GroupCursor, positions: Sequence[int], doubt: Sequence[int], served: bool
 ) -> GroupRow:
-    """A shared group as of now; `positions` is where it reads on, LIVE where it is handed what is routed."""
+    """Return the row of a shared group; `positions` is where it reads on, LIVE where it is dealt what is routed."""
     return GroupRow(
         name,
         pattern,
@@ -135,7 +128,7 @@ def group_row(
 def settle_group(
     found: GroupRow, routed: Sequence[int], ends: Sequence[int]
 ) -> tuple[GroupRow, list[tuple[int, Owed]]]:
-    """What a broker that starts makes of a stored group, and what the group owes; the arguments are as for `settle`."""
+    """Return a stored group as a broker that starts must take it, and what it owes; arguments as for `settle`."""
     positions = _reached(unpack_offsets(found.positions), routed, ends)
     owed = [entry for entry in unpack_owed(found.owed) if _exists(entry[0], ends)]
     doubt = pack_offsets(tuple(ends)) if found.options & GROUP_SERVED else found.doubt
@@ -168,9 +161,10 @@ def _exists(position: int, ends: Sequence[int]) -> bool:
 
 
 def _without(pending: Iterable[tuple[int, int, int]], is_gone: Callable[[int], bool]) -> list[tuple[int, int, int]]:
-    """What is under way, but for messages that no log has: they can't be sent again.
+    """Return what is under way without QoS 1 messages that are gone, since they can't be sent again.
 
-    Of QoS 2 the PUBREL is: the client may have them, and would take the next message with such an id for them.
+    A QoS 2 message that is gone becomes a PUBREL: the client may have it, and would take the next message with its id
+    for the same one.
     """
     return [
         (packet_id, RELEASED if is_gone(position) else state, position)
@@ -180,7 +174,7 @@ def _without(pending: Iterable[tuple[int, int, int]], is_gone: Callable[[int], b
 
 
 def _known(cursor: Cursor, ends: Sequence[int]) -> bytes:
-    """The QoS 2 ids whose messages are in the log: an id that was stored ahead of a message that was lost goes."""
+    """Return the received QoS 2 ids without those that were stored ahead of a message that the log has lost."""
     if not cursor.unsure:
         return cursor.received
     bits = unpack_ids(cursor.received)

@@ -1,13 +1,13 @@
-"""The port behind which sessions, shared groups and retained messages outlive the broker, and the values that cross it.
+"""The port through which sessions, shared groups and retained messages are stored, and the values that cross it.
 
-`load` gives everything once, at start; `apply` writes a batch of changes, all of them or none. What a connected
-session has been handed is either a position or LIVE, which stands for the broker's own (`Changes.routed`, written with
-every batch), so a session that nothing happens to needs no write although the log goes on.
-Invariant: one batch is the state of one moment. A position never lies above what the session was handed by then, and
-what it was handed and has not acknowledged is in `inflight`.
+`load` returns everything once, at start; `apply` writes a batch of changes, all of them or none. How far a connected
+session has been served is either a position or LIVE, which stands for the broker's own position (`Changes.routed`,
+written with every batch), so an idle session needs no write while the log goes on.
+Invariant: one batch is the state at one moment. A position is never beyond what the session had been sent by then, and
+what it was sent and has not acknowledged is in `inflight`.
 
 The values of one session are msgspec structs, not dataclasses: 100,000 of them are made at start, and a struct is made
-in a tenth of the time and packs itself. Their byte strings are what `packing` makes; most are stored and never read.
+in a tenth of the time and can encode itself. `row_format` makes and reads their byte strings.
 """
 
 from collections.abc import Iterable
@@ -16,12 +16,12 @@ from typing import Protocol
 
 import msgspec
 
-LIVE = -1  # in place of a position: handed everything that the broker has routed
+LIVE = -1  # in place of a position: has been sent everything that the broker has routed
 ALIVE = 0  # in place of a time: connected
 
 
 class SessionRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Who a session belongs to and how long it stays; `away_us` is when its client left."""
+    """The owner of a session and how long it stays; `away_us` is when its client left."""
 
     client_id: str
     user: str | None = None
@@ -32,7 +32,7 @@ class SessionRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class SubscriptionRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One subscription; `options` is the byte of the SUBSCRIBE packet, `since` an offset for each shard."""
+    """One subscription; `options` is the byte of the SUBSCRIBE packet, `since` has an offset for each shard."""
 
     filter: str
     options: int
@@ -41,18 +41,18 @@ class SubscriptionRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Cursor(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """How far a session is, in both directions."""
+    """The progress of a session, in both directions."""
 
-    positions: bytes = b""  # for each shard the first offset not handed over, or LIVE
+    positions: bytes = b""  # for each shard the first offset not sent, or LIVE
     next_id: int = 1
     inflight: bytes = b""  # packet id, state and position of each message under way
     received: bytes = b""  # QoS 2 packet ids taken in and not released
-    unsure: bytes = b""  # of those, ids that count only if a shard has reached an offset
+    unsure: bytes = b""  # the ids among them that count only if a shard has reached an offset
     doubt: bytes = b""  # for each shard, below which offset a message may have been sent before
 
 
 class StoredSession(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """All that is stored of one session."""
+    """Everything that is stored of one session."""
 
     row: SessionRow
     subscriptions: tuple[SubscriptionRow, ...] = ()
@@ -60,7 +60,7 @@ class StoredSession(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class GroupRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A durable shared group: how far it is, and what of that is not done."""
+    """A durable shared group: how far it has read, and which messages below that are not done."""
 
     name: str
     filter: str
@@ -76,7 +76,7 @@ GROUP_SERVED = 2  # members were connected
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What is to be written, in this order: sessions end, others begin or change, then what belongs to them."""
+    """A batch to write, in this order: sessions that end, sessions that begin or change, then what belongs to them."""
 
     ended: tuple[str, ...] = ()
     rows: tuple[SessionRow, ...] = ()
@@ -92,9 +92,9 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What was stored. Sessions, retained messages and groups can be gone through once, before the next `apply`."""
+    """Everything that was stored. Sessions, retained messages and groups are iterated once, before the next `apply`."""
 
-    routed: tuple[int, ...]  # how far the broker had handed each shard to those who were LIVE
+    routed: tuple[int, ...]  # how far the broker had routed each shard to those who were LIVE
     alive_us: int  # when the broker last wrote
     sessions: Iterable[StoredSession]  # by client id
     retained: Iterable[tuple[str, bytes]]  # by topic
@@ -102,13 +102,13 @@ class Snapshot:
 
 
 class SessionTables(Protocol):
-    """Keeps sessions, groups and retained messages; used by one thread at a time."""
+    """Storage of sessions, groups and retained messages; used by one thread at a time."""
 
     def load(self) -> Snapshot:
-        """Everything, read bit by bit as it is gone through."""
+        """Return everything that is stored; rows are read as they are iterated."""
 
     def apply(self, changes: Changes, durable: bool = False) -> None:
-        """Write all of it or nothing; if `durable`, it and all before it survive a power cut when this returns."""
+        """Write all changes or none; if `durable`, they and all before them survive a power cut once this returns."""
 
     def close(self) -> None:
-        """Let go of the file; once is enough."""
+        """Close the file."""

@@ -1,10 +1,10 @@
-"""What was sent to a client at QoS 1 or 2 and is not acknowledged: a ring of packet ids in the order of sending.
+"""The messages sent to a client at QoS 1 or 2 and not acknowledged: a ring of packet ids in the order of sending.
 
-Ids are given one after the other, so an id tells its place in the ring. Acks may come in any order. One that stays out
-does not hold the ring back: it is parked in a table of its own, and its id is passed over until it is free.
+Ids are assigned in sequence, so an id tells its place in the ring. Acks may come in any order. A message that is not
+acknowledged does not hold the ring back: it is parked in a table, and its id is passed over until it is free.
 Invariants: the ring holds the ids from `head_id` on, `span` of them; `inflight` counts those not done, parked ones too.
-A message that a shared group dealt has a tag, the number of the membership it came by. The column of tags is made with
-the first of them. `finished` gathers the positions of tagged messages as they are done, by tag, for the group to take.
+A message that a shared group dealt has a tag, the number of the membership. The column of tags is made with the first
+of them. `finished` collects the positions of tagged messages that are done, by tag, for the group to take.
 """
 
 import cython
@@ -43,7 +43,7 @@ class Window:
         self.tags = bytearray()
         self.parked_tags: dict[int, int] = {}
         self.finished: dict[int, list[int]] = {}
-        self.unknown = 0  # PUBRECs of ids that were not under way
+        self.unknown = 0  # PUBRECs for ids that were not under way
 
     @property
     def next_id(self) -> int:
@@ -51,7 +51,7 @@ class Window:
         return (self.head_id - 1 + self.span) % IDS + 1
 
     def room(self) -> int:
-        """How many ids from `next_id` on may be used now."""
+        """Return how many ids from `next_id` on may be used now."""
         free = self.limit - self.inflight
         if free <= 0:
             return 0
@@ -100,7 +100,7 @@ class Window:
         self.inflight += used
 
     def acked(self, run: AckRun) -> bytes:
-        """Take in acks; the packet ids (as a column) that a PUBREL must follow for."""
+        """Take in acks; return the packet ids (as a column) that a PUBREL must be sent for."""
         ids = u16s(run.ids)
         reasons = pointer(run.reasons)
         states = pointer(self.states)
@@ -141,7 +141,7 @@ class Window:
         return bytes(released)
 
     def pending(self) -> list[tuple[int, int, int]]:
-        """What is under way, oldest first: (packet id, state, position); state 1 and 2 are the QoS sent, 3 released."""
+        """Return (packet id, state, position) of what is under way, oldest first; for the states see `state`."""
         waiting = [(packet_id, state, position) for packet_id, (state, position) in self.parked.items()]
         positions = u64s(self.positions)
         for k in range(self.span):
@@ -151,7 +151,7 @@ class Window:
         return waiting
 
     def newest(self, count: int) -> list[int]:
-        """The positions of the last messages taken in, oldest first."""
+        """Return the positions of the last `count` messages taken in, oldest first."""
         if not 0 <= count <= self.span:
             raise UsageError(f"the newest {count} of {self.span}")
         positions = u64s(self.positions)
@@ -161,11 +161,11 @@ class Window:
         return found
 
     def tagged(self, tag: int) -> list[tuple[int, int, int]]:
-        """What is under way with a tag, as `pending` gives it."""
+        """Return what is under way with a tag, as `pending` does."""
         return [entry for entry in self.pending() if self.tag(entry[0]) == tag]
 
     def tag(self, packet_id: int) -> int:
-        """The tag of an id that is under way, 0 for none."""
+        """Return the tag of an id that is under way, 0 for none."""
         delta = packet_id - self.head_id
         if delta < 0:
             delta += IDS
@@ -176,7 +176,7 @@ class Window:
         return self.parked_tags.get(packet_id, 0)
 
     def untag(self, packet_id: int) -> None:
-        """A message under way is the client's own from now on."""
+        """Remove the tag of a message under way: it belongs to the session alone from now on."""
         delta = packet_id - self.head_id
         if delta < 0:
             delta += IDS
@@ -188,7 +188,7 @@ class Window:
         self.parked_tags.pop(packet_id, None)
 
     def take_back(self, packet_id: int, state: int, position: int, tag: int = 0) -> None:
-        """A message is under way again with the id that it had; the id must be free."""
+        """Take in a message that is under way again with the id that it had; the id must be free."""
         if self.state(packet_id) != _DONE:
             raise UsageError(f"packet id {packet_id} is in use")
         self.parked[packet_id] = (state, position)
@@ -197,9 +197,9 @@ class Window:
         self.inflight += 1
 
     def packed(self) -> bytes:
-        """What is under way, as `pending` gives it, 11 bytes each: id, state, position, lowest byte first.
+        """Return what is under way in 11 bytes each: id, state, position, lowest byte first.
 
-        Without what a shared group would give to another member: the group knows of that by itself.
+        Left out is what a shared group would give to another member: the group stores that itself.
         """
         parked = [(packet_id, state, position) for packet_id, (state, position) in self.parked.items()]
         block = bytearray(_PACKED_BYTES * self.inflight)
@@ -221,7 +221,7 @@ class Window:
         return bytes(block) if at == len(block) else bytes(block[:at])
 
     def restore(self, pending: list[tuple[int, int, int]], next_id: int) -> None:
-        """Begin with what was under way before, all of it parked, and go on from `next_id`."""
+        """Begin with what was under way before, all of it parked, and with `next_id` as the next id."""
         self.parked = {packet_id: (state, position) for packet_id, state, position in pending}
         self.inflight = len(self.parked)
         self.parked_tags = {}
@@ -231,7 +231,7 @@ class Window:
         self.head_id = next_id
 
     def state(self, packet_id: int) -> int:
-        """The state of an id: 1 and 2 are the QoS sent, 3 released, 0 not under way."""
+        """Return the state of an id: 1 or 2 is the QoS it was sent at, 3 released, 0 not under way."""
         delta = packet_id - self.head_id
         if delta < 0:
             delta += IDS
@@ -243,7 +243,7 @@ class Window:
         return _DONE if entry is None else entry[0]
 
     def forget(self, packet_id: int) -> None:
-        """A message can't be sent again: as if it had been acknowledged."""
+        """Treat a message that can't be sent again as acknowledged."""
         if self.parked.pop(packet_id, None) is not None:
             self.inflight -= 1
             self.parked_tags.pop(packet_id, None)
@@ -255,7 +255,7 @@ class Window:
             self.inflight -= 1
 
     def release(self, packet_id: int) -> None:
-        """A QoS 2 message can't be sent again: as if it had been received, so it is its PUBREL that is repeated."""
+        """Treat a QoS 2 message that can't be sent again as received, so that its PUBREL is repeated instead."""
         if self.state(packet_id) != _SENT_2:
             return
         if packet_id in self.parked:
@@ -291,7 +291,7 @@ class Window:
         return 0
 
     def _park(self, count: int) -> int:
-        """Make the ring shorter by so many ids at its old end; those not done go to the table."""
+        """Shorten the ring by `count` ids at its old end; those not done are parked."""
         positions = u64s(self.positions)
         for _ in range(min(count, self.span)):
             slot = self.head & self.mask
@@ -306,7 +306,7 @@ class Window:
         return 0
 
     def _clear_of_parked(self, free: int) -> int:
-        """How many of the next ids are not parked, after passing over those that are."""
+        """Return how many of the next ids are free, after passing over parked ones."""
         while self.next_id in self.parked:
             if self.span + 1 + free > IDS - 1:  # the ring must not meet itself
                 self._park(1)
@@ -351,7 +351,7 @@ class Window:
         return 0
 
     def _finish(self, tag: int, position: int) -> int:
-        """A tagged message is done: its group is to know."""
+        """Note a tagged message as done, for its group."""
         done = self.finished.get(tag)
         if done is None:
             self.finished[tag] = [position]
@@ -361,7 +361,7 @@ class Window:
 
 
 def put_entry(out: bytearray, at: int, packet_id: int, state: int, position: int) -> int:
-    """Write a packed entry; where the next one goes."""
+    """Write a packed entry; return where the next one goes."""
     out[at] = packet_id & 0xFF
     out[at + 1] = packet_id >> 8
     out[at + 2] = state

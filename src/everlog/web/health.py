@@ -1,33 +1,24 @@
-"""Whether the broker can take clients: checks that each say why not, or nothing."""
+"""Checks of whether the broker can serve clients: each returns why not, or None."""
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
 
-from everlog.broker import Log
+from everlog.broker import Listening, Log
 
 Check = Callable[[], str | None]
 
 
-class Listeners(Protocol):
-    """The part of `Listening` that is asked."""
-
-    closed: bool
-
-    def addresses(self) -> list[Any]: ...
-
-
 def not_stopping(is_stopping: Callable[[], bool]) -> Check:
-    """Not ready from the first signal on."""
+    """Return a check that fails once the broker is stopping."""
     return lambda: "the broker is stopping" if is_stopping() else None
 
 
-def is_listening(listening: Listeners) -> Check:
-    """Not ready when no listener is open."""
+def is_listening(listening: Listening) -> Check:
+    """Return a check that fails while no listener is open."""
     return lambda: "no listener is open" if listening.closed or not listening.addresses() else None
 
 
 def log_is_writable(log: Log) -> Check:
-    """Not ready when a shard has failed: it takes no more messages until the broker is started anew."""
+    """Return a check that fails if a shard has failed: it takes no messages until the broker is restarted."""
 
     def check() -> str | None:
         for number, shard in enumerate(log.shards):
@@ -39,5 +30,5 @@ def log_is_writable(log: Log) -> Check:
 
 
 def why_not_ready(checks: Iterable[Check]) -> list[str]:
-    """Every reason."""
+    """Return the reasons of all checks that fail."""
     return [reason for check in checks if (reason := check()) is not None]

@@ -1,4 +1,4 @@
-"""Just enough HTTP/1.1 for machines that ask for a page: one request a connection, GET and HEAD, no bodies in."""
+"""Just enough HTTP/1.1 for machines that read a page: GET and HEAD, one request a connection, no request bodies."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ _STATUS = {
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """An answer."""
+    """A response."""
 
     body: bytes
     status: int = 200
@@ -33,13 +33,13 @@ class Page:
 
     @classmethod
     def say(cls, status: int, text: str, *headers: str) -> "Page":
-        """An answer in words."""
+        """Return a response in plain text."""
         return cls(f"{text}\n".encode(), status, headers=headers)
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What was asked for; `path` is without its query."""
+    """A request; `path` is without the query."""
 
     method: str
     path: str
@@ -49,17 +49,17 @@ Site = Callable[[Request], Awaitable[Page]]
 
 
 def parse(head: bytes) -> Request | Page:
-    """The request in these bytes, or the answer to what is none."""
+    """Return the request in these bytes, or the response to one that is not valid."""
     words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):
-        return Page.say(400, "this is no HTTP/1.1 request")
+        return Page.say(400, "this is not an HTTP/1.1 request")
     if words[0] not in ("GET", "HEAD"):
         return Page.say(405, "pages here can only be read", "Allow: GET, HEAD")
     return Request(words[0], words[1].partition("?")[0])
 
 
 def render(page: Page, with_body: bool = True) -> bytes:
-    """The bytes of an answer, after which the connection closes."""
+    """Return the bytes of a response, after which the connection closes."""
     lines = (
         f"HTTP/1.1 {page.status} {_STATUS[page.status]}",
         f"Content-Type: {page.content_type}",
@@ -73,14 +73,14 @@ def render(page: Page, with_body: bool = True) -> bytes:
 
 
 class HttpServer:
-    """Serves a site; every connection is one task with a time limit."""
+    """The server of a site; every connection is a task with a time limit."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
         self._open = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection: read a request, answer, close."""
+        """Serve one connection: read a request, answer it, close."""
         self._open += 1
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):

@@ -1,6 +1,6 @@
-"""The broker's numbers as Prometheus metrics; `docs/reference/metrics.md` lists them all, and a test says so."""
+"""The broker's numbers as Prometheus metrics, all of them listed in `docs/reference/metrics.md`."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -22,12 +22,12 @@ COUNTERS = {
     "disconnects": "Connections that ended, of clients accepted or not.",
     "vanished": "Clients gone without a DISCONNECT.",
     "protocol_errors": "Connections ended because the peer broke the protocol or a limit.",
-    "auth_failures": "CONNECTs without a right user name and password.",
+    "auth_failures": "CONNECTs that failed to authenticate.",
     "takeovers": "Connections ended because their client id connected again.",
     "keep_alive_timeouts": "Clients silent for longer than their keep alive.",
     "connect_timeouts": "Peers that sent no CONNECT within limits.connect_timeout_s.",
     "tls_failures": "TLS handshakes that failed.",
-    "duplicates": "QoS 2 messages that came again and were not taken twice.",
+    "duplicates": "QoS 2 messages that came again and were taken only once.",
     "refused": "Messages refused: the ACL, or a topic of the broker's own.",
     "retained_refused": "Messages not retained because of limits.retained_messages or limits.retained_bytes.",
     "subscribes": "Subscriptions granted.",
@@ -36,7 +36,7 @@ COUNTERS = {
     "over_quota": "Clients too slow for their QoS 1 and 2 messages (limits.queue_bytes).",
     "held_back": "Times that reading stopped because of limits.inflight_bytes.",
     "unread_answers": "Times that reading stopped because a client does not read its answers (limits.output_bytes).",
-    "unfinished": "Clients cut off because packets that are not whole took too much (limits.unfinished_bytes).",
+    "unfinished": "Clients cut off because incomplete packets took too much (limits.unfinished_bytes).",
     "wills": "Wills published.",
     "table_resets": "Times that all topic names were forgotten because of limits.topics.",
 }
@@ -44,7 +44,7 @@ _SUMMED = {"sent_to_ended", "dropped_of_ended", "expired_of_ended"}
 
 
 class BrokerCollector(Collector):
-    """Shows the broker's `numbers`, which are set just before, because they take more than one turn."""
+    """The broker's `numbers` as metrics; they are set just before, since taking them needs several turns."""
 
     def __init__(self) -> None:
         self.numbers = Numbers()
@@ -82,7 +82,7 @@ class BrokerCollector(Collector):
         yield _counter("messages_sent", "Messages sent to clients.", counted.sent)
         yield _counter("messages_dropped", "Messages dropped for slow clients (limits.queue_bytes).", counted.dropped)
         yield _counter("messages_expired", "Messages that expired before they were sent.", counted.expired)
-        yield _counter("messages_lost", "Offsets asked for that the log had no more.", now.lost)
+        yield _counter("messages_lost", "Offsets asked for that were no longer in the log.", now.lost)
         yield _counter("received_bytes", "Bytes of MQTT packets received.", now.bytes_in)
         yield _counter("sent_bytes", "Bytes of MQTT packets sent.", now.bytes_out)
         yield _gauge("inflight_messages", "Messages sent and not acknowledged.", counted.inflight)
@@ -92,9 +92,9 @@ class BrokerCollector(Collector):
     def _lag(self) -> Iterator[Metric]:
         counted = self.numbers.survey
         yield _gauge("sessions_behind", "Sessions that have messages of the log before them.", counted.behind)
-        yield _gauge("session_lag_max_messages", "Offsets between the last of them and the end.", counted.max_lag)
+        yield _gauge("session_lag_max_messages", "The largest lag of a session.", counted.max_lag)
         most = GaugeMetricFamily(
-            "everlog_session_lag_messages", "Offsets before the end, of those most behind.", labels=["client_id"]
+            "everlog_session_lag_messages", "The lag of the sessions most behind.", labels=["client_id"]
         )
         for lag, client_id in counted.most_behind:
             most.add_metric([client_id], lag)
@@ -106,7 +106,9 @@ class BrokerCollector(Collector):
         yield _gauge("groups_durable", "Shared groups that have a place of their own in the log.", now.durable_groups)
         yield _counter("group_redelivered", "Messages of groups dealt to a member again.", now.group_redelivered)
         yield _counter("group_ack_timeouts", "Messages taken from a member (groups.ack_timeout).", now.group_timeouts)
-        yield _counter("group_lost", "Offsets that groups asked for and that the log had no more.", now.group_lost)
+        yield _counter(
+            "group_lost", "Offsets that groups asked for and that were no longer in the log.", now.group_lost
+        )
         for name, text, attribute in (
             ("group_lag_messages", "Messages not done, and offsets not looked at.", "lag"),
             ("group_inflight_messages", "Messages that members have and have not acknowledged.", "inflight"),
@@ -120,8 +122,8 @@ class BrokerCollector(Collector):
     def _log(self) -> Iterator[Metric]:
         for name, text, attribute in (
             ("start", "First offset that is retained.", "start"),
-            ("committed", "Offset behind the last committed record.", "committed"),
-            ("end", "Offset behind the last record.", "end"),
+            ("committed", "Offset after the last committed record.", "committed"),
+            ("end", "Offset after the last record.", "end"),
             ("bytes", "Size of the segments.", "segment_bytes"),
             ("segments", "Number of segments.", "segments"),
             ("pending_bytes", "Appended and not committed.", "pending_bytes"),
@@ -139,15 +141,15 @@ class BrokerCollector(Collector):
     def _retention(self) -> Iterator[Metric]:
         state = self.numbers.retention
         yield _counter("retention_lost", "Messages deleted before a session or a group had read them.", state.lost)
-        yield _counter("retention_losers", "Times that a session or a group lost messages so.", state.losers)
+        yield _counter("retention_losers", "Times that a session or a group lost messages that way.", state.losers)
         yield _gauge("retention_next_readers", "Sessions and groups that lose next.", state.next_readers)
-        left_s = GaugeMetricFamily("everlog_retention_next_seconds", "Until what goes next is too old.")
+        left_s = GaugeMetricFamily("everlog_retention_next_seconds", "Seconds until what goes next is too old.")
         if self.numbers.next_loss_s is not None:
             left_s.add_metric([], self.numbers.next_loss_s)
         yield left_s
         yield _counter("retention_thinned", "Messages of short-lived topics emptied in segments.", state.thinned)
         yield _counter("retention_thinned_bytes", "Bytes that this freed.", state.thinned_bytes)
-        yield _gauge("retention_held_bytes", "To be deleted once the table has it.", state.held_bytes)
+        yield _gauge("retention_held_bytes", "Bytes due to be deleted once the table has them.", state.held_bytes)
 
     def _counters(self) -> Iterator[Metric]:
         for field in fields(Metrics):
@@ -157,7 +159,7 @@ class BrokerCollector(Collector):
 
 
 class Exposition:
-    """The text that Prometheus reads, of a registry of its own."""
+    """The text that Prometheus reads, from a registry of its own."""
 
     def __init__(self, reports: Reports) -> None:
         self._reports = reports
@@ -167,18 +169,13 @@ class Exposition:
         ProcessCollector(registry=self._registry)
 
     async def text(self) -> bytes:
-        """Return all metrics now."""
+        """Return all metrics as they are now."""
         self._collector.numbers = await self._reports.take()
         return generate_latest(self._registry)
 
     def names(self) -> set[str]:
-        """Every metric's name, for the reference."""
-        return set(_names(self._registry.collect()))
-
-
-def _names(families: Iterable[Metric]) -> Iterator[str]:
-    for family in families:
-        yield f"{family.name}_total" if family.type == "counter" else family.name
+        """Return every metric's name, for the reference."""
+        return {one.name + ("_total" if one.type == "counter" else "") for one in self._registry.collect()}
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

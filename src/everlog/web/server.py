@@ -1,4 +1,4 @@
-"""The pages of a broker, and the port that they are on."""
+"""The web pages of a broker and the port that serves them."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from everlog.web.prometheus import CONTENT_TYPE, Exposition
 
 
 class Pages:
-    """What each path answers."""
+    """The pages by path."""
 
     def __init__(self, reports: Reports, checks: Sequence[Check]) -> None:
         self._exposition = Exposition(reports)
@@ -25,7 +25,7 @@ class Pages:
         }
 
     async def __call__(self, request: Request) -> Page:
-        """The page for a request."""
+        """Return the page for a request."""
         found = self._pages.get(request.path)
         if found is None:
             return Page.say(404, f"no such page; there are {', '.join(self._pages)}")
@@ -56,7 +56,7 @@ class Web:
 
     @property
     def url(self) -> str:
-        """Where the pages are."""
+        """The address of the pages."""
         return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
     async def close(self) -> None:
@@ -68,7 +68,7 @@ class Web:
 async def start_web(
     reports: Reports, host: str, port: int, *, must: bool = True, checks: Sequence[Check] = ()
 ) -> Web | None:
-    """Serve the pages; a port in use is an error when it `must` be this one, else there are no pages, and None."""
+    """Serve the pages; if the port is in use, raise an error if it `must` be this one, else return None."""
     pages = Pages(reports, checks)
     try:
         server = await asyncio.start_server(HttpServer(pages).serve, host, port, limit=MAX_REQUEST_BYTES)

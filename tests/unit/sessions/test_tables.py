@@ -90,7 +90,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE theirs (a)")
     connection.close()
-    with pytest.raises(StorageError, match="no sessions") as error:
+    with pytest.raises(StorageError, match="not a session file") as error:
         SqliteTables(path)
     assert error.value.hint
 

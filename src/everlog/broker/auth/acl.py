@@ -1,8 +1,8 @@
-"""Who may publish, subscribe to and replay what: rules with deny first, and nothing that no rule allows.
+"""Who may publish, subscribe to and replay what: deny beats allow, and what no rule allows is not allowed.
 
-`Acl.access(user, client_id)` settles everything that depends on the client once, so that a connection asks its own
-short list of filters. A subscription that overlaps a denied filter is refused whole: nothing is filtered on delivery,
-so no message can slip through between a rule and its check. Immutable; a reload makes another.
+`Acl.access(user, client_id)` resolves the rules for a client once, so that its connection asks a short list of
+filters. A subscription that overlaps a denied filter is refused as a whole: nothing is filtered on delivery, so no
+message can slip through between a rule and its check. Immutable; a reload makes another.
 """
 
 from collections.abc import Iterable
@@ -13,12 +13,12 @@ from everlog.base import PeerError
 from everlog.broker.auth.acl_rules import READ, REPLAY, WRITE, Rule
 from everlog.topics import Filter, matches, parse_filter
 
-ACCESS_CACHE = 4096  # clients whose rules are kept resolved; the least recently used goes first
+ACCESS_CACHE = 4096  # clients whose resolved rules are cached; the least recently used goes first
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What one client may do."""
+    """The rights of one client."""
 
     read: tuple[Filter, ...]
     write: tuple[Filter, ...]
@@ -29,7 +29,7 @@ class Access:
     unlimited: bool = False
 
     def may_publish(self, topic: str) -> bool:
-        """Whether a message, or a will, to this valid topic name is allowed."""
+        """Return whether a message or a will may be published to this valid topic name."""
         if self.unlimited:
             return True
         if any(matches(flt, topic) for flt in self.deny_write):
@@ -37,7 +37,7 @@ class Access:
         return any(matches(flt, topic) for flt in self.write)
 
     def may_subscribe(self, filter_text: str) -> bool:
-        """Whether one allowed filter covers this one and no denied filter overlaps it; a share name does not count."""
+        """Return whether an allowed filter covers this one and no denied one overlaps it; a share name is ignored."""
         if self.unlimited:
             return True
         try:
@@ -49,7 +49,7 @@ class Access:
         return any(covers(flt, asked) for flt in self.read)
 
     def may_replay(self, filter_text: str) -> bool:
-        """Whether the history of this filter, which the client may subscribe to, is allowed."""
+        """Return whether the history of this filter, which the client may subscribe to, is allowed."""
         if self.unlimited:
             return True
         asked = parse_filter(filter_text)
@@ -57,18 +57,12 @@ class Access:
             return False
         return self.replay is None or any(covers(flt, asked) for flt in self.replay)
 
-    def may_receive(self, topic: str) -> bool:
-        """Whether a message to this topic may be handed to the client, for subscriptions older than the rules."""
-        if self.unlimited:
-            return True
-        return not any(matches(flt, topic) for flt in self.deny_read) and any(matches(flt, topic) for flt in self.read)
-
 
 EVERYTHING = Access((), (), unlimited=True)
 
 
 class Acl:
-    """The rules of one file, or, with None, none at all: everything is allowed."""
+    """The rules of one file; with None instead of rules everything is allowed."""
 
     def __init__(self, rules: Iterable[Rule] | None) -> None:
         self.rules = None if rules is None else tuple(rules)
@@ -76,15 +70,15 @@ class Acl:
         self.access = lru_cache(ACCESS_CACHE)(self._access)  # (user, client_id) -> Access
 
     def may_publish(self, user: str | None, client_id: str, topic: str) -> bool:
-        """Whether this client may publish to the topic."""
+        """Return whether this client may publish to the topic."""
         return self.access(user, client_id).may_publish(topic)
 
     def may_subscribe(self, user: str | None, client_id: str, filter_text: str) -> bool:
-        """Whether this client may subscribe to the filter."""
+        """Return whether this client may subscribe to the filter."""
         return self.access(user, client_id).may_subscribe(filter_text)
 
     def may_replay(self, user: str | None, client_id: str, filter_text: str) -> bool:
-        """Whether this client, which may subscribe to the filter, may have its history."""
+        """Return whether this client, which may subscribe to the filter, may replay its history."""
         return self.access(user, client_id).may_replay(filter_text)
 
     def _access(self, user: str | None, client_id: str) -> Access:
@@ -98,7 +92,7 @@ class Acl:
                 continue
             flt = rule.filter_for(user, client_id)
             if flt is None:
-                closed |= rule.action if rule.is_deny else 0  # what it would deny can't be told: all of it
+                closed |= rule.action if rule.is_deny else 0  # it is unknown what the rule would deny: deny all
                 continue
             for action in (READ, WRITE, REPLAY):
                 if rule.action & action:
@@ -114,7 +108,7 @@ class Acl:
 
 
 def covers(allowed: Filter, asked: Filter) -> bool:
-    """Whether every topic that `asked` matches is one that `allowed` matches."""
+    """Return whether `allowed` matches every topic that `asked` matches."""
     wide, narrow = allowed.levels, asked.levels
     if narrow == ["#"]:
         narrow = ["+", "#"]  # the same: every topic has a first level
@@ -131,7 +125,7 @@ def covers(allowed: Filter, asked: Filter) -> bool:
 
 
 def overlap(one: Filter, other: Filter) -> bool:
-    """Whether some topic matches both."""
+    """Return whether some topic matches both filters."""
     left, right = one.levels, other.levels
     if (one.starts_wild and right[0].startswith("$")) or (other.starts_wild and left[0].startswith("$")):
         return False  # [MQTT-4.7.2-1]

@@ -1,7 +1,7 @@
 """The language of ACL files: one rule a line, `[user NAME] [client ID] ACTION FILTER`, and errors by line and column.
 
 `%u` and `%c` in a filter stand for the client's user name and client id. A value that would change the shape of the
-filter (`/`, `+`, `#`, `$` in front, nothing at all) never widens what is allowed and never narrows what is denied.
+filter (with `/`, `+`, `#` or a leading `$`, or empty) never widens what is allowed and never narrows what is denied.
 """
 
 import re
@@ -24,7 +24,7 @@ _PLACE = re.compile(r"%(.?)")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One line: whom it is for (None is anybody), what it allows or denies, and on which topics."""
+    """One line: whom it is for (None is anybody), what it allows or denies, and for which topics."""
 
     user: re.Pattern[str] | None
     client: re.Pattern[str] | None
@@ -35,11 +35,11 @@ class Rule:
 
     @property
     def is_deny(self) -> bool:
-        """Whether it takes away."""
+        """Whether the rule denies."""
         return bool(self.action & DENY)
 
     def is_for(self, user: str | None, client_id: str) -> bool:
-        """Whether the rule is about this client."""
+        """Return whether the rule applies to this client."""
         if self.only_anonymous and user is not None:
             return False
         if self.user is not None and (user is None or self.user.fullmatch(user) is None):
@@ -47,7 +47,7 @@ class Rule:
         return self.client is None or self.client.fullmatch(client_id) is not None
 
     def filter_for(self, user: str | None, client_id: str) -> Filter | None:
-        """The filter with the client's own values; None when they don't fit."""
+        """Return the filter with the client's own values, or None if they don't fit."""
         levels: list[str] = []
         for level in self.pattern.split("/"):
             filled = _fill(level, user, client_id, is_own=not levels and not self.is_deny)
@@ -70,7 +70,7 @@ class _Word:
 
 
 def read_rules(path: str | Path) -> tuple[Rule, ...]:
-    """The rules of a file."""
+    """Return the rules of a file."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -79,7 +79,7 @@ def read_rules(path: str | Path) -> tuple[Rule, ...]:
 
 
 def parse_rules(text: str, path: str) -> tuple[Rule, ...]:
-    """One rule from each line; empty lines and those that begin with `#` are skipped."""
+    """Return a rule for each line; empty lines and those that begin with `#` are skipped."""
     rules = []
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip() and not line.lstrip().startswith("#"):
@@ -88,7 +88,7 @@ def parse_rules(text: str, path: str) -> tuple[Rule, ...]:
 
 
 class _Line:
-    """Reads one line from left to right."""
+    """A line of the file, parsed from left to right."""
 
     def __init__(self, line: str, where: str, number: int) -> None:
         self.line, self.where, self.number = line, where, number
@@ -96,13 +96,13 @@ class _Line:
         self.at = 0
 
     def rule(self) -> Rule:
-        """The whole line."""
+        """Return the rule that the line is."""
         user = client = None
         subjects: set[str] = set()
         while self.at < len(self.words) and self.words[self.at].text in SUBJECTS:
             word = self._next("")
             if word.text in subjects or ("everyone" in (*subjects, word.text) and subjects):
-                self._fail(word, f"{word.text} does not go with what is in front of it", f"write it like: {EXAMPLE}")
+                self._fail(word, f"{word.text} does not go with what precedes it", f"write it like: {EXAMPLE}")
             subjects.add(word.text)
             if word.text == "user":
                 user = _glob(self._next("a user name").text)
@@ -112,12 +112,12 @@ class _Line:
             self._fail(self.words[0], "an anonymous client has no user name", "write two rules")
         if not subjects:
             word = self._next("a rule")
-            self._fail(word, f"{word.text!r} is no subject", f"begin with one of {', '.join(SUBJECTS)}")
+            self._fail(word, f"{word.text!r} is not a subject", f"begin with one of {', '.join(SUBJECTS)}")
         action = self._action()
         pattern = self._next("a topic filter")
         self._check_pattern(pattern)
         if self.at < len(self.words):
-            self._fail(self.words[self.at], "more behind the filter", 'put a filter with spaces in quotes: "a b/#"')
+            self._fail(self.words[self.at], "more text after the filter", 'put a filter with spaces in quotes: "a b/#"')
         return Rule(user, client, "anonymous" in subjects, action, pattern.text, self.number)
 
     def _action(self) -> int:
@@ -125,7 +125,7 @@ class _Line:
         if word.text in ACTIONS:
             return ACTIONS[word.text]
         if word.text != "deny":
-            self._fail(word, f"{word.text!r} is no action", "use one of read, write, readwrite, replay, deny")
+            self._fail(word, f"{word.text!r} is not an action", "use one of read, write, readwrite, replay, deny")
         rest = len(self.words) - self.at
         if rest > 1 and self.words[self.at].text in ACTIONS:  # `deny read a/b`; `deny read` alone is the topic "read"
             return DENY | ACTIONS[self._next("").text]
@@ -135,11 +135,13 @@ class _Line:
         for found in _PLACE.finditer(word.text):
             if found[1] not in ("u", "c"):
                 column = word.column + found.start()
-                self._fail(_Word("", column), f"{found[0]!r} is none of %u, %c", "a filter has no other use of %")
+                self._fail(_Word("", column), f"{found[0]!r} is neither %u nor %c", "a filter has no other use of %")
         try:
             parse_filter(_PLACE.sub("x", word.text), allow_shared=False)
         except PeerError as error:
-            self._fail(word, f"{word.text!r} is no topic filter: {error.message}", "write it like home/+/temperature")
+            self._fail(
+                word, f"{word.text!r} is not a topic filter: {error.message}", "write it like home/+/temperature"
+            )
 
     def _next(self, expected: str) -> _Word:
         if self.at == len(self.words):
@@ -153,7 +155,7 @@ class _Line:
             at = len(self.line) - len(rest)
             found = _TOKEN.match(self.line, at)
             if found is None:
-                self._fail(_Word("", at + 1), "a quoted text that does not end", 'close it with " and a space')
+                self._fail(_Word("", at + 1), "a quoted text does not end", 'close it with " and a space')
             quoted, bare = found.groups()
             yield _Word(bare if quoted is None else re.sub(r"\\(.)", r"\1", quoted), at + 1)
             at = found.end()
@@ -163,17 +165,17 @@ class _Line:
 
 
 def _glob(text: str) -> re.Pattern[str]:
-    """A name in which `*` stands for anything."""
+    """Return the pattern of a name in which `*` stands for anything."""
     return re.compile(".*".join(re.escape(part) for part in text.split("*")), re.DOTALL)
 
 
 def _fill(level: str, user: str | None, client_id: str, *, is_own: bool) -> str | None:
-    """A level with its values; None if one of them would be more than a part of a level."""
+    """Return a level with its values, or None if one of them would be more than a part of a level."""
     values = {"u": user or "", "c": client_id}
     for found in _PLACE.finditer(level):
         value = values[found[1]]
         if not value or any(character in value for character in "/+#\0"):
             return None
-        if is_own and found.start() == 0 and value.startswith("$"):  # $SYS and its like are nobody's own topics
+        if is_own and found.start() == 0 and value.startswith("$"):  # topics such as $SYS belong to no client
             return None
     return _PLACE.sub(lambda found: values[found[1]], level)

@@ -1,8 +1,8 @@
-"""Enhanced authentication (MQTT 5.0, section 4.12) as a plug point: what a method implements, and what it answers.
+"""The plug point for enhanced authentication (MQTT 5.0, section 4.12): what a method implements, and what it answers.
 
 A method is a factory, named by an import path in `security.authentication_methods` and called once for each exchange
-with the credentials in force. What it makes takes the client's data step by step and says what comes next. It does no
-I/O and does not block: it runs on the event loop.
+with the credentials in force. It returns an authenticator, which takes the client's data step by step and says what
+comes next. It runs on the event loop, so it does no I/O and does not block.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ from everlog.mqtt import Reason
 
 @dataclass(frozen=True, slots=True)
 class Applicant:
-    """Who asks, as far as it has said or shown; `user_name` and `password` are those of its CONNECT, not checked."""
+    """The client that asks; `user_name` and `password` are those of its CONNECT, not checked."""
 
     client_id: str
     peer: str
@@ -25,14 +25,14 @@ class Applicant:
 
 @dataclass(frozen=True, slots=True)
 class Continue:
-    """The exchange goes on: this is sent to the client, and its answer comes to `step`."""
+    """The exchange goes on: the data is sent to the client, and its answer is given to `step`."""
 
     data: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """The client is this user; the data, if any, goes out with the success."""
+    """The client is this user; the data, if any, is sent with the success."""
 
     user: str
     data: bytes | None = None
@@ -40,7 +40,7 @@ class Accept:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """The client is not let in; `why` is told to it."""
+    """The client is refused; `why` is the reason that it is told."""
 
     reason: Reason = Reason.NOT_AUTHORIZED
     why: str = "authentication failed"
@@ -50,23 +50,20 @@ Outcome: TypeAlias = Continue | Accept | Refuse
 
 
 class Credentials(Protocol):
-    """What the password file holds beside the hashes of passwords."""
+    """The entries of the password file for authentication methods."""
 
     def secret(self, kind: str, user: str) -> str | None:
-        """The user's entry of a kind, such as `scram-sha-256`, as it stands in the file; None if there is none."""
-        ...
+        """Return the user's entry of a kind, such as `scram-sha-256`, as it is in the file, or None."""
 
 
 class Authenticator(Protocol):
     """One exchange with one client."""
 
     def begin(self, method: str, data: bytes | None, applicant: Applicant) -> Outcome:
-        """The data of a CONNECT, or of an AUTH that asks to authenticate again."""
-        ...
+        """Take the data of a CONNECT, or of an AUTH that asks to authenticate again."""
 
     def step(self, data: bytes | None) -> Outcome:
-        """The data of the client's next AUTH."""
-        ...
+        """Take the data of the client's next AUTH."""
 
 
 Factory: TypeAlias = Callable[[Credentials], Authenticator]

@@ -1,7 +1,7 @@
-"""Users, their argon2id hashes and SCRAM entries: the file, and the check of a password against it.
+"""The password file, with argon2id hashes and SCRAM entries, and the check of a password against it.
 
 A hash is slow on purpose (some 20 ms and 19 MiB here), so `check` belongs in a thread; `recall` answers at once for a
-password that was right a moment ago, which is what a reconnect storm asks. State: the cache, guarded by a lock.
+password that was right before, as in a reconnect storm. State: the cache, guarded by a lock.
 """
 
 import contextlib
@@ -31,22 +31,22 @@ HASHER = argon2.PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1)
 
 @dataclass(frozen=True, slots=True)
 class PasswordFile:
-    """What the file says: a hash for each user whose password is checked here, entries of methods by kind and user."""
+    """The content of the file: password hashes by user, and entries for authentication methods by kind and user."""
 
     hashes: Mapping[str, str] = field(default_factory=dict)
     entries: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
     def secret(self, kind: str, user: str) -> str | None:
-        """The user's entry of a kind, as it stands in the file."""
+        """Return the user's entry of a kind as it is in the file, or None if there is none."""
         return self.entries.get((kind, user))
 
     def has(self, kind: str) -> bool:
-        """Whether any user has an entry of this kind."""
+        """Return whether any user has an entry of this kind."""
         return any(one == kind for one, _ in self.entries)
 
 
 class Passwords:
-    """Checks passwords; safe to call from many threads."""
+    """The password check; safe to call from many threads."""
 
     def __init__(self, users: Mapping[str, str]) -> None:
         self._users = dict(users)
@@ -55,11 +55,8 @@ class Passwords:
         self._verified: OrderedDict[bytes, None] = OrderedDict()
         self._lock = threading.Lock()
 
-    def __len__(self) -> int:
-        return len(self._users)
-
     def recall(self, user: str, password: bytes) -> bool:
-        """Whether this very pair was found right before; False means unknown."""
+        """Return whether this pair was found right before; False means unknown."""
         mark = self._mark(user, password)
         with self._lock:
             if mark not in self._verified:
@@ -68,7 +65,7 @@ class Passwords:
             return True
 
     def check(self, user: str, password: bytes) -> bool:
-        """Whether the password is the user's: slow, so run it in a thread."""
+        """Return whether the password is the user's; slow, so run it in a thread."""
         if self.recall(user, password):
             return True
         known = self._users.get(user)
@@ -85,18 +82,18 @@ class Passwords:
         return True
 
     def _mark(self, user: str, password: bytes) -> bytes:
-        """A keyed hash of the pair: the cache holds no password, and nothing that outlives the process."""
+        """Return a keyed hash of the pair, so that the cache holds no password."""
         name = user.encode("utf-8", "surrogatepass")
         return hashlib.blake2b(len(name).to_bytes(4, "big") + name + password, key=self._key, digest_size=32).digest()
 
 
 def read_passwords(path: str | Path) -> PasswordFile:
-    """Everything in a file."""
+    """Return the content of a password file."""
     return parse_passwords(_read(Path(path)), str(path))
 
 
 def parse_passwords(text: str, path: str) -> PasswordFile:
-    """Lines of `user:$kind$…`, a user once for each kind; empty lines and those that begin with `#` are skipped."""
+    """Parse lines of `user:$kind$…`, a user once for each kind; empty lines and `#` comments are skipped."""
     hashes: dict[str, str] = {}
     entries: dict[tuple[str, str], str] = {}
     for number, line in enumerate(text.split("\n"), 1):
@@ -104,13 +101,15 @@ def parse_passwords(text: str, path: str) -> PasswordFile:
             continue
         user, colon, rest = line.partition(":")
         if not colon:
-            raise UsageError(f"{path}:{number}:{len(line) + 1}: no colon behind the user name", hint="user:$argon2id$…")
+            raise UsageError(f"{path}:{number}:{len(line) + 1}: no colon after the user name", hint="user:$argon2id$…")
         if problem := _bad_user(user):
             raise UsageError(f"{path}:{number}:1: {problem}")
         entry = rest.strip()
         kind = _check_entry(entry, user, f"{path}:{number}:{len(user) + 2}")
         if (kind, user) in entries or (kind == ARGON2ID and user in hashes):
-            raise UsageError(f"{path}:{number}:1: user {user!r} a second time", hint="delete one of the lines")
+            raise UsageError(
+                f"{path}:{number}:1: user {user!r} is listed a second time", hint="delete one of the lines"
+            )
         if kind == ARGON2ID:
             hashes[user] = entry
         else:
@@ -119,14 +118,14 @@ def parse_passwords(text: str, path: str) -> PasswordFile:
 
 
 def set_password(path: str | Path, user: str, password: bytes, *, scram: bool = False) -> bool:
-    """Add a user or change the password; whether the user is new. The file is replaced whole, readable by its owner.
+    """Add a user or change the password; return whether the user is new. The file is replaced, readable by its owner.
 
-    With `scram`, or if the user has one, a SCRAM entry too: no entry is left with the password of before.
+    With `scram`, or if the user has a SCRAM entry, that is written too: no entry keeps the old password.
     """
     if problem := _bad_user(user):
         raise UsageError(problem)
     if not password:
-        raise UsageError("an empty password", hint="give at least one character")
+        raise UsageError("the password is empty", hint="give at least one character")
     lines, places = _lines_and_places(Path(path), user)
     entries = [HASHER.hash(password)]
     if scram or any(lines[at].removeprefix(f"{user}:").startswith(f"${SCRAM}$") for at in places):
@@ -139,7 +138,7 @@ def set_password(path: str | Path, user: str, password: bytes, *, scram: bool = 
 
 
 def delete_user(path: str | Path, user: str) -> None:
-    """Take a user out of the file."""
+    """Remove a user from the file."""
     lines, places = _lines_and_places(Path(path), user)
     if not places:
         raise UsageError(f"{path}: no user {user!r}", hint="names are case-sensitive")
@@ -158,7 +157,7 @@ def _scram_entry(user: str, password: bytes) -> str:
 
 
 def _lines_and_places(path: Path, user: str) -> tuple[list[str], list[int]]:
-    """The file's lines, comments too, and which of them are the user's."""
+    """Return the file's lines, comments too, and the indexes of the user's."""
     text = _read(path) if path.exists() else ""
     if not text:
         return [], []
@@ -168,7 +167,7 @@ def _lines_and_places(path: Path, user: str) -> tuple[list[str], list[int]]:
 
 
 def _replace(path: Path, lines: list[str]) -> None:
-    """Write beside, sync, rename: a reader sees the old file or the new one. The owner stays the same."""
+    """Write a new file, sync it and rename it, so that a reader sees the old file or the new one; keep the owner."""
     target = Path(os.path.realpath(path))
     try:
         handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)  # 0600 from the start
@@ -197,16 +196,16 @@ def _read(path: Path) -> str:
 
 def _bad_user(user: str) -> str:
     if not user:
-        return "an empty user name"
+        return "the user name is empty"
     if ":" in user or user.startswith("#") or user != user.strip() or not user.isprintable():
-        return f"user name {user!r} has a colon, '#' in front, outer spaces or control characters"
+        return f"user name {user!r} has a colon, a leading '#', outer spaces or control characters"
     if len(user.encode("utf-8", "replace")) > MAX_USER_BYTES:
-        return f"user name of more than {MAX_USER_BYTES} bytes"
+        return f"the user name is longer than {MAX_USER_BYTES} bytes"
     return ""
 
 
 def _check_entry(entry: str, user: str, where: str) -> str:
-    """The kind of an entry that is whole."""
+    """Return the kind of an entry; UsageError if it is damaged."""
     hint = f"set it anew: everlog passwd FILE {user}"
     if entry.startswith(f"${SCRAM}$"):
         try:

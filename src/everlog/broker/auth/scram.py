@@ -20,12 +20,12 @@ from everlog.mqtt import Reason
 
 METHOD = "SCRAM-SHA-256"
 KIND = "scram-sha-256"
-ITERATIONS = 32_768  # RFC 7677 asks for 4,096 at least; a client pays for them once a connection
+ITERATIONS = 32_768  # RFC 7677 asks for at least 4,096; a client computes them once for each connection
 _LEAST_ITERATIONS = 4096
 _SALT_BYTES = 16
 _NONCE_BYTES = 18
-_MAX_MESSAGE_BYTES = 4096  # of a client; longer ones are refused
-_DECOY_KEY = secrets.token_bytes(32)  # so that an unknown user has a salt, always the same one
+_MAX_MESSAGE_BYTES = 4096  # a longer message of a client is refused
+_DECOY_KEY = secrets.token_bytes(32)  # gives an unknown user a salt that is always the same
 _PROHIBITED = (
     stringprep.in_table_c12,
     stringprep.in_table_c21_c22,
@@ -42,7 +42,7 @@ _PROHIBITED = (
 
 @dataclass(frozen=True, slots=True)
 class Verifier:
-    """What is kept of a password."""
+    """The data kept of a password, enough to check a proof."""
 
     iterations: int
     salt: bytes
@@ -55,14 +55,14 @@ class Verifier:
 
 
 def make_verifier(password: str, salt: bytes | None = None, iterations: int = ITERATIONS) -> Verifier:
-    """What to keep of a password."""
+    """Return the verifier of a password."""
     salt = secrets.token_bytes(_SALT_BYTES) if salt is None else salt
     salted = hashlib.pbkdf2_hmac("sha256", prepared(password).encode(), salt, iterations)
     return Verifier(iterations, salt, _hash(_hmac(salted, b"Client Key")), _hmac(salted, b"Server Key"))
 
 
 def parse_verifier(entry: str) -> Verifier:
-    """An entry of the password file; UsageError if it is damaged."""
+    """Parse an entry of the password file; UsageError if it is damaged."""
     try:
         _, kind, iterations, *parts = entry.split("$")
         salt, stored_key, server_key = (base64.b64decode(part, validate=True) for part in parts)
@@ -75,7 +75,7 @@ def parse_verifier(entry: str) -> Verifier:
 
 
 def prepared(text: str) -> str:
-    """SASLprep (RFC 4013) of a user name or password; UsageError if it has characters that may not be there."""
+    """Return a user name or password after SASLprep (RFC 4013); UsageError if it has prohibited characters."""
     mapped = "".join(" " if stringprep.in_table_c12(one) else one for one in text if not stringprep.in_table_b1(one))
     text = unicodedata.normalize("NFKC", mapped)
     if any(prohibits(one) for one in text for prohibits in _PROHIBITED):
@@ -89,7 +89,7 @@ def prepared(text: str) -> str:
 
 
 class ScramSha256:
-    """One exchange: client-first to server-first, client-final to server-final."""
+    """One exchange: client-first, server-first, client-final, server-final."""
 
     __slots__ = ("_auth_message", "_credentials", "_gs2", "_make_nonce", "_nonce", "_user", "_verifier")
 
@@ -105,7 +105,7 @@ class ScramSha256:
         self._verifier: Verifier
 
     def begin(self, method: str, data: bytes | None, applicant: Applicant) -> Outcome:
-        """The client's first message: who it is, and its nonce."""
+        """Take the client's first message: its user name and nonce."""
         try:
             bare = self._first(data)
         except _Wrong as error:
@@ -117,7 +117,7 @@ class ScramSha256:
         return Continue(first.encode())
 
     def step(self, data: bytes | None) -> Outcome:
-        """The client's last message: its proof. An unknown user fails here, as a wrong password does."""
+        """Take the client's last message: its proof. An unknown user fails here, as a wrong password does."""
         try:
             without_proof, proof = self._final(data)
         except _Wrong as error:
@@ -126,20 +126,20 @@ class ScramSha256:
         verifier = self._verifier
         signature = _hmac(verifier.stored_key, message)
         client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
-        if not hmac.compare_digest(_hash(client_key), verifier.stored_key):  # no hash is a decoy's
+        if not hmac.compare_digest(_hash(client_key), verifier.stored_key):  # a decoy's key matches no hash
             return Refuse(Reason.NOT_AUTHORIZED, "user name or password is wrong")
         return Accept(self._user, b"v=" + base64.b64encode(_hmac(verifier.server_key, message)))
 
     def _first(self, data: bytes | None) -> str:
-        """`n,[a=authzid],n=user,r=nonce[,extensions]`: the part behind the GS2 header."""
+        """Parse `n,[a=authzid],n=user,r=nonce[,extensions]`; return the part after the GS2 header."""
         text = _decoded(data)
         binding, _, rest = text.partition(",")
         authzid, comma, bare = rest.partition(",")
         if binding not in ("n", "y") or not comma or (authzid and not authzid.startswith("a=")):
-            raise _Wrong("no first message of SCRAM, or it asks for channel binding")
+            raise _Wrong("not a first SCRAM message, or it asks for channel binding")
         fields = bare.split(",")
         if len(fields) < 2 or not fields[0].startswith("n=") or not fields[1].startswith("r="):
-            raise _Wrong("the first message of SCRAM has no user name and nonce")
+            raise _Wrong("the first SCRAM message has no user name and nonce")
         self._user = _name(fields[0][2:])
         if authzid and _name(authzid[2:]) != self._user:
             raise _Wrong("acting for another user is not possible")
@@ -151,11 +151,11 @@ class ScramSha256:
         return bare
 
     def _final(self, data: bytes | None) -> tuple[str, bytes]:
-        """`c=binding,r=nonce[,extensions],p=proof`: what is in front of the proof, and the proof."""
+        """Parse `c=binding,r=nonce[,extensions],p=proof`; return what precedes the proof, and the proof."""
         without_proof, comma, proof = _decoded(data).rpartition(",p=")
         fields = without_proof.split(",")
         if not comma or len(fields) < 2 or fields[1] != f"r={self._nonce}":
-            raise _Wrong("the last message of SCRAM has no proof for this nonce")
+            raise _Wrong("the last SCRAM message has no proof for this nonce")
         if fields[0] != f"c={_text(self._gs2)}":
             raise _Wrong("the channel binding is not that of the first message")
         try:
@@ -168,20 +168,20 @@ class ScramSha256:
 
 
 class _Wrong(Exception):
-    """A message that is not as the RFC wants it."""
+    """A message that breaks the RFC."""
 
 
 def _decoded(data: bytes | None) -> str:
     if data is None or len(data) > _MAX_MESSAGE_BYTES:
-        raise _Wrong("no message of SCRAM, or a longer one than any client sends")
+        raise _Wrong("no SCRAM message, or one that is too long")
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise _Wrong("a message of SCRAM is not UTF-8") from None
+        raise _Wrong("a SCRAM message is not UTF-8") from None
 
 
 def _name(escaped: str) -> str:
-    """A user name: `=2C` is a comma, `=3D` an equals sign, no other `=` may be there."""
+    """Return a user name without its escapes: `=2C` is a comma, `=3D` an equals sign, any other `=` is an error."""
     name = escaped.replace("=2C", ",").replace("=3D", "=")
     if escaped.count("=") != escaped.count("=2C") + escaped.count("=3D") or not name:
         raise _Wrong("the user name is empty or wrongly escaped")
@@ -192,7 +192,7 @@ def _name(escaped: str) -> str:
 
 
 def _decoy(user: str) -> Verifier:
-    """What an unknown user is shown: the same salt each time, so that it looks like a known one."""
+    """Return the verifier shown to an unknown user: its salt is always the same, like that of a known one."""
     salt = _hmac(_DECOY_KEY, user.encode())[:_SALT_BYTES]
     return Verifier(ITERATIONS, salt, bytes(32), bytes(32))
 

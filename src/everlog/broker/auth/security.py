@@ -1,8 +1,7 @@
 """Who a client is and what it may do: passwords, methods, certificates and ACL together, reloaded without a restart.
 
-A user name counts for rules only when it was proven, by a password, a certificate or a method of enhanced
-authentication. Files are read anew as a whole
-and swapped in one assignment; a bad file leaves the old rules in force.
+A user name counts for rules only if it was proven, by a password, a certificate or enhanced authentication. Files are
+read again as a whole and swapped in one assignment; a bad file leaves the old rules in force.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +17,7 @@ from everlog.broker.auth.scram import KIND, METHOD, ScramSha256
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Whether a client may connect, and the user name that it has proven, if any."""
+    """The decision whether a client may connect, and the user name that it has proven, if any."""
 
     admitted: bool
     user: str | None = None
@@ -26,7 +25,7 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What the files say at one time."""
+    """The content of the files at one time."""
 
     passwords: Passwords | None
     file: PasswordFile
@@ -34,7 +33,7 @@ class Policy:
 
 
 class Security:
-    """The policy in force; `generation` goes up with every reload, for those who keep answers."""
+    """The policy in force; `generation` rises with every reload, for those who cache answers."""
 
     def __init__(
         self,
@@ -58,16 +57,11 @@ class Security:
 
     @property
     def has_rules(self) -> bool:
-        """Whether there is a file of rules; without one everything is allowed."""
+        """Whether there is an ACL file; without one everything is allowed."""
         return self.acl_file is not None
 
-    @property
-    def passwords(self) -> Passwords | None:
-        """The users in force; None without a password file."""
-        return self._policy.passwords
-
     def prepare(self) -> Callable[[], None]:
-        """Read the files again, and change nothing yet; what is returned puts them in force, and can't fail."""
+        """Read the files again without a change; return a call that puts them in force and can't fail."""
         policy = self._read()
 
         def put_in_force() -> None:
@@ -77,18 +71,18 @@ class Security:
         return put_in_force
 
     def decide(self, user: str | None, password: bytes | None, certificate_user: str | None = None) -> Admission | None:
-        """The answer where it is known at once; None when `verify` must work it out, in a thread."""
+        """Return the decision if it is known at once, or None if `verify` has to find it, in a thread."""
         if certificate_user is not None:
             return Admission(True, certificate_user)
         passwords = self._policy.passwords
         if passwords is None or user is None:
-            return Admission(self.allow_anonymous)  # a name that nothing proves is no name
+            return Admission(self.allow_anonymous)  # a name that nothing proves does not count
         if password is None:
             return Admission(False)
         return Admission(True, user) if passwords.recall(user, password) else None
 
     def verify(self, user: str, password: bytes) -> Admission:
-        """The answer to a user name and password, however long it takes."""
+        """Return the decision for a user name and password, which takes a while."""
         passwords = self._policy.passwords
         if passwords is None:
             return Admission(self.allow_anonymous)
@@ -96,10 +90,7 @@ class Security:
         return Admission(right, user if right else None)
 
     def exchange(self, method: str) -> Authenticator | None:
-        """The first of the steps that a method of enhanced authentication takes; None if it is not known here.
-
-        SCRAM-SHA-256 is known as soon as a user has an entry for it.
-        """
+        """Begin an exchange by a method; None if it is unknown. SCRAM-SHA-256 is unknown unless a user has an entry."""
         factory = self.methods.get(method)
         if factory is None and method == METHOD and self._policy.file.has(KIND):
             factory = ScramSha256
@@ -112,7 +103,7 @@ class Security:
 
 
 def certificate_user(certificate: Mapping[str, Any] | None) -> str | None:
-    """The one common name of a verified client certificate, as `SSLObject.getpeercert()` gives it; None if unclear."""
+    """Return the one common name of a certificate from `SSLObject.getpeercert()`, or None if it is not clear."""
     names = [
         value
         for part in (certificate or {}).get("subject", ())

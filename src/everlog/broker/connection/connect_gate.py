@@ -1,8 +1,8 @@
-"""The way in: from an accepted socket to an open session. Limits, time, passwords, enhanced authentication.
+"""The way from an accepted socket to an open session: limits, timeouts, passwords, enhanced authentication.
 
 Whoever is connected and not open yet is in `pending`, from the first byte of a TLS or WebSocket handshake on, and all
-of it together may take `limits.connect_timeout_s`. Who is over a limit may stay for a moment, to be told so when its
-CONNECT has come; there are few of those, and the others are closed at once, so that a flood stays cheap.
+of that together may take `limits.connect_timeout_s`. A few of those over a limit may stay for a moment, to be told so
+when their CONNECT has come; the others are closed at once, so that a flood stays cheap.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from everlog.broker.token_bucket import TokenBucket
 from everlog.mqtt import NO_PROPERTIES, Auth, Connack, Connect, Properties, Reason
 
 _VERIFIERS = 4  # passwords checked at a time, each with 19 MiB of memory; the others wait
-_ANSWERS = 100  # peers over a limit that are told so, at a time and a second; the others are closed without a word
+_ANSWERS = 100  # peers over a limit that are told so, at a time and in a second; the others are closed unanswered
 _ANSWER_S = 1.0  # for the CONNECT of such a peer
 _OVER = {
     Reason.SERVER_BUSY: ("connections", "too many connections"),
@@ -44,7 +44,7 @@ class Newcomer(Hashable, Protocol):
 
 
 class ConnectGate:
-    """Lets clients in, or not; one for each broker."""
+    """The admission of clients; one for each broker."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class ConnectGate:
     ) -> None:
         self.pending: dict[Newcomer, float] = {}  # connected and not open yet, since when
         self.is_closing = False
-        self._entries: dict[Newcomer, Newcomer] = {}  # who will come in the place of whom that is pending
+        self._entries: dict[Newcomer, Newcomer] = {}  # who will take the place of whom in `pending`
         self._turned_away: dict[Newcomer, Reason] = {}  # those of `pending` over a limit, and what they are told
         self._router = router
         self._registry = registry
@@ -78,7 +78,7 @@ class ConnectGate:
         self._verifiers.shutdown(wait=False)
 
     def sweep(self, now: float) -> None:
-        """Close who has taken too long; called once a second."""
+        """Close those that have taken too long; called once a second."""
         too_long = self._limits.connect_timeout_s
         sooner, away = min(too_long, _ANSWER_S), self._turned_away
         for newcomer in [
@@ -93,14 +93,14 @@ class ConnectGate:
             self.forget(newcomer)
 
     def forget(self, newcomer: Newcomer) -> None:
-        """Let go of one that is open or gone."""
+        """Forget one that is open or gone."""
         self.pending.pop(newcomer, None)
         self._turned_away.pop(newcomer, None)
 
     # Connecting
 
     def admit(self, newcomer: Newcomer) -> int | None:
-        """Return a reason if who has just connected may not stay, not even to be told why."""
+        """Return a reason if a newcomer may not stay, not even to be told why."""
         if self.is_closing:
             return Reason.SERVER_SHUTTING_DOWN
         entry = self._entries.pop(newcomer, None)
@@ -120,15 +120,15 @@ class ConnectGate:
         return None
 
     def replaces(self, newcomer: Newcomer, entry: Newcomer) -> None:
-        """Let one come in the place of another that is pending, such as a connection after its TLS handshake."""
+        """Let one take the place of another in `pending`, such as a connection after its TLS handshake."""
         self._entries[newcomer] = entry
 
     def not_coming(self, newcomer: Newcomer) -> None:
-        """Let go of one that was to come in the place of another."""
+        """Forget one that was to take the place of another."""
         self._entries.pop(newcomer, None)
 
     def _over(self) -> Reason | None:
-        """Return the reason why one more is too many now."""
+        """Return the reason if one more is too many now."""
         staying = len(self._registry.clients) + len(self.pending) - len(self._turned_away)
         if staying >= self._limits.connections:
             return Reason.SERVER_BUSY
@@ -158,7 +158,7 @@ class ConnectGate:
         self._exchange.go_on(connection, packet)
 
     async def _verify(self, connection: Connection, packet: Connect) -> None:
-        """Check a password in a thread: that takes a while, on purpose."""
+        """Check a password in a thread, since that is slow on purpose."""
         user, password = packet.user_name or "", packet.password or b""
         loop = asyncio.get_running_loop()
         verdict = await loop.run_in_executor(self._verifiers, self._security.verify, user, password)
@@ -180,7 +180,7 @@ class ConnectGate:
     # Opening the session
 
     def _accepted(self, connection: Connection, user: str | None, more: Properties) -> None:
-        """Open the session of a client that has proven who it is; the CONNACK says so, and what `more` has."""
+        """Open the session of a client that has proven who it is; its CONNACK also has the properties in `more`."""
         packet = connection.connect
         assert packet is not None
         connection.user = user

@@ -42,7 +42,6 @@ _log = logging.getLogger("everlog.broker")
 _REFUSED_UNREAD = (Reason.UNSUPPORTED_PROTOCOL_VERSION, Reason.CLIENT_IDENTIFIER_NOT_VALID)
 _BEFORE_CONNACK = (State.WAITING, State.CONNECTING, State.AUTHENTICATING)
 
-
 UserOf: TypeAlias = Callable[[Mapping[str, Any] | None], str | None]
 
 

@@ -1,4 +1,4 @@
-"""All connections of a broker: made, swept, held back while too much is under way, and closed."""
+"""The connections of a broker: made, swept, held back while too much is under way, and closed."""
 
 import logging
 import time
@@ -26,7 +26,7 @@ _log = logging.getLogger("everlog.broker")
 
 
 class Connections:
-    """The facade of the floor; one thread."""
+    """All connections of a broker, and the facade of this floor; owned by the event loop's thread."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Connections:
         router.fanout.on_over_quota = self._over_quota
 
     def new(self, user_of: UserOf | None = None) -> Connection:
-        """Return a protocol for a peer that connects; `user_of` tells the user by the certificate it has shown."""
+        """Return a protocol for a peer that connects; `user_of` gives the user of the certificate that it has shown."""
         return Connection(self._shared, user_of)
 
     def _admit(self, connection: Connection) -> int | None:
@@ -90,12 +90,12 @@ class Connections:
             self.rules.forget(session)
             self._registry.lost(connection, session)
 
-    # The end of some or all
+    # Closing
 
     def sweep(self, now: float) -> None:
-        """Close who took too long to connect, and learn names anew if they are too many; called once a second."""
+        """Close those that took too long to connect, and forget topic names if they take too much; once a second."""
         self.gate.sweep(now)
-        if self.traffic.table.name_bytes > self.limits.topics_bytes:  # the log's names come by themselves
+        if self.traffic.table.name_bytes > self.limits.topics_bytes:  # names read from the log count too
             self.rules.forget_topics()
 
     def deafen(self) -> None:
@@ -116,7 +116,7 @@ class Connections:
         return not (self._registry.clients or self.gate.pending)
 
     def rules_changed(self) -> None:
-        """Apply users and rules that were read anew to who is connected, too."""
+        """Apply users and rules that were read again to connected clients."""
         for session in list(self._registry.clients):
             self._subscriptions.revoke(session)
 
@@ -138,7 +138,7 @@ class Connections:
         self._held_back.append(reader)
 
     def committed(self) -> None:
-        """Read on from those that were held back, once less is under way."""
+        """Read again from those that were held back, once less is under way."""
         router = self._router
         if self._held_back and not router.behind and router.pending.waiting_bytes < self.limits.inflight_bytes // 2:
             held, self._held_back = self._held_back, []
@@ -161,7 +161,7 @@ class Connections:
             connection.close(Reason.QUOTA_EXCEEDED, "too slow for its QoS 1 and 2 messages")
 
     def _unfinished(self) -> None:
-        """Have whoever holds most of packets that are not whole closed at the end of this turn: it is too much."""
+        """Have those with most bytes of incomplete packets closed at the end of this turn, since it is too much."""
         if not self._shedding:
             self._shedding = True
             self._soon(self._shed)
@@ -173,5 +173,5 @@ class Connections:
             connection = everyone.pop()
             self.metrics.unfinished += 1
             report(_log, "limit", WARNING, limit="unfinished_bytes", client=connection.client_id, peer=connection.peer)
-            connection.close(Reason.QUOTA_EXCEEDED, "the most bytes of an unfinished packet")
+            connection.close(Reason.QUOTA_EXCEEDED, "too many bytes of an unfinished packet")
             connection.reader.decoder.drop()

@@ -1,4 +1,4 @@
-"""What leaves a connection: packets, what must wait for the session tables first, and what if nobody reads.
+"""The output of a connection: packets, those that must wait for the session tables, and peers that do not read.
 
 Beyond `limits.output_bytes` unsent, a session is handed no more messages; beyond twice that, which only acks can fill,
 nothing more is read from a peer that does not read either. `hold` is the gate for what may leave only after something

@@ -1,4 +1,4 @@
-"""Control packets of a client, each handled when the state table has allowed it."""
+"""The handlers of control packets, called when the state table has allowed a packet."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -8,24 +8,11 @@ from everlog.base import PeerError
 from everlog.broker.connection.connect_gate import ConnectGate
 from everlog.broker.connection.connection import Connection
 from everlog.broker.registry import Answer, Registry, Subscriptions
-from everlog.mqtt import (
-    Disconnect,
-    PacketType,
-    Pingresp,
-    Reason,
-    State,
-    Suback,
-    Subscribe,
-    Unsuback,
-    Unsubscribe,
-    encode,
-)
-
-_PINGRESP = encode(Pingresp(), 4)
+from everlog.mqtt import Disconnect, PacketType, Pingresp, Reason, State, Suback, Subscribe, Unsuback, Unsubscribe
 
 
 class PacketHandlers:
-    """What each control packet does."""
+    """A handler for each type of control packet."""
 
     def __init__(self, gate: ConnectGate, registry: Registry, subscriptions: Subscriptions) -> None:
         self._registry = registry
@@ -63,7 +50,7 @@ class PacketHandlers:
         connection.output.send(Unsuback(packet.packet_id, reasons))
 
     def _ping(self, connection: Connection, packet: object) -> None:
-        connection.output.write(_PINGRESP)
+        connection.output.send(Pingresp())
 
     def _disconnect(self, connection: Connection, packet: Disconnect) -> None:
         expiry = packet.properties.session_expiry_interval
@@ -72,7 +59,7 @@ class PacketHandlers:
         if expiry is not None:
             if expiry and not session.durable:  # section 3.14.2.2.2
                 connection.state = State.OPEN
-                why = "session expiry cannot begin at DISCONNECT"
+                why = "a session expiry can't be set at DISCONNECT if it was 0"
                 raise PeerError(Reason.PROTOCOL_ERROR, why, clause="MQTT-3.14.2-2")
             self._registry.set_expiry(session, expiry)
         if packet.reason == Reason.NORMAL_DISCONNECTION:  # [MQTT-3.14.4-3] the will is discarded

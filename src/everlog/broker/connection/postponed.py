@@ -1,4 +1,4 @@
-"""Events that must outlive the chunk they were parsed from, and the table of topics that their ids are from."""
+"""Events kept for a later turn, beyond the chunk they were parsed from and the topic ids of that time."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Detached:
-    """A run of messages with columns of its own, the table's generation then, and the names that its ids stood for."""
+    """A run of messages with its own columns, the topic table's generation, and the names of its topic ids."""
 
     run: PublishRun
     generation: int
@@ -26,7 +26,7 @@ class Detached:
 
 
 def detached(events: Iterable[object], table: TopicTable) -> list[object]:
-    """The events of one chunk; columns and bytes of its runs are copied once, whatever the number of runs."""
+    """Return the events of one chunk for later; the columns and bytes of all its runs are copied once."""
     events = list(events)
     runs = [event for event in events if isinstance(event, PublishRun)]
     if not runs:
@@ -50,7 +50,7 @@ def detached(events: Iterable[object], table: TopicTable) -> list[object]:
 
 
 def attached(events: Iterable[object], table: TopicTable) -> list[object]:
-    """The events as they were, runs with ids of the table as it is now."""
+    """Return the events as they were, with the topic ids that the table has now."""
     return [_with_ids(event, table) if isinstance(event, Detached) else event for event in events]
 
 

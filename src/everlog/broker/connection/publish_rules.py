@@ -1,4 +1,4 @@
-"""What a client may publish and retain; what it may not is dropped, and its topic named with the reason."""
+"""The rules of what a client may publish and retain; the rest is dropped, and its topic reported with the reason."""
 
 import logging
 from logging import WARNING
@@ -31,7 +31,7 @@ class PublishRules:
             reserved.append(table.name(topic).startswith(b"$"))
 
     def forget_topics(self) -> None:
-        """Learn all names anew: the table is full. Between two reads nobody holds topic ids, so it may be done then."""
+        """Forget all topic names, since the table is full; between two reads, when nobody holds topic ids."""
         self._traffic.metrics.table_resets += 1
         self._traffic.table.reset()
         self._traffic.reserved = bytearray()

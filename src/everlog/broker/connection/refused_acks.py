@@ -11,11 +11,10 @@ _WORDS = {
 
 
 def refuse(acks: bytes, run: PublishRun, refused: dict[int, int], output: Output) -> tuple[bytes, int]:
-    """Return the acks with a reason code for the dropped messages to `refused` topics (topic id: reason).
+    """Return the acks with a reason code for dropped messages to `refused` topics (topic id: reason), and how many
+    QoS 2 exchanges end with that, since no PUBREL follows a PUBREC with an error.
 
-    Also how many QoS 2 exchanges end with that, since no PUBREL follows a PUBREC with an error.
-
-    MQTT 3.1.1 has no negative PUBACK: [MQTT-3.3.5-2] the answer is a plain one, and the message goes nowhere.
+    [MQTT-3.3.5-2] MQTT 3.1.1 has no negative PUBACK: the ack is a plain one, and the message goes nowhere.
     """
     if output.version != 5:
         return acks, 0

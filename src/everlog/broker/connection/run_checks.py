@@ -1,4 +1,4 @@
-"""What is looked at in every run of arriving messages: one pass over a column, no Python object a message."""
+"""Checks on every run of arriving messages: one pass over a column, without a Python object for each message."""
 
 import cython
 

@@ -1,4 +1,4 @@
-"""The way of bytes into one connection: what runs once a read, whoever sends it.
+"""The input of one connection: what runs for every read.
 
 A run of PUBLISHes is checked, answered and handed to the router, a run of acks to the session, each in one call; all
 else is for the connection. Owned by the event loop's thread.

@@ -1,4 +1,4 @@
-"""What the connections of a broker have in common: the buffer that all read into, names, limits, byte counts."""
+"""The state that all connections of a broker share: the read buffer, topic names, limits, byte counts."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ if not cython.compiled:
 
 
 class Traffic:
-    """Shared by all connections; owned by the event loop's thread."""
+    """The shared state; owned by the event loop's thread."""
 
     def __init__(
         self,

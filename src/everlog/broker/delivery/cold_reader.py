@@ -1,6 +1,6 @@
-"""The cold tier asked from the event loop: every question in a thread, one at a time for a session.
+"""Reads from the cold tier on behalf of the event loop: in threads, one at a time for each session.
 
-An answer is kept until the session has taken all of it, so a small window does not read the same again and again. Owned
+A result is kept until the session has taken all of it, so a small window does not read the same again and again. Owned
 by the event loop's thread; threads call only the cold store and `wake`.
 """
 
@@ -20,18 +20,20 @@ from everlog.sessions import Session
 from everlog.store import Begin, ColdStore, Found, Lost, Positions, ReadResult
 from everlog.topics import Filter
 
-_THREADS = 4  # questions at a time, of all sessions; the others wait
-_LOOKUPS = 16  # beginnings that one session has looked up at a time; more are refused
+_THREADS = 4  # reads at a time, of all sessions; the others wait
+_LOOKUPS = 16  # lookups of beginnings by one session at a time; more are refused
 _READ_RECORDS = 8192
 _READ_BYTES = 1 << 20  # kept for one session until it has taken them
 _log = logging.getLogger("everlog.broker")
 
-Places = dict[str, tuple[Positions, Positions] | None]  # as a client wrote it: where that is, and the first there is
+Places = dict[
+    str, tuple[Positions, Positions] | None
+]  # beginning as the client wrote it -> where it is, and the first offsets there are
 
 
 @dataclass(slots=True)
 class _Question:
-    """What a session asked for; `result` when it is answered."""
+    """A read that a session asked for, and its `result` once there is one."""
 
     shard: int
     at: int
@@ -40,7 +42,7 @@ class _Question:
 
 
 class ColdReader:
-    """Owns the threads. `wake` has something called on the event loop's thread, `arrived` is called there."""
+    """The threads that read. `wake` has a call made on the event loop's thread, where `arrived` is called too."""
 
     def __init__(self, cold: ColdStore, history: History, wake: Callable[[Callable[[], None]], None]) -> None:
         self.arrived: Callable[[Session], None] = lambda session: None
@@ -49,22 +51,22 @@ class ColdReader:
         self._history = history
         self._wake = wake
         self._questions: dict[Session, _Question] = {}
-        self._again: dict[Session, dict[tuple[int, int], Records] | None] = {}  # None while it is being looked up
-        self._failed: dict[Session, Callable[[], None]] = {}  # and what to do about it
+        self._again: dict[Session, dict[tuple[int, int], Records] | None] = {}  # None during the lookup
+        self._failed: dict[Session, Callable[[], None]] = {}  # and how to try again
         self._lookups: dict[Session, int] = {}
         self._pool = ThreadPoolExecutor(_THREADS, "everlog-cold")
 
     def close(self) -> None:
-        """No more questions."""
+        """Stop the threads."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def forget(self, session: Session) -> None:
-        """It has caught up, or has no connection any more: what was found for it is let go of."""
+        """Drop what was found for a session that has caught up or lost its connection."""
         for known in (self._questions, self._again, self._failed):
             known.pop(session, None)
 
     def retry(self) -> None:
-        """Once in a while: who was not answered asks again."""
+        """Repeat what has failed; called once a second."""
         failed, self._failed = self._failed, {}
         for ask_again in failed.values():
             ask_again()
@@ -72,7 +74,7 @@ class ColdReader:
     # Where a replay begins
 
     def find_places(self, session: Session, asked: dict[str, Begin], then: Callable[[Places], None]) -> None:
-        """Have `then` called with where these beginnings are; None for those that can't be told now."""
+        """Have `then` called with where these beginnings are, None for those that can't be found now."""
         under_way = self._lookups.get(session, 0)
         if under_way >= _LOOKUPS:
             then(dict.fromkeys(asked))
@@ -95,7 +97,7 @@ class ColdReader:
     def read(
         self, session: Session, shard: int, at: int, filters: tuple[Filter, ...], log_start: int
     ) -> ReadResult | None:
-        """Records from an offset below the log's start on; None: `arrived` is called when they are here."""
+        """Return records from an offset below the log's start, or None: `arrived` is called once they are read."""
         question = self._questions.get(session)
         if question is not None and question.result is None:
             return None
@@ -119,7 +121,7 @@ class ColdReader:
         return None
 
     def _read(self, shard: int, at: int, filters: tuple[Filter, ...], log_start: int) -> ReadResult:
-        """In a thread: the table, or what neither it nor the log has."""
+        """Read from the cold store, in a thread; what neither it nor the log has is lost."""
         if at >= self._cold.end(shard):
             self._cold.refresh()
         if at >= self._cold.end(shard):
@@ -129,7 +131,7 @@ class ColdReader:
     # What was under way
 
     def find_again(self, session: Session, positions: Sequence[tuple[int, int]], filters: tuple[Filter, ...]) -> None:
-        """Look up messages under way (shard, offset) that the log has no more, to be sent again."""
+        """Look up messages under way (shard, offset) that are no longer in the log, to be sent again."""
         self._again[session] = None
 
         def found(done: "Future[dict[tuple[int, int], Records]]") -> None:
@@ -144,11 +146,11 @@ class ColdReader:
         self._ask(partial(self._find, positions, filters), found)
 
     def is_looking(self, session: Session) -> bool:
-        """Whether what is to be sent again is still being looked up."""
+        """Return whether what is to be sent again is still being looked up."""
         return session in self._again and self._again[session] is None
 
     def again(self, session: Session, shard: int, offset: int) -> Records | None:
-        """A message that was looked up, as a batch of its own."""
+        """Return a message that was looked up, as a batch of its own, or None."""
         return (self._again.get(session) or {}).get((shard, offset))
 
     def _find(self, positions: Sequence[tuple[int, int]], filters: tuple[Filter, ...]) -> dict[Any, Records]:
@@ -186,7 +188,7 @@ class ColdReader:
 
 
 def _from(result: ReadResult, first: int, at: int) -> ReadResult:
-    """A result without what is below an offset."""
+    """Return a result without what is below an offset."""
     if at == first:
         return result
     batches = []

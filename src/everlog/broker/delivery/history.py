@@ -1,6 +1,6 @@
-"""How far back there is anything: the log and, where there is one, the cold tier behind it.
+"""What can be replayed: the log and, if there is one, the cold tier behind it.
 
-`begins` is quick and looks at the log alone; where that does not tell, `begins_in_cold` asks the cold tier, in a thread
+`begins` is quick and looks at the log alone; where that is not enough, `begins_in_cold` asks the cold tier, in a thread
 because that blocks.
 """
 
@@ -11,7 +11,7 @@ from everlog.store import Begin, BeginKind, ColdStore, Positions, locate
 
 
 class History:
-    """What may be replayed."""
+    """The beginnings of replays in the log and the cold tier."""
 
     def __init__(self, log: Log, ends: Callable[[], Positions], cold: ColdStore | None = None) -> None:
         self._log = log
@@ -19,21 +19,21 @@ class History:
         self.cold = cold
 
     def starts(self) -> Positions:
-        """Where each shard of the log begins."""
+        """Return where each shard of the log begins."""
         return tuple(shard.start for shard in self._log.shards)
 
     def begins(self, begin: Begin) -> Positions:
-        """Where a replay begins as far as the log tells; below `starts` where it asks for what the log has no more."""
+        """Return where a replay begins by the log alone; below `starts` if it asks for what the log has lost."""
         return locate(begin, self.starts(), self._ends(), self._log.positions_at)
 
     def needs_cold(self, begin: Begin) -> bool:
-        """Whether only the cold tier can tell where it begins, as the log has lost its first records."""
+        """Return whether only the cold tier can tell where it begins, since the log has lost its first records."""
         if self.cold is None or begin.kind is BeginKind.LATEST:
             return False
         return any(found <= start and start for found, start in zip(self.begins(begin), self.starts(), strict=True))
 
     def begins_in_cold(self, begin: Begin) -> tuple[Positions, Positions]:
-        """Where it begins with the cold tier, and the first offset that there is of each shard; blocks."""
+        """Return where it begins with the cold tier, and the first offset that exists of each shard; blocks."""
         cold = self.cold
         assert cold is not None
         cold.refresh()

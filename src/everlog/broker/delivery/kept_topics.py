@@ -1,7 +1,7 @@
-"""What is kept: the filters of durable sessions and those configured, as one byte for each topic id and QoS.
+"""Which messages the log keeps, by the filters of durable sessions and settings: a byte for each topic id and QoS.
 
-The byte at 4 * topic + QoS is the shard that keeps such a message, or NOT_KEPT. The append kernel reads it; a filter
-that comes or goes changes exactly the topics that it matches.
+The byte at 4 * topic + QoS is the shard that keeps such a message, or NOT_KEPT. The append kernel reads it; adding or
+removing a filter changes exactly the topics that it matches.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,7 +19,7 @@ _HIGHEST = 3  # a QoS that no message has
 
 
 class KeptTopics:
-    """The kept filters with how many ask for each, and the routes that follow from them."""
+    """The kept filters, each with the number of its users, and the routes that follow from them."""
 
     def __init__(self, table: TopicTable, shard_of: Callable[[bytes], int], max_topics: int = 200_000) -> None:
         self._table = table
@@ -32,11 +32,11 @@ class KeptTopics:
         self._generation = table.generation
         self._known = 0
         self._stale: list[int] = []
-        self._changed = False  # a filter came or went, and routes do not follow from it yet
+        self._changed = False  # a filter was added or removed, and `routes` does not reflect it yet
         self.routes = bytearray()
 
     def add(self, text: str, min_qos: int = 0) -> None:
-        """Keep what matches this filter from now on."""
+        """Keep what matches a filter from now on, from `min_qos` upwards."""
         flt = _plain(text)
         count = self._counts.get((flt.pattern, min_qos), 0)
         self._counts[flt.pattern, min_qos] = count + 1
@@ -44,10 +44,10 @@ class KeptTopics:
             self._cache.insert(flt, min_qos, min_qos)
             self._changed = True
             if len(self._counts) == 1:
-                self._stale = list(range(self._known))  # what came while nothing was kept has never been looked up
+                self._stale = list(range(self._known))  # topics that came while nothing was kept were never looked up
 
     def remove(self, text: str, min_qos: int = 0) -> None:
-        """One less asks for this filter."""
+        """Take back one `add` of a filter; with the last it is not kept any more."""
         flt = _plain(text)
         count = self._counts.get((flt.pattern, min_qos), 0)
         if count > 1:
@@ -58,13 +58,13 @@ class KeptTopics:
             self._changed = True
 
     def filters(self) -> list[tuple[str, int]]:
-        """Every kept filter with its lowest QoS."""
+        """Return every kept filter with its lowest QoS."""
         return sorted(self._counts)
 
     def extend(self) -> bool:
-        """Find the routes of topics that came or changed since; whether any of all is kept.
+        """Bring `routes` up to date with the table and the filters; return whether anything is kept.
 
-        Called before routes are used, so any number of filters that come or go together cost this once.
+        Called before routes are used, so that many filters added or removed together cost this once.
         """
         if self._generation != self._table.generation:
             self._generation = self._table.generation
@@ -84,11 +84,11 @@ class KeptTopics:
         return len(self._counts) > 0
 
     def _refresh(self, topics: Iterable[int]) -> None:
-        """The cache tells no more when these change, so they are worked out anew when a filter has come or gone."""
+        """Look these topics up again after the next change of filters, since the cache does not track them any more."""
         self._stale.extend(topics)
 
     def _fill(self, topics: Iterable[int]) -> None:
-        """Work the routes of these topics out."""
+        """Set the routes of these topics."""
         for topic in topics:
             if topic >= self._known:
                 continue

@@ -1,6 +1,6 @@
-"""Which rows of a batch go to which audience: one pass over the topic column, no Python object a row.
+"""Which rows of a batch go to which audience: one pass over the topic column, without a Python object for each row.
 
-An audience is a number that stands for a set of subscribers; the router keeps what it stands for. Audience 0 is nobody.
+An audience is a number that stands for a set of subscribers, which `audiences` knows. Audience 0 is nobody.
 """
 
 import cython
@@ -13,7 +13,7 @@ if not cython.compiled:
 
 
 class Partitioner:
-    """Splits batches by audience; owns the scratch columns it counts in."""
+    """Splits batches by audience; owns the scratch column that it counts in."""
 
     def __init__(self) -> None:
         self.counts = bytearray(4 * 64)
@@ -27,10 +27,10 @@ class Partitioner:
         audiences: int,
         stop_row: int = -1,
     ) -> list[tuple[int, bytearray | None, int, int]] | set[int]:
-        """(audience, rows, start, stop) for each audience with rows from `first_row` on; rows None means every row.
+        """Return (audience, rows, start, stop) for each audience with rows from `first_row` on; rows None is every row.
 
-        `names` has the broker's topic id of each topic id of the batch, `audience_of` the audience of each of the
-        broker's. Where one or the other is not known yet, the answer is the set of the batch's topics that lack it.
+        `names` maps the topic ids of the batch to the broker's, `audience_of` maps those to audiences. If one of them
+        lacks an entry, return the set of the batch's topics without one instead.
         """
         count = records.count
         if 0 <= stop_row < count:
@@ -94,7 +94,7 @@ class Partitioner:
 
 
 def merge_rows(parts: list[tuple[bytearray, int, int]], count: int) -> bytearray:
-    """The rows of several parts of one batch of `count` records, in order."""
+    """Return the rows of several parts of one batch of `count` records, in order."""
     marks = bytearray(count)
     mark = pointer(marks)
     total = 0

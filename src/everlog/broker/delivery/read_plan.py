@@ -3,7 +3,6 @@
 A replay of a narrow filter thus costs what it selects, whatever else the session is subscribed to from now on.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from everlog.broker.delivery.overlaps import merge
@@ -86,7 +85,7 @@ def _begun(session: Session, shard: int, at: int) -> tuple[tuple[str, ...], int]
         for text, one in session.subscriptions.items()
         if not text.startswith(SHARED_PREFIX)
     }
-    ahead = _ahead(begins.values(), at)
+    ahead = {begin for begin in begins.values() if begin > at}
     if len(ahead) > _MAX_BOUNDS:
         return tuple(begins), NO_BOUND
     return tuple(text for text, begin in begins.items() if begin <= at), min(ahead, default=NO_BOUND)
@@ -101,7 +100,3 @@ def _alike(session: Session, texts: tuple[str, ...], shard: int, at: int) -> Mer
     if len(ways) != 1 or (len(chosen) > 1 and chosen[0].identifier):
         return None
     return merge(session, list(ways))
-
-
-def _ahead(begins: Iterable[int], at: int) -> set[int]:
-    return {begin for begin in begins if begin > at}

@@ -1,4 +1,4 @@
-"""What was under way when a connection broke goes out again on the next one, before anything new.
+"""Redelivery: what was under way when a connection broke is sent again on the next one, before anything new.
 
 [MQTT-4.4.0-1] PUBLISHes with their packet ids and DUP, PUBRELs for those that were received, in the order of the first
 sending.
@@ -17,7 +17,7 @@ _PUBREL_HEADER = 0x62
 
 
 class Elsewhere(Protocol):
-    """Where to find a message that the log has no more."""
+    """A source of messages that are no longer in the log."""
 
     def again(self, session: Session, shard: int, offset: int) -> Records | None: ...
 
@@ -37,13 +37,7 @@ def send_again(log: Log, fanout: Fanout, session: Session, sink: Sink, elsewhere
 
 
 def _message(
-    log: Log,
-    fanout: Fanout,
-    session: Session,
-    packet_id: int,
-    state: int,
-    position: int,
-    elsewhere: Elsewhere | None,
+    log: Log, fanout: Fanout, session: Session, packet_id: int, state: int, position: int, elsewhere: Elsewhere | None
 ) -> bytes:
     """Return the PUBLISH as it was sent, with DUP."""
     shard, offset = unpack_position(position)

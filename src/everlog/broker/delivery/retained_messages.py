@@ -1,4 +1,4 @@
-"""The retained message of each topic, found by filter; who keeps them across restarts is told of every change."""
+"""The retained message of each topic, found by filter; `changed` is called with every change, for the tables."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from everlog.mqtt import encode_identifiers
 from everlog.sessions import MergedSubscription, OutgoingRows, Session, Subscribed
 from everlog.topics import Filter, Postings
 
-_ENTRY_BYTES = 200  # what a retained message takes besides its topic, properties and payload
+_ENTRY_BYTES = 200  # memory of a retained message besides its topic, properties and payload
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,11 +17,11 @@ class Retained:
 
     topic: str
     records: Records
-    publisher: str | None = None  # its client id; not known any more after a restart
+    publisher: str | None = None  # its client id; unknown after a restart
 
 
 class RetainedMessages:
-    """Every retained message in memory, with postings to find those that a new subscription asks for."""
+    """All retained messages, in memory, with postings to find those that a new subscription asks for."""
 
     def __init__(self, max_messages: int, max_bytes: int) -> None:
         self.max_messages = max_messages
@@ -68,7 +68,7 @@ class RetainedMessages:
         return True
 
     def put(self, topic: str, records: Records, publisher: str | None = None) -> bool:
-        """Set a topic's message; False when a limit is reached."""
+        """Set a topic's message; return False if a limit is reached."""
         number = self._ids.get(topic)
         size = records.size + len(topic) + _ENTRY_BYTES
         old = 0 if number is None else self._messages[number].records.size + len(topic) + _ENTRY_BYTES
@@ -84,7 +84,7 @@ class RetainedMessages:
         return True
 
     def remove(self, topic: str) -> bool:
-        """Forget a topic's message; whether there was one."""
+        """Forget a topic's message; return whether there was one."""
         number = self._ids.pop(topic, None)
         if number is None:
             return False
@@ -109,12 +109,10 @@ class RetainedMessages:
 
 
 def stored_message(topic: str, message: bytes) -> Records:
-    """Return a stored retained message, checked."""
+    """Check a stored retained message and return it as a batch."""
     table = TopicTable(0, 1, 1 << 17)
     table.intern(topic.encode())
     records = Records(message, 0, table)
     if not records.verify() or records.new_names() != [topic.encode()]:
-        raise StorageError(
-            f"the retained message of {topic!r} is damaged", hint="remove it by an empty one, or restore"
-        )
+        raise StorageError(f"the retained message of {topic!r} is damaged", hint="restore the file from a backup")
     return records

@@ -1,8 +1,8 @@
-"""One durable shared group: it deals what the log has to its connected members and knows what is not done.
+"""A durable shared group: it deals messages of the log to its connected members and knows which are not done.
 
 Like a session it is handed every committed batch while it is live; when no member has credit it notes the offset
 (`lag`) and reads the log itself as credit comes back. Both happen on the loop's thread, so nothing is missed or dealt
-twice at a time. What a lost member had, or one that does not acknowledge, goes to others first, in the log's order.
+to two at a time. What lost members had, or did not acknowledge in time, goes to others first, in the log's order.
 """
 
 import logging
@@ -29,18 +29,18 @@ _log = logging.getLogger("everlog.broker")
 
 @dataclass(frozen=True, slots=True)
 class GroupPorts:
-    """What a group needs of the broker: the way of its messages, a clock, and whom to tell of changes."""
+    """What a group needs of the broker: the router, options, counters, a clock, and whom to tell of changes."""
 
     router: Router
     options: GroupOptions
     counters: GroupCounters
     time: Callable[[], float]
-    changed: Callable[[tuple[str, str]], None]  # what is stored of a group is not as it is any more
+    changed: Callable[[tuple[str, str]], None]  # the stored state of a group is out of date
     wake: Callable[["DurableGroup"], None]  # have `pump` called at the end of this turn of the event loop
 
 
 class DurableGroup:
-    """A group and its cursor, owned by the registry of groups; `group` is there while members are connected."""
+    """A group and its cursor, owned by the group registry; `group` has the connected members, if any."""
 
     def __init__(self, name: str, pattern: str, cursor: GroupCursor, ports: GroupPorts) -> None:
         self.name = name
@@ -48,20 +48,18 @@ class DurableGroup:
         self.cursor = cursor
         self.group: SharedGroup | None = None
         self.subscribers: dict[str, None] = {}  # client ids, connected or not
-        self.lag: dict[int, int] = {}  # shard -> first offset not dealt; without one it is dealt what is routed
-        self.since: dict[int, int] = {}  # shard -> where the group begins, as long as that was not reached
+        self.lag: dict[int, int] = {}  # shard -> first offset not dealt; a shard without one is live
+        self.since: dict[int, int] = {}  # shard -> where the group begins, until that is reached
         self.doubt: dict[int, int] = {}  # shard -> below it, messages may have been dealt before a crash
         self._ports = ports
         self._router = ports.router
-        self._options = ports.options
-        self._counters = ports.counters
         self._reader = ports.router.log.reader([parse_filter(pattern)])
-        self._ahead: dict[int, deque[OutgoingRows]] = {}  # shard -> what was read and not dealt
+        self._ahead: dict[int, deque[OutgoingRows]] = {}  # shard -> what was read and is not dealt
         self._read_to: dict[int, int] = {}  # shard -> where that ends
 
     @property
     def key(self) -> tuple[str, str]:
-        """Name and pattern."""
+        """The name and pattern of the group."""
         return self.name, self.pattern
 
     @property
@@ -88,7 +86,7 @@ class DurableGroup:
         self._ports.changed(self.key)
 
     def pump(self) -> None:
-        """Deal what waits as far as there is credit, first what was dealt before."""
+        """Deal what waits, as far as members have credit; owed messages first."""
         if self.group is None or not self.is_waiting:
             return
         now_us = self._router.now_us()
@@ -111,7 +109,7 @@ class DurableGroup:
         if group is None:
             return out.start == out.stop
         members = list(group.members.values())
-        credits = [member.credit(self._options.member_messages) for member in members]
+        credits = [member.credit(self._ports.options.member_messages) for member in members]
         if self.cursor.ordered:
             plan = plan_rows(self.cursor, out, shard, members, credits, group.turn)
             group.turn = plan.turn
@@ -125,7 +123,7 @@ class DurableGroup:
         return out.start == out.stop
 
     def _carry_out(self, plan: OrderedPlan, out: OutgoingRows, shard: int, now_us: int) -> None:
-        """Deal rows as a plan that keeps the order of topics says."""
+        """Deal rows by a plan that keeps the order of topics."""
         for position, topic in plan.skipped:
             self.cursor.skip(position, topic)
         out.start += plan.looked_at
@@ -136,7 +134,7 @@ class DurableGroup:
     def _push(
         self, member: Member, out: OutgoingRows, shard: int, now_us: int, topics: dict[int, bytes] | None = None
     ) -> None:
-        """Send rows to a member that has credit for them. What goes out without a packet id is done with that."""
+        """Send rows to a member that has credit for them; what is sent without a packet id is done."""
         session = member.session
         data, sent = session.deal(out, shard, now_us, member.tag, bool(self.doubt) and self._in_doubt(out, shard))
         for first_id, positions in sent:
@@ -167,13 +165,13 @@ class DurableGroup:
         self.doubt.pop(shard, None)
         return False
 
-    # What was dealt before
+    # Owed messages
 
     def _deal_owed(self, now_us: int) -> None:
         """Give what nobody has to members with credit, in the log's order."""
         if self.group is None:
             return
-        most = self._options.member_messages
+        most = self._ports.options.member_messages
         credits = {member: credit for member in self.group.members.values() if (credit := member.credit(most)) > 0}
         if not credits:
             return
@@ -189,7 +187,7 @@ class DurableGroup:
             self._read_failed(error)
 
     def _name_owed(self) -> None:
-        """Learn the topics of owed messages where they are not known: those that were stored."""
+        """Look up the topics of owed messages that were stored without them."""
         batch = None
         for position in sorted(self.cursor.unnamed()):
             batch = self._batch_of(position, batch)
@@ -211,7 +209,7 @@ class DurableGroup:
         return plan
 
     def _choose(self, position: int, credits: dict[Member, int]) -> Member | None:
-        """Return who gets an owed message: who had it last, else the next in turn, but not who has it still."""
+        """Return who gets an owed message: who had it last, else the next in turn, but nobody who still has it."""
         owed = self.cursor.owed[position]
         able = [member for member in credits if position not in member.taken]
         for member in able:
@@ -251,7 +249,7 @@ class DurableGroup:
         topics = None
         if self.cursor.ordered:
             topics = {position: one.topic for position, one in zip(positions, owed, strict=True) if one.topic}
-        self._counters.redelivered += sum(one.deals > 0 for one in owed)
+        self._ports.counters.redelivered += sum(one.deals > 0 for one in owed)
         self._push(member, OutgoingRows(records, rows, 0, len(positions), member.merged), shard, now_us, topics)
         self._drop_unsent(positions)
 
@@ -267,21 +265,19 @@ class DurableGroup:
             member.held += 1
             names = None if owed.topic is None else [owed.topic]
             self.cursor.dealt(session.client_id, [position], owed.packet_id, self._ports.time(), False, names)
-        self._counters.redelivered += 1
+        self._ports.counters.redelivered += 1
         self._router.fanout.write(session, data)
         self._drop_unsent([position])
         return True
 
     def _drop_unsent(self, positions: list[int]) -> None:
-        """Forget what was given and is owed still: it has expired, or needs no acknowledgement."""
-        for position in positions:
-            if position in self.cursor.owed:
-                self.cursor.drop(position)
+        """Forget what was given and is still owed: it has expired, or needs no acknowledgement."""
+        self.cursor.acked(position for position in positions if position in self.cursor.owed)
 
     def _drop(self, position: int) -> None:
-        """Give up a message that the log does not have any more."""
-        self._counters.lost += 1
-        self.cursor.drop(position)
+        """Give up a message that is no longer in the log."""
+        self._ports.counters.lost += 1
+        self.cursor.acked((position,))
 
     def _batch_of(self, position: int, last: tuple[int, Records] | None = None) -> tuple[int, Records] | None:
         """Return the shard and the batch of a message, which may be the last one looked at; None if it is gone."""
@@ -314,11 +310,11 @@ class DurableGroup:
                 self._ports.wake(self)
                 return
             result = self._reader.read_shard(shard, at, _PULL_RECORDS, _PULL_BYTES)
-            self._counters.lost += sum(lost.to_offset - lost.from_offset for lost in result.lost)
+            self._ports.counters.lost += sum(lost.to_offset - lost.from_offset for lost in result.lost)
             spent += 1 + sum(found.records.size for found in result.batches)
             for found in result.batches:
                 out = OutgoingRows(found.records, found.rows, found.start, found.stop, self._any_merged())
-                out.cut_at(routed[shard])  # a batch may go on behind it, where the group is handed it later
+                out.cut_at(routed[shard])  # what follows in the batch is handed to the group later
                 if out.start < out.stop:
                     ahead.append(out if out.rows is None else out.alone())
             self._read_to[shard] = self.lag[shard] = min(result.positions[0], routed[shard])
@@ -328,7 +324,7 @@ class DurableGroup:
     def _has_credit(self) -> bool:
         if self.group is None or self.cursor.room == 0:
             return False
-        most = self._options.member_messages
+        most = self._ports.options.member_messages
         return any(member.credit(most) for member in self.group.members.values())
 
     def _any_merged(self) -> MergedSubscription:
@@ -351,7 +347,7 @@ class DurableGroup:
         self._ports.changed(self.key)
 
     def detach(self) -> None:
-        """Stay where it is in the log, since no member is connected."""
+        """Stay where the group is in the log, since no member is connected."""
         self.group = None
         self._ahead.clear()
         self._reader.release()
@@ -359,8 +355,8 @@ class DurableGroup:
             self.lag.setdefault(shard, max(at, self.since.pop(shard, 0)))
 
     def take_overdue(self, now: float) -> list[tuple[str, list[int]]]:
-        """Take what members that are not alone have had for too long; return it by client id."""
-        timeout = self._options.ack_timeout_s
+        """Take back what members have had for too long, if there are others; return it by client id."""
+        timeout = self._ports.options.ack_timeout_s
         if not timeout or self.group is None or not self.cursor.inflight:
             return []
         connected = {session.client_id for session in self.group.members}

@@ -17,7 +17,7 @@ from everlog.broker.registry.connect_terms import ConnectTerms
 from everlog.broker.registry.expiry import Expiry, will_due_us
 from everlog.broker.registry.subscriptions import Subscriptions
 from everlog.broker.registry.write_behind import Marks, WriteBehind, changes_of
-from everlog.mqtt import Publish, Reason, Will
+from everlog.mqtt import Publish, Reason
 from everlog.sessions import Changes, Session, StoredSession, pack_session, restored, stored, unpack_session
 
 _SLICE = 200  # sessions between two turns of the event loop: less than a millisecond
@@ -44,7 +44,7 @@ class Slice(NamedTuple):
 
 
 class Registry:
-    """Every session; one thread."""
+    """All sessions, by client id; owned by the event loop's thread."""
 
     def __init__(
         self,
@@ -198,7 +198,9 @@ class Registry:
             event(_log, "will_refused", WARNING, client=session.client_id, user=session.user, topic=will.topic)
             return
         self._metrics.wills += 1
-        self._router.send(_message_of(will))
+        properties = replace(will.properties, will_delay_interval=None)
+        packet_id = 1 if will.qos else 0
+        self._router.send(Publish(will.topic, will.payload, will.qos, will.retain, False, packet_id, properties))
 
     # Sessions that are away are asleep
 
@@ -241,7 +243,7 @@ class Registry:
     # Storing
 
     def changes(self, marks: Marks) -> Changes:
-        """Return the state of this moment of all that is marked."""
+        """Return the present state of everything that is marked."""
         return changes_of(
             marks,
             self.sessions,
@@ -257,8 +259,3 @@ class Registry:
     def _mark(self, session: Session) -> None:
         if self._write_behind is not None and session.kept:
             self._write_behind.mark_session(session)
-
-
-def _message_of(will: Will) -> Publish:
-    properties = replace(will.properties, will_delay_interval=None)
-    return Publish(will.topic, will.payload, will.qos, will.retain, False, 1 if will.qos else 0, properties)

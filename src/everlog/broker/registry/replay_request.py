@@ -1,8 +1,8 @@
-"""Subscriptions that begin in the past: what a SUBSCRIBE asks of history, may it, and where that is.
+"""Replays: what a SUBSCRIBE asks of history, whether it is allowed, and where it begins.
 
 A replay is a subscription that begins in the past: `since` says where, and the session's `lag` goes back to there, so
 it reads the log like any session that is behind and turns live at its end. Its other subscriptions then begin where the
-session was, so that they get nothing again.
+session was, so that they get nothing twice.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,16 +20,16 @@ from everlog.store import Begin, Positions, parse_begin, show_positions
 from everlog.topics import Filter
 
 PREFIX = "$replay/"
-LIVE_TOPIC = "$replay/live"  # a client that asks for it is told here that history is over
+LIVE_TOPIC = "$replay/live"  # a client that asks for it gets a message here when history is over
 FROM, POSITION, LIVE = "everlog-from", "everlog-position", "everlog-live"
-BEGIN, END = "everlog-begin", "everlog-end"  # of a SUBACK
+BEGIN, END = "everlog-begin", "everlog-end"  # user properties of a SUBACK
 
 _YES = ("yes", "true", "1")
 
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What the user properties of a SUBSCRIBE ask for, for all of its filters."""
+    """The wishes in the user properties of a SUBSCRIBE, for all of its filters."""
 
     begin: str | None = None
     position: bool = False  # each message carries its position and time
@@ -37,7 +37,7 @@ class Wishes:
 
 
 def wishes_of(properties: Properties) -> Wishes:
-    """The wishes; a beginning that is given twice is none."""
+    """Return the wishes in these properties; several beginnings are joined, and so are refused."""
     pairs = properties.user_properties
     if not pairs:
         return Wishes()
@@ -50,17 +50,17 @@ def wishes_of(properties: Properties) -> Wishes:
 
 
 def split_filter(text: str) -> tuple[str | None, str]:
-    """`$replay/<from>/<filter>` as its two parts; any other filter has no beginning."""
+    """Split `$replay/<from>/<filter>` into its two parts; any other filter has no beginning."""
     if not text.startswith(PREFIX):
         return None, text
     _, begin, rest = text.split("/", 2) if text.count("/") > 1 else ("", "", "")
     if not rest or not begin:
-        raise PeerError(Reason.TOPIC_FILTER_INVALID, "a replay is $replay/<from>/<filter>")
+        raise PeerError(Reason.TOPIC_FILTER_INVALID, "a replay is written $replay/<from>/<filter>")
     return begin, rest
 
 
 def filter_of(text: str) -> str:
-    """The filter that a subscription is stored under: a replay and its filter are the same subscription."""
+    """Return the filter that a subscription is stored under: a replay and its filter are the same subscription."""
     try:
         return split_filter(text)[1]
     except PeerError:
@@ -69,14 +69,14 @@ def filter_of(text: str) -> str:
 
 @dataclass(slots=True)
 class Answer:
-    """A SUBACK in the making, and what is to be sent behind it."""
+    """A SUBACK in the making, and what is to be sent after it."""
 
     wishes: Wishes
     places: Places
     reasons: list[Reason] = field(default_factory=list)
-    why: dict[str, None] = field(default_factory=dict)  # in words, each once
+    why: dict[str, None] = field(default_factory=dict)  # reasons in words, each once
     retained: list[tuple[Filter, Subscribed]] = field(default_factory=list)
-    begins: list[str] = field(default_factory=list)  # of its replays
+    begins: list[str] = field(default_factory=list)  # where its replays begin
     end: str = ""
 
     def replays(self) -> tuple[tuple[str, str], ...]:
@@ -85,7 +85,7 @@ class Answer:
 
 
 class ReplayRequests:
-    """Finds where replays begin."""
+    """The lookup of where replays begin."""
 
     def __init__(
         self, router: Router, groups: GroupRegistry, history: History, security: Security, metrics: Metrics
@@ -97,7 +97,7 @@ class ReplayRequests:
         self._metrics = metrics
 
     def find_places(self, session: Session, packet: Subscribe, wishes: Wishes, then: Callable[[Places], None]) -> bool:
-        """Have the cold tier asked where the packet's replays begin and `then` called; False if it need not be."""
+        """Ask the cold tier where the packet's replays begin, for `then`; return False if there is no need to."""
         cold = self._router.catchup.cold
         if cold is None:
             return False
@@ -108,7 +108,7 @@ class ReplayRequests:
                 if text is not None and self._history.needs_cold(begin := parse_begin(text, self._router.now_us())):
                     asked[text] = begin
             except (PeerError, UsageError):
-                continue  # refused in its turn
+                continue  # `begins` refuses it
         if asked:
             cold.find_places(session, asked, then)
         return bool(asked)
@@ -122,7 +122,7 @@ class ReplayRequests:
         at = self._groups.place_of(flt) if flt.group is not None else None
         answer.begins.append(show_positions(at or begins))
         if at is not None:
-            answer.why["the group is there already and goes on where it is"] = None
+            answer.why["the group exists already and goes on where it is"] = None
             return begins
         self._metrics.replays += 1
         if flt.group is None:
@@ -146,13 +146,13 @@ class ReplayRequests:
             raise PeerError(Reason.TOPIC_FILTER_INVALID, str(error)) from None
 
     def _say_live(self, session: Session) -> None:
-        """Tell a session that wanted to know that history is over: all of it is sent, and what follows is new."""
+        """Tell a session that asked for it that all of history has been sent, and what follows is new."""
         payload = show_positions(self._router.routed).encode()
         self._router.fanout.write(session, encode(Publish(LIVE_TOPIC, payload), session.version))
 
 
 def forget_lost(begins: Positions, starts: Sequence[int]) -> tuple[Positions, dict[int, tuple[int, int]]]:
-    """A beginning moved up to what is still there, and by shard what that leaves out."""
+    """Move a beginning up to what still exists; return it, and by shard what that leaves out."""
     lost = {
         shard: (begin, start) for shard, (begin, start) in enumerate(zip(begins, starts, strict=True)) if begin < start
     }
@@ -160,6 +160,6 @@ def forget_lost(begins: Positions, starts: Sequence[int]) -> tuple[Positions, di
 
 
 def say_lost(lost: dict[int, tuple[int, int]]) -> str:
-    """What is gone, in words."""
+    """Say in words which offsets are gone."""
     gone = ", ".join(f"{shard}:{begin} to {shard}:{start - 1}" for shard, (begin, start) in lost.items())
-    return f"no longer kept: {gone}" if lost else ""
+    return f"no longer kept: {gone}"

@@ -1,5 +1,4 @@
-"""What a broker makes of its tables at start: sessions asleep, their filters kept, their time running on,
-shared groups where they were."""
+"""The start of a broker from its tables: sessions, filters, expiry times, retained messages and shared groups."""
 
 import gc
 
@@ -10,9 +9,9 @@ from everlog.sessions import SHARED_PREFIX, Changes, SessionTables, settle, unpa
 
 
 def restore_sessions(tables: SessionTables, registry: Registry, groups: GroupRegistry, router: Router) -> None:
-    """Take in all that was stored. Wills and sessions whose time is over wait for the sweep."""
+    """Take in everything that was stored. Wills and sessions that are due wait for the sweep."""
     collecting = gc.isenabled()
-    gc.disable()  # nothing made here is garbage, and looking for it takes half of the time
+    gc.disable()  # nothing made here is garbage, and a search for it would double the time
     try:
         _restore(tables, registry, groups, router)
     finally:

@@ -1,9 +1,9 @@
 """Write-behind of sessions, shared groups and retained messages: changes are marked, and written a little later.
 
-Marking is a set add; what is written is taken from the sessions when a batch is made, so many changes of one session
-cost one write. Batches are numbered. One is written at a time, in a thread; it is synced when somebody waits for it,
+Marking adds to a set; what is written is taken from the sessions when a batch is made, so many changes of one session
+cost one write. Batches are numbered. One is written at a time, in a thread; it is synced if somebody waits for it,
 and `saved` is the number of the last batch known to survive a power cut. Owned by the event loop's thread.
-Invariant: a batch is made in one go, so it is the state of one moment, all marked sessions, groups and `routed` alike.
+Invariant: a batch is made in one go, so marked sessions, groups and `routed` are all as of the same moment.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ from everlog.sessions import Changes, GroupRow, Session, SessionTables, cursor_o
 
 _DELAY_S = 0.25  # between batches that nobody waits for
 _MAX_DELAY_S = 2.0
-_SHARE = 9  # writing behind takes at most a tenth of the time: so many times the last batch's, before the next
-_BEAT_S = 10.0  # a broker that nothing happens to still says that it is alive
+_SHARE = 9  # pause before the next batch, in times of the last one, so that writing takes at most a tenth
+_BEAT_S = 10.0  # an idle broker still writes that it is alive
 _RETRY_S = 1.0
 _STOP_S = 10.0
 _log = logging.getLogger("everlog.broker")
@@ -27,14 +27,14 @@ _log = logging.getLogger("everlog.broker")
 
 @dataclass(slots=True)
 class Marks:
-    """What a batch will hold."""
+    """The changes that the next batch will write."""
 
     ended: dict[str, None] = field(default_factory=dict)
     rows: dict[str, Session] = field(default_factory=dict)
-    filters: dict[str, dict[str, None]] = field(default_factory=dict)  # client id -> filters that came, went, changed
+    filters: dict[str, dict[str, None]] = field(default_factory=dict)  # client id -> filters added, removed or changed
     moved: set[Session] = field(default_factory=set)
     retained: dict[str, Records | None] = field(default_factory=dict)
-    groups: dict[tuple[str, str], None] = field(default_factory=dict)  # name and filter of groups, there or gone
+    groups: dict[tuple[str, str], None] = field(default_factory=dict)  # name and filter of changed or ended groups
 
     def __bool__(self) -> bool:
         return bool(self.moved or self.rows or self.retained or self.ended or self.filters or self.groups)
@@ -48,12 +48,14 @@ def changes_of(
     routed: tuple[int, ...],
     now_us: int,
 ) -> Changes:
-    """Return the state of this moment of all that is marked."""
+    """Return the present state of everything that is marked."""
     unsubscribed, subscribed = [], []
     for client_id, filters in marks.filters.items():
         session = sessions.get(client_id)
-        for text in filters if session is not None else ():
-            one = session.subscriptions.get(text) if session is not None else None
+        if session is None:
+            continue
+        for text in filters:
+            one = session.subscriptions.get(text)
             if one is None:
                 unsubscribed.append((client_id, text))
             else:
@@ -78,7 +80,7 @@ def changes_of(
 
 
 class WriteBehind:
-    """Keeps the tables behind the broker's state. `start` and `stop` bracket its life."""
+    """The writer of the session tables. `start` and `stop` bracket its life."""
 
     def __init__(self, tables: SessionTables, routed: Sequence[int]) -> None:
         self.tables = tables
@@ -104,17 +106,17 @@ class WriteBehind:
     # Marking
 
     def mark_session(self, session: Session) -> None:
-        """Its owner, expiry, will or connection changed; where it is goes along."""
+        """Mark a session whose owner, expiry, will or connection changed; its progress is written too."""
         self.marks.rows[session.client_id] = session
         self.moved.add(session)
 
     def mark_filter(self, session: Session, text: str) -> None:
-        """A subscription came, went or changed."""
+        """Mark a subscription that was added, removed or changed."""
         self.marks.filters.setdefault(session.client_id, {})[text] = None
         self.moved.add(session)
 
     def mark_ended(self, session: Session) -> None:
-        """There is no such session any more."""
+        """Mark a session that has ended."""
         marks = self.marks
         marks.ended[session.client_id] = None
         marks.rows.pop(session.client_id, None)
@@ -122,31 +124,33 @@ class WriteBehind:
         self.moved.discard(session)
 
     def mark_retained(self, topic: str, records: Records | None) -> None:
-        """A topic has another retained message, or none; what the broker says of itself is not stored."""
+        """Mark a topic with another retained message, or none; the broker's own `$` topics are not stored."""
         if not topic.startswith("$"):
             self.marks.retained[topic] = records
 
     def mark_group(self, key: tuple[str, str]) -> None:
-        """A durable shared group has dealt, is done with something, was made or is gone."""
+        """Mark a durable shared group that has changed, begun or ended."""
         self.marks.groups[key] = None
 
     def is_marked(self, session: Session) -> bool:
-        """Whether something of it is still to be written."""
+        """Return whether something of a session is still to be written."""
         marks, client_id = self.marks, session.client_id
         return (
             session in self.moved or client_id in marks.rows or client_id in marks.filters or client_id in marks.ended
         )
 
     def will_forget(self, client_id: str) -> bool:
-        """Whether the end of a session with this client id is still to be written."""
+        """Return whether the end of a session with this client id is still to be written."""
         return client_id in self.marks.ended
 
     def ticket(self) -> int:
-        """The number that `saved` will reach when all that was marked so far is durable; the batch is made soon."""
+        """Ask for a batch soon; return the number that `saved` will reach when all that is marked now is durable."""
         self._urgent = True
         if not self._asked and self._writing is None and self._loop is not None:
             self._asked = True
-            self._loop.call_soon(self._write)  # after this turn of the event loop: who else asks is in the same batch
+            self._loop.call_soon(
+                self._write
+            )  # after this turn of the event loop, so that others who ask share the batch
         return self._batch
 
     def when_durable(self, call: Callable[[], None]) -> None:
@@ -156,18 +160,15 @@ class WriteBehind:
     # Writing
 
     def start(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        changes: Callable[[Marks], Changes],
-        on_saved: Callable[[Session], None],
+        self, loop: asyncio.AbstractEventLoop, changes: Callable[[Marks], Changes], on_saved: Callable[[Session], None]
     ) -> None:
-        """Begin to write what `changes` makes of marks; `on_saved` is told of sessions that are away and stored."""
+        """Begin to write what `changes` makes of marks; `on_saved` is called with sessions that are away and stored."""
         self._loop, self._changes, self._on_saved = loop, changes, on_saved
         self._last_s = loop.time()
         self._timer = loop.call_later(self._delay_s, self._tick)
 
     async def flush(self, timeout_s: float) -> bool:
-        """Wait until all that is marked is durable; False if the disk does not let it."""
+        """Wait until all that is marked is durable; return False if that takes longer than `timeout_s`."""
         done = asyncio.Event()
         self.when_durable(done.set)
         try:
@@ -179,7 +180,7 @@ class WriteBehind:
     async def stop(self) -> None:
         """Write all that is marked, durably, and end."""
         if not await self.flush(_STOP_S):
-            _log.error("sessions could not be saved within %s s: what was last saved counts", _STOP_S)
+            _log.error("sessions could not be saved within %s s: changes since the last save are lost", _STOP_S)
         if self._timer is not None:
             self._timer.cancel()
         self._loop = None
@@ -234,7 +235,7 @@ class WriteBehind:
             self._write()
 
     def _failed(self, error: BaseException, marks: Marks) -> None:
-        """The batch is still to be written: its marks join those made since. Whoever waits goes on waiting."""
+        """Merge the marks of a failed batch into those made since, to try again; whoever waits goes on waiting."""
         assert self._loop is not None
         self.failures += 1
         _log.error("sessions could not be saved, trying again: %s", error)
@@ -251,5 +252,5 @@ class WriteBehind:
             newer.retained.setdefault(topic, records)
         ended.update(marks.ended)
         self._urgent = True
-        self._asked = True  # not at once: the next tick tries
+        self._asked = True  # not at once: the next tick tries again
         self._delay_s = _RETRY_S

@@ -1,4 +1,4 @@
-"""The broker in numbers at one moment, the same for `$SYS` topics and for metrics."""
+"""The numbers of a broker at one moment, for both `$SYS` topics and metrics."""
 
 import time
 from collections.abc import Callable
@@ -13,12 +13,12 @@ from everlog.broker.reports.survey import Survey, Surveyor
 from everlog.broker.reports.unread_loss import RetentionState, UnreadLoss
 from everlog.store import ShardStatistics
 
-MOST_GROUPS = 100  # shared groups that are named, those with the largest lag
+MOST_GROUPS = 100  # shared groups reported by name, those with the largest lag
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Counts are since the start; `survey` is of a moment ago, since it takes more than one turn."""
+    """The numbers; counts are since the start, and `survey` is a little older, since it takes more than one turn."""
 
     uptime_s: float = 0.0
     connected: int = 0
@@ -42,15 +42,15 @@ class Numbers:
     group_lost: int = 0
     largest_groups: tuple[GroupState, ...] = ()  # by lag
     shards: tuple[ShardStatistics, ...] = ()
-    failed: tuple[bool, ...] = ()  # of each shard, whether it can't be written
+    failed: tuple[bool, ...] = ()  # for each shard, whether it can't be written
     survey: Survey = field(default_factory=Survey)
     counters: Metrics = field(default_factory=Metrics)
     retention: RetentionState = field(default_factory=RetentionState)
-    next_loss_s: float | None = None  # until what retention deletes next is too old
+    next_loss_s: float | None = None  # until the next segment is old enough to be deleted
 
 
 class Reports:
-    """Takes the numbers of one broker."""
+    """The source of one broker's numbers."""
 
     def __init__(
         self,
@@ -66,14 +66,14 @@ class Reports:
         self._groups = groups
         self._connections = connections
         self._surveyor = Surveyor(registry, connections.metrics, router.log, clock)
-        self.since = 0.0  # the time of the start, by the clock of connections
+        self.since = 0.0  # when the broker started, by the clock of connections
 
     async def take(self) -> Numbers:
         """Count everything, letting others run meanwhile."""
         return self.count(await self._surveyor.take())
 
     def count(self, survey: Survey) -> Numbers:
-        """Return all numbers of this moment."""
+        """Return all present numbers, with this survey."""
         router, connections, log = self._router, self._connections, self._router.log
         states = self._groups.states()
         retention = self.unread_loss.state

@@ -1,4 +1,4 @@
-"""Work over all sessions, which lets others run between its slices."""
+"""Work over all sessions in slices, which lets others run in between."""
 
 import asyncio
 from collections.abc import Callable, Generator
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 async def run_in_slices(steps: Generator[None, None, T], clock: Callable[[], float]) -> tuple[T, float]:
-    """Go through all steps of a generator; return its result, and how long the steps took themselves."""
+    """Run all steps of a generator; return its result, and how long the steps themselves took."""
     took_s = 0.0
     while True:
         began = clock()

@@ -12,14 +12,14 @@ from everlog.broker.registry import Registry
 from everlog.broker.reports.slices import run_in_slices
 from everlog.sessions import SHARED_PREFIX, Session, unpack_session
 
-MOST_BEHIND = 10  # sessions that are named
-_REST = 20  # a survey stands for so many times as long as it took, so counting takes 5 % of a core at most
+MOST_BEHIND = 10  # sessions reported by name
+_REST = 20  # a survey is used for so many times as long as it took, so that counting takes at most 5 % of a core
 _OFFSET = struct.Struct("<q")
 
 
 @dataclass(slots=True)
 class Survey:
-    """All sessions in numbers; `sent`, `dropped` and `expired` also have those that ended, so they only grow."""
+    """All sessions in numbers; `sent`, `dropped` and `expired` include sessions that have ended, so they only grow."""
 
     sessions: int = 0
     durable: int = 0
@@ -37,7 +37,7 @@ class Survey:
 
 
 class Surveyor:
-    """Takes surveys of one broker for one user; with very many sessions not each time that it is asked."""
+    """The source of surveys; with very many sessions it repeats the last one for a while."""
 
     def __init__(
         self, registry: Registry, metrics: Metrics, log: Log, clock: Callable[[], float] = time.perf_counter
@@ -50,7 +50,7 @@ class Surveyor:
         self._good_until = 0.0
 
     async def take(self) -> Survey:
-        """Count, letting others run between slices, or return the last survey if it has to stand for longer."""
+        """Count, letting others run between slices, or return the last survey if it is recent enough."""
         if self._clock() >= self._good_until:
             self._last, took_s = await run_in_slices(self.steps(), self._clock)
             self._good_until = self._clock() + _REST * took_s

@@ -1,7 +1,7 @@
 """The `$SYS/broker/...` topics, under the names that Mosquitto gave them so that existing dashboards work.
 
-`SysInfo` turns numbers into topics and texts without a clock or a broker, `SysTopics` is the timer that takes numbers
-and publishes what changed.
+`SysInfo` turns numbers into topics and texts without a clock or a broker; `SysTopics` takes the numbers from time to
+time and publishes what changed.
 """
 
 import asyncio
@@ -16,7 +16,6 @@ from everlog.mqtt import Publish
 
 ROOT = "$SYS/broker/"
 MINUTES = (1, 5, 15)
-
 
 _LOADS = {
     "messages/received": "received",
@@ -52,7 +51,7 @@ _COUNTS = {
 
 
 class SysInfo:
-    """Remembers the numbers before, the averages, and what was said last."""
+    """The topics' texts; remembers the previous numbers, the averages, and what was published last."""
 
     def __init__(self) -> None:
         self._before = Numbers()
@@ -75,7 +74,7 @@ class SysInfo:
         }
         for topic, name in _COUNTS.items():
             found[topic] = str(attrgetter(name)(numbers))
-        for group in numbers.largest_groups:  # one name may stand with several filters
+        for group in numbers.largest_groups:  # one name may have several filters
             for count in ("lag", "inflight", "members"):
                 topic = f"groups/{group.name}/{count}"
                 found[topic] = str(int(found.get(topic, 0)) + getattr(group, count))
@@ -85,7 +84,7 @@ class SysInfo:
         return {ROOT + topic: text for topic, text in found.items()}
 
     def changes(self, numbers: Numbers) -> dict[str, str]:
-        """Return the topics whose text has changed since the last call; of those that are no more, an empty one."""
+        """Return the topics whose text has changed since the last call; a topic that is gone has an empty text."""
         found = self.topics(numbers)
         changed = {topic: text for topic, text in found.items() if self._said.get(topic) != text}
         changed.update((topic, "") for topic in self._said if topic not in found)
@@ -93,7 +92,7 @@ class SysInfo:
         return changed
 
     def _average(self, numbers: Numbers) -> None:
-        """Average per minute, exponentially damped over 1, 5 and 15 minutes, as the load of a Unix machine is."""
+        """Update the averages per minute, damped over 1, 5 and 15 minutes like the load average of Unix."""
         before, self._before = self._before, numbers
         elapsed_s = numbers.uptime_s - before.uptime_s
         if elapsed_s <= 0:
@@ -106,7 +105,7 @@ class SysInfo:
 
 
 class SysTopics:
-    """Publishes the topics, retained, when it starts and then every `interval_s`; 0 never does."""
+    """The publisher of the topics, retained, at start and then every `interval_s`; with 0 never."""
 
     def __init__(self, reports: Reports, send: Callable[[Publish], None], interval_s: float) -> None:
         self._reports = reports

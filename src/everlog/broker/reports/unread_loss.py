@@ -1,8 +1,8 @@
-"""Who loses by what retention removes, and who would lose next: sessions and shared groups that are behind.
+"""Which sessions and shared groups lose unread messages to retention, and which would lose some next.
 
-All of them are looked at, a slice at a time so that a million do not hold up the event loop. What a connected client
-was sent counts as read; what a member of a group was sent does not until it is acknowledged, since another member may
-have to get it. Owned by the event loop's thread.
+All of them are checked, a slice at a time so that a million do not hold up the event loop. What a connected client was
+sent counts as read; what a member of a group was sent counts when it is acknowledged, since until then another member
+may have to get it. Owned by the event loop's thread.
 """
 
 import heapq
@@ -28,17 +28,17 @@ from everlog.sessions import (
 )
 from everlog.store import Positions
 
-MOST_NAMED = 10  # of those who would lose next
-_TOLD_AT_ONCE = 200  # between two turns of the event loop
+MOST_NAMED = 10  # readers that would lose next and are reported by name
+_TOLD_AT_ONCE = 200  # reports between two turns of the event loop
 NOTHING = 1 << 62  # in place of an offset: no message of this shard is owed
 _log = logging.getLogger("everlog.broker")
 
 
 @dataclass(frozen=True, slots=True)
 class Doomed:
-    """For each shard where it begins, below what it goes now and below what it goes next, and how far a table has it.
+    """What retention removes, for each shard: `starts` to `goes` now, `goes` to `next` after that.
 
-    Sessions can read from the table what the log has no more; groups can't.
+    A table has what is below `tabled`. Sessions can read it there when the log has lost it; groups can't.
     """
 
     starts: Positions
@@ -48,7 +48,7 @@ class Doomed:
 
 
 class NextLoss(NamedTuple):
-    """Somebody who would lose by the removal of the next segments: how many messages of any topic, from where on."""
+    """A reader that would lose by the removal of the next segments: how many messages of any topic, from where on."""
 
     unread: int
     name: str
@@ -56,30 +56,30 @@ class NextLoss(NamedTuple):
     begins: str
 
     def told(self) -> dict[str, object]:
-        """For people and programs."""
+        """Return it as the fields of a JSON object."""
         return {"group" if self.is_group else "client": self.name, "unread": self.unread, "from": self.begins}
 
 
 @dataclass(slots=True)
 class RetentionState:
-    """What retention did and is about to do; `lost` and `losers` since the start."""
+    """What retention has done since the start and is about to do."""
 
-    lost: int = 0  # messages that were removed before a session or a group had read them, for each of those
+    lost: int = 0  # messages removed before a session or a group had read them, counted for each of those
     losers: int = 0  # how often a session or a group lost some
     next_readers: int = 0  # sessions and groups with unread messages in the segments that go next
-    next_named: tuple[NextLoss, ...] = ()  # those who have most
+    next_named: tuple[NextLoss, ...] = ()  # those with the most
     next_us: int | None = None  # when the first of those segments is too old
     thinned: int = 0  # messages of short-lived topics emptied in segments that others keep
     thinned_bytes: int = 0  # what that freed
-    held_bytes: int = 0  # too old or too much, and kept because no table has it
+    held_bytes: int = 0  # due to be deleted, and kept because no table has it
 
     def next_text(self) -> str:
-        """Who would lose next, as JSON."""
+        """Return who would lose next, as JSON."""
         return json.dumps([one.told() for one in self.next_named], ensure_ascii=False)
 
 
 class Unread(NamedTuple):
-    """What somebody has before it: all from an offset on in each shard, and single messages (shard, offset)."""
+    """What a reader has not read: everything from an offset on in each shard, and single messages (shard, offset)."""
 
     name: str
     is_group: bool
@@ -87,7 +87,7 @@ class Unread(NamedTuple):
     single: Sequence[tuple[int, int]] = ()
 
     def between(self, shard: int, first: int, stop: int) -> int:
-        """How many offsets from `first` to before `stop`."""
+        """Return how many unread offsets there are from `first` to before `stop`."""
         begin = self.begins[shard]
         if not self.single:
             return max(0, stop - max(first, begin))
@@ -95,14 +95,14 @@ class Unread(NamedTuple):
         return max(0, stop - max(first, begin)) + single
 
     def lowest(self, shard: int) -> int:
-        """The first of a shard."""
+        """Return the first unread offset of a shard."""
         if not self.single:
             return self.begins[shard]
         return min((self.begins[shard], *(offset for number, offset in self.single if number == shard)))
 
 
 class Tally:
-    """What is found on the way through everybody."""
+    """The findings of one look at all readers."""
 
     def __init__(self, doomed: Doomed) -> None:
         self.losing: list[tuple[bool, str]] = []
@@ -111,7 +111,7 @@ class Tally:
         self._most: list[NextLoss] = []
 
     def add(self, one: Unread) -> None:
-        """Somebody who is behind."""
+        """Take in a reader that is behind."""
         doomed, losing, waiting = self._doomed, False, 0
         begins: dict[int, int] = {}
         for shard, (start, goes, stop) in enumerate(zip(doomed.starts, doomed.goes, doomed.next, strict=True)):
@@ -139,12 +139,12 @@ class Tally:
 
     @property
     def most(self) -> tuple[NextLoss, ...]:
-        """Those with most to lose next, the most first."""
+        """The readers with most to lose next, the most first."""
         return tuple(sorted(self._most, reverse=True))
 
 
 class UnreadLoss:
-    """Looks through the sessions and groups of one broker."""
+    """The check of all sessions and groups of one broker."""
 
     def __init__(self, registry: Registry, groups: GroupRegistry, shards: int) -> None:
         self.state = RetentionState()
@@ -153,7 +153,7 @@ class UnreadLoss:
         self._shards = range(shards)
 
     def look(self, doomed: Doomed) -> Generator[None, None, Tally]:
-        """Look at everybody, pausing after each slice."""
+        """Check all readers, pausing after each slice."""
         tally = Tally(doomed)
         for group in self._unread_of_groups():
             tally.add(group)
@@ -170,7 +170,7 @@ class UnreadLoss:
         return tally
 
     def tell(self, losing: Sequence[tuple[bool, str]], doomed: Doomed) -> Generator[None, None, None]:
-        """Tell whose messages have gone, of those who had not read them until now."""
+        """Report whose messages are gone, of the `losing` who have still not read them."""
         groups = {one.name: one for one in self._unread_of_groups()} if any(is_group for is_group, _ in losing) else {}
         for number, (is_group, name) in enumerate(losing, 1):
             one = groups.get(name) if is_group else self._of_client(name)
@@ -223,7 +223,7 @@ def _is_behind(stored: StoredSession, below: Positions) -> bool:
 
 
 def _begins(positions: list[int], since: list[tuple[int, ...]]) -> list[int]:
-    """Where the first of somebody's subscriptions has something to come, at or behind where it is."""
+    """Return for each shard the first offset that any of a reader's subscriptions is still to get."""
     if not since:
         return [NOTHING] * len(positions)
     if not all(since):
@@ -233,6 +233,6 @@ def _begins(positions: list[int], since: list[tuple[int, ...]]) -> list[int]:
 
 
 def _under_way(pending: Iterable[tuple[int, int, int]]) -> list[tuple[int, int]]:
-    """What is to be sent again out of the log."""
+    """Return the places of messages in the log that are to be sent again."""
     places = [unpack_position(position) for _, state, position in pending if state != RELEASED]
     return [place for place in places if place[0] != NOT_KEPT]

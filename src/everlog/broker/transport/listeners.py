@@ -1,4 +1,4 @@
-"""Where clients connect: descriptions of listeners become listening sockets, over TCP, TLS, WebSocket or both."""
+"""The listeners: from their descriptions to listening sockets, over TCP, TLS, WebSocket or both."""
 
 import asyncio
 import errno
@@ -31,13 +31,13 @@ class Listener:
     client_ca_file: str | None = None
     require_client_cert: bool = False
     path: str = "/mqtt"  # of `ws` and `wss`
-    origins: tuple[str, ...] = ()  # web pages that may connect by `ws` and `wss`; none named: all
+    origins: tuple[str, ...] = ()  # web pages that may connect by `ws` and `wss`; empty: all
     backlog: int = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a listener can be reached."""
+    """The address that a listener can be reached at."""
 
     kind: Kind
     host: str
@@ -58,7 +58,7 @@ class Listening:
         self.closed = False
 
     def addresses(self) -> list[Address]:
-        """Every address that clients can connect to."""
+        """Return every address that clients can connect to."""
         found = []
         for listener, server in self._servers:
             for one in server.sockets:
@@ -67,7 +67,7 @@ class Listening:
         return found
 
     def prepare_certificates(self) -> Callable[[], None]:
-        """Read all certificate files, and change nothing yet; what is returned puts them in force, and can't fail."""
+        """Read all certificate files without a change; return a call that puts them in force and can't fail."""
         contexts = [tls.read() for tls in self._tls]
 
         def put_in_force() -> None:
@@ -83,7 +83,7 @@ class Listening:
             server.close()
 
     async def wait_closed(self) -> None:
-        """Until the sockets are gone, after `close`."""
+        """Wait until the sockets are closed, after `close`."""
         for _, server in self._servers:
             await server.wait_closed()
 
@@ -106,7 +106,7 @@ class Listening:
 
 
 async def listen(connections: Connections, listeners: Sequence[Listener]) -> Listening:
-    """Open all listeners, or none: the error says which one could not be, and what to do."""
+    """Open all listeners or none; the error says which one failed and what to do."""
     listening = Listening()
     try:
         for listener in listeners:
@@ -118,7 +118,7 @@ async def listen(connections: Connections, listeners: Sequence[Listener]) -> Lis
 
 
 def cannot_listen(host: str, port: int, error: OSError, setting: str = "--port") -> EverlogError:
-    """An error of the operating system in the operator's words."""
+    """Return the error for the operator, made from that of the operating system."""
     if _number(error) == errno.EADDRINUSE:
         return Unavailable(
             f"port {port} on {host} is in use by another program",
@@ -128,13 +128,13 @@ def cannot_listen(host: str, port: int, error: OSError, setting: str = "--port")
         return UsageError(f"port {port} on {host} is not allowed for this user", hint="choose a port above 1023")
     if _number(error) == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
         return UsageError(
-            f"{host} is no address of this machine", hint="use 127.0.0.1, or 0.0.0.0 or :: for all interfaces"
+            f"{host} is not an address of this machine", hint="use 127.0.0.1, or 0.0.0.0 or :: for all interfaces"
         )
     return UsageError(f"can't listen on {host}, port {port}: {error}", hint="check host and port")
 
 
 def _number(error: OSError) -> int | None:
-    """What went wrong; asyncio wraps some errors and keeps only the text of their number."""
+    """Return the error number; asyncio wraps some errors and keeps only the text of it."""
     known = (errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL)
     if error.errno in known:
         return error.errno

@@ -1,4 +1,4 @@
-"""TLS for listeners: contexts from files, with errors that say which file, and new files without a restart."""
+"""TLS contexts for listeners: read from files, with errors that name the file, and reloaded without a restart."""
 
 import os
 import ssl
@@ -15,23 +15,23 @@ class TlsFiles:
     key_file: str
     client_ca_file: str | None = None
     require_client_cert: bool = False
-    protocols: tuple[str, ...] = ()  # what is offered by ALPN
+    protocols: tuple[str, ...] = ()  # offered by ALPN
 
 
 class LiveTls:
-    """The context of a listener; each handshake takes the newest one."""
+    """The TLS context of a listener; each handshake takes the newest one."""
 
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
         self.context = make_context(files)
 
     def read(self) -> ssl.SSLContext:
-        """What the files are now; UsageError says what is wrong with them. `context` stays."""
+        """Return a context from the files as they are now, not yet in force; UsageError if they are bad."""
         return make_context(self._files)
 
 
 def make_context(files: TlsFiles) -> ssl.SSLContext:
-    """A server's context: TLS 1.2 or later, no compression, no renegotiation."""
+    """Return a server's context: TLS 1.2 or later, no compression, no renegotiation."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
@@ -40,14 +40,23 @@ def make_context(files: TlsFiles) -> ssl.SSLContext:
     for path in (files.cert_file, files.key_file, files.client_ca_file):
         if path is not None:
             _check_readable(path)
+
+    def refuse_password() -> str:  # instead of the prompt that OpenSSL would show
+        raise UsageError(
+            f"{files.key_file} is encrypted, and nobody is here to type its password",
+            hint=f"decrypt it: openssl pkey -in {files.key_file} -out key.pem",
+        )
+
     try:
-        context.load_cert_chain(files.cert_file, files.key_file, password=_NoPassword(files.key_file))
+        context.load_cert_chain(files.cert_file, files.key_file, password=refuse_password)
     except ssl.SSLError as error:
         raise _bad_pair(files, error) from error
     if files.client_ca_file is not None:
         _ask_for_certificates(context, files.client_ca_file, files.require_client_cert)
     elif files.require_client_cert:
-        raise UsageError("client certificates are required, but nothing says who signs them", hint="set client_ca_file")
+        raise UsageError(
+            "client certificates are required, but no CA is given to check them", hint="set client_ca_file"
+        )
     return context
 
 
@@ -56,7 +65,7 @@ def _ask_for_certificates(context: ssl.SSLContext, ca_file: str, required: bool)
         context.load_verify_locations(cafile=ca_file)
     except ssl.SSLError as error:
         raise UsageError(
-            f"{ca_file} holds no certificate authority ({_words(error)})", hint="give a PEM file of CA certificates"
+            f"{ca_file} has no CA certificate ({_words(error)})", hint="give a PEM file of CA certificates"
         ) from error
     context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
     # A resumed session is not verified again, so one from before a reload would outlive its authority.
@@ -76,19 +85,6 @@ def _check_readable(path: str) -> None:
         raise UsageError(f"{path} can't be read: {reason}", hint=hint) from error
 
 
-class _NoPassword:
-    """Stands for the prompt that OpenSSL would show for an encrypted key."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def __call__(self) -> str:
-        raise UsageError(
-            f"{self._path} is encrypted, and nobody is here to type its password",
-            hint=f"decrypt it: openssl pkey -in {self._path} -out key.pem",
-        )
-
-
 def _bad_pair(files: TlsFiles, error: ssl.SSLError) -> UsageError:
     if error.reason == "KEY_VALUES_MISMATCH":
         return UsageError(
@@ -96,7 +92,7 @@ def _bad_pair(files: TlsFiles, error: ssl.SSLError) -> UsageError:
             hint="the first certificate must be the server's own",
         )
     return UsageError(
-        f"{files.cert_file} and {files.key_file} are no certificate chain and key ({_words(error)})",
+        f"{files.cert_file} and {files.key_file} are not a certificate chain and its key ({_words(error)})",
         hint="both must be PEM files: openssl x509 -noout -subject -in CERT, openssl pkey -noout -check -in KEY",
     )
 

@@ -1,7 +1,7 @@
-"""A TLS peer until its handshake is done: it counts as connected, and its time runs, from the first byte on.
+"""A TLS peer until its handshake is done: it counts as connected, and its timeout runs, from the first byte on.
 
-asyncio tells a protocol of a TLS peer only when the handshake is over, so peers that never finish one would be counted
-by nobody. Here the socket is accepted first, against the same limits as any other, and goes to TLS then.
+asyncio tells a protocol of a TLS peer only after the handshake, so peers that never finish one would not be counted.
+Here the socket is first accepted, against the same limits as any other, and then handed to TLS.
 """
 
 import asyncio
@@ -14,12 +14,12 @@ from everlog.broker.connection import Connection, Connections, peer_of
 from everlog.broker.transport.tls import LiveTls
 from everlog.broker.transport.websocket import WebSocket
 
-_SHUTDOWN_S = 2.0  # for a peer to read the rest and to say that it ends TLS too; else it is cut off
-_GRACE_S = 2.0  # the gate looks once a second who has taken too long; this is for when it does not
+_SHUTDOWN_S = 2.0  # for a peer to read the rest and end TLS too; then it is cut off
+_GRACE_S = 2.0  # beyond the gate's own timeout, which is checked once a second
 
 
 class TlsHandshake(asyncio.Protocol):
-    """The protocol of an accepted socket, for as long as it takes to hand the socket on."""
+    """The protocol of an accepted socket until TLS takes it over."""
 
     __slots__ = ("_connections", "_cut", "_inner", "_make", "_task", "_tls", "peer")
 
@@ -28,15 +28,15 @@ class TlsHandshake(asyncio.Protocol):
         self._tls = tls
         self._make = make
         self._inner: Connection | None = None
-        self._cut = False  # by us, which is counted elsewhere
+        self._cut = False  # closed by us, which is counted elsewhere
         self._task: asyncio.Task[None] | None = None
         self.peer = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A peer has connected: it is counted before anything is worked out for it."""
+        """Count a peer that has connected, before any work is done for it."""
         self.peer = peer_of(transport)
         raw = cast(asyncio.Transport, transport)
-        if self._connections.gate.admit(self) is None:  # else it is not even told why: that takes a handshake
+        if self._connections.gate.admit(self) is None:  # else it is not told why: that would take a handshake
             # Reading begins when this returns, and what was read could not be given to TLS; so the socket leaves now.
             own = socket.socket(fileno=os.dup(raw.get_extra_info("socket").fileno()))
             own.setblocking(False)
@@ -44,7 +44,7 @@ class TlsHandshake(asyncio.Protocol):
         raw.abort()
 
     def close(self, reason: int, why: str) -> None:
-        """It took too long, or the broker stops."""
+        """End the handshake: it took too long, or the broker stops."""
         self._cut = True
         if self._task is not None:
             self._task.cancel()
@@ -60,7 +60,7 @@ class TlsHandshake(asyncio.Protocol):
                 ssl_handshake_timeout=timeout_s,
                 ssl_shutdown_timeout=_SHUTDOWN_S,
             )
-        except OSError:  # whatever TLS does not like is one, too
+        except OSError:  # TLS errors are OSErrors too
             metrics.tls_failures += not self._cut
             own.close()
         except asyncio.CancelledError:
@@ -73,7 +73,7 @@ class TlsHandshake(asyncio.Protocol):
                 gate.not_coming(self._inner)
 
     def _enter(self) -> Connection | WebSocket:
-        """What takes over when the handshake is done, in this one's place."""
+        """Return the protocol that takes this one's place after the handshake."""
         protocol = self._make()
         self._inner = protocol.connection if isinstance(protocol, WebSocket) else protocol
         self._connections.gate.replaces(self._inner, self)

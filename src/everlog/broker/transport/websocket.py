@@ -1,8 +1,8 @@
-"""MQTT over WebSocket: an asyncio protocol to the peer, a transport to the `Connection` inside.
+"""MQTT over WebSocket: an asyncio protocol for the peer, and a transport for the `Connection` inside.
 
-Frames are only envelopes: whatever payload a read brought goes to the connection at once, and each write of the
-connection is one binary frame. Until the handshake is done the peer counts as connecting, so the broker's limits and
-its connect timeout hold from the first byte. Owned by the event loop's thread.
+The payload of each read goes to the connection at once, and each write of the connection is one binary frame. Until
+the handshake is done the peer counts as connecting, so limits and the connect timeout apply from the first byte.
+Owned by the event loop's thread.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ class WebSocket(asyncio.Protocol):
         self._origins = origins
         self._transport: asyncio.Transport | None = None
         self._reader = FrameReader()
-        self._request = b""  # of the handshake; at most MAX_REQUEST_BYTES and one read
+        self._request = b""  # of the handshake; at most MAX_REQUEST_BYTES plus one read
         self._open = False
         self._closing = False
         self._full = False  # the peer does not read: pongs are left out
@@ -61,12 +61,12 @@ class WebSocket(asyncio.Protocol):
     # What asyncio calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A peer has connected; it has as long for handshake and CONNECT as others have for CONNECT."""
+        """Begin with a peer; it has as long for handshake and CONNECT as others have for CONNECT alone."""
         self._transport = cast(asyncio.Transport, transport)
         self.connection.connection_made(cast(asyncio.Transport, self))
 
     def data_received(self, data: bytes) -> None:
-        """Bytes have arrived: of the handshake, then of frames."""
+        """Take bytes that have arrived: first the handshake, then frames."""
         if self._open:
             self._frames(data)
         elif not self._closing:
@@ -74,21 +74,21 @@ class WebSocket(asyncio.Protocol):
             self._handshake()
 
     def pause_writing(self) -> None:
-        """The peer reads too slowly."""
+        """Stop writing: the peer reads too slowly."""
         self._full = True
         self.connection.pause_writing()
 
     def resume_writing(self) -> None:
-        """The peer has caught up."""
+        """Write again: the peer has caught up."""
         self._full = False
         self.connection.resume_writing()
 
     def eof_received(self) -> bool | None:
-        """The peer sends no more: that ends the connection."""
+        """End the connection: the peer sends no more."""
         return self.connection.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone."""
+        """Clean up after the connection."""
         if self._cut is not None:
             self._cut.cancel()
         self._closing = True
@@ -98,12 +98,12 @@ class WebSocket(asyncio.Protocol):
     # What the connection calls, as of a transport
 
     def write(self, data: bytes) -> None:
-        """Send bytes as one binary frame; before the handshake there is nothing to send them in."""
+        """Send bytes as one binary frame; before the handshake they are dropped."""
         if self._open and not self._closing and self._transport is not None:
             self._transport.write(header(len(data), BINARY) + data)
 
     def close(self) -> None:
-        """End the connection in order: an HTTP answer before the handshake, a closing handshake after."""
+        """End the connection properly: with an HTTP answer before the handshake, with a close frame after it."""
         if self._closing or self._transport is None:
             return
         if not self._open:
@@ -119,29 +119,29 @@ class WebSocket(asyncio.Protocol):
             self._transport.abort()
 
     def is_closing(self) -> bool:
-        """Whether it has ended or is about to."""
+        """Return whether the connection has ended or is about to."""
         return self._closing
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """What is known about the peer."""
+        """Return what is known about the peer."""
         return default if self._transport is None else self._transport.get_extra_info(name, default)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """When to pause and to resume writing."""
+        """Set when writing pauses and resumes."""
         if self._transport is not None:
             self._transport.set_write_buffer_limits(high, low)
 
     def get_write_buffer_size(self) -> int:
-        """How much has not been sent yet."""
+        """Return how many bytes have not been sent yet."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def pause_reading(self) -> None:
-        """Let the peer wait."""
+        """Stop reading from the peer."""
         if self._transport is not None:
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Take more from the peer."""
+        """Read from the peer again."""
         if self._transport is not None:
             self._transport.resume_reading()
 
@@ -153,7 +153,7 @@ class WebSocket(asyncio.Protocol):
             return
         self._request = b""
         if not found.accepted:
-            self.connection.closing_reason = f"no WebSocket: {found.why}"
+            self.connection.closing_reason = f"not a WebSocket: {found.why}"
             self._refuse(found.data)
             return
         self._open = True
@@ -200,10 +200,10 @@ class WebSocket(asyncio.Protocol):
     def _say_close(self, code: int, why: str) -> None:
         if not self._closing and self._transport is not None:
             self._last(close_frame(code, why))
-            self._transport.resume_reading()  # for the peer's close frame; all else is dropped
+            self._transport.resume_reading()  # for the peer's close frame; everything else is dropped
 
     def _last(self, data: bytes) -> None:
-        """Write for the last time; a peer that neither reads nor closes is cut off after a while."""
+        """Write the last bytes; a peer that neither reads nor closes is cut off after a while."""
         assert self._transport is not None
         self._closing = True
         self._transport.write(data)

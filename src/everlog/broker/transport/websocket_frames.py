@@ -1,7 +1,7 @@
-"""WebSocket frames (RFC 6455, section 5) of a server, without I/O: bytes in, events out.
+"""WebSocket frames (RFC 6455, section 5), the server's side, without I/O: bytes in, events out.
 
-A data frame is an envelope and no more: its payload is unmasked as it arrives and handed on, so a frame of any length
-is never gathered, and only a header or a control frame (at most 139 bytes) ever waits for the rest of it.
+The payload of a data frame is unmasked and passed on as it arrives, so a long frame is never collected; only a header
+or a control frame (at most 139 bytes) waits for its rest.
 """
 
 from collections.abc import Callable
@@ -10,11 +10,24 @@ from dataclasses import dataclass
 TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
 NORMAL, GOING_AWAY, PROTOCOL_ERROR, UNSUPPORTED = 1000, 1001, 1002, 1003
 _CONTROL_BYTES = 125  # section 5.5
-_OWN_CODES = {1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 1012, 1013, 1014}  # section 7.4, and its registry
+_OWN_CODES = {
+    1000,
+    1001,
+    1002,
+    1003,
+    1007,
+    1008,
+    1009,
+    1010,
+    1011,
+    1012,
+    1013,
+    1014,
+}  # section 7.4 and the IANA registry
 
 
 def unmask_slowly(data: bytes | bytearray | memoryview, mask: bytes) -> bytes:
-    """XOR with the mask, over and over, as two long numbers."""
+    """XOR the data with the repeated mask, as two long integers."""
     size = len(data)
     stretched = (mask * (size // 4 + 1))[:size]
     return (int.from_bytes(data, "little") ^ int.from_bytes(stretched, "little")).to_bytes(size, "little")
@@ -33,21 +46,21 @@ unmask = _fastest_unmask()
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """The peer asks whether we are there."""
+    """A ping from the peer."""
 
     payload: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """The peer ends the connection."""
+    """The peer's end of the connection."""
 
     code: int
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """The peer broke the protocol; nothing after this is read."""
+    """A breach of the protocol by the peer; nothing after it is read."""
 
     code: int
     message: str
@@ -57,19 +70,19 @@ Event = bytes | Ping | Close | Violation
 
 
 class FrameReader:
-    """Takes the frames of a client apart; payload of consecutive data frames comes out as one `bytes`."""
+    """The parser of a client's frames; the payload of consecutive data frames comes out as one `bytes`."""
 
     __slots__ = ("_in_message", "_left", "_mask", "_over", "_rest")
 
     def __init__(self) -> None:
-        self._rest = b""  # a header, or a control frame, that is not complete
+        self._rest = b""  # a header or control frame that is not complete
         self._left = 0  # payload bytes of the current data frame still to come
         self._mask = b""
         self._in_message = False  # a fragmented message has not ended
         self._over = False
 
     def feed(self, data: bytes) -> list[Event]:
-        """What these bytes, after all those before, amount to."""
+        """Return the events that these bytes complete."""
         events: list[Event] = []
         payload: list[bytes] = []
         if self._rest:
@@ -105,7 +118,7 @@ class FrameReader:
         return events
 
     def _take(self, data: bytes, begin: int, payload: list[bytes]) -> int:
-        """As much of the data frame's payload as is there; where it ends."""
+        """Take as much of the data frame's payload as has arrived; return where it ends."""
         end = min(begin + self._left, len(data))
         taken = end - begin
         if taken:
@@ -117,7 +130,7 @@ class FrameReader:
         return end
 
     def _header(self, data: bytes, at: int) -> tuple[int, int, int] | Violation | None:
-        """Opcode, start and length of the payload at `at`; None when more bytes are needed."""
+        """Return opcode, start and length of the payload of the frame at `at`, or None if more bytes are needed."""
         size = len(data) - at
         if size < 2:
             return None
@@ -145,7 +158,7 @@ class FrameReader:
 
     def _problem(self, first: int, opcode: int, is_last: int, length: int) -> Violation | None:
         if first & 0x70:
-            return Violation(PROTOCOL_ERROR, "reserved bits are set, though no extension was agreed on")
+            return Violation(PROTOCOL_ERROR, "reserved bits are set without an extension")
         if not length & 0x80:
             return Violation(PROTOCOL_ERROR, "a client's frames must be masked")
         if opcode == TEXT:  # [MQTT-6.0.0-1]
@@ -168,12 +181,12 @@ class FrameReader:
             return Close(NORMAL)
         code = int.from_bytes(payload[:2], "big")
         if len(payload) == 1 or not (code in _OWN_CODES or 3000 <= code < 5000):
-            return Violation(PROTOCOL_ERROR, "a close frame without a valid code")
+            return Violation(PROTOCOL_ERROR, "a close frame has no valid code")
         return Close(code)
 
 
 def header(size: int, opcode: int = BINARY) -> bytes:
-    """The header of an unfragmented frame to the client, which is never masked (section 5.1)."""
+    """Return the header of an unfragmented frame to the client, which is never masked (section 5.1)."""
     first = 0x80 | opcode
     if size < 126:
         return bytes((first, size))
@@ -183,6 +196,6 @@ def header(size: int, opcode: int = BINARY) -> bytes:
 
 
 def close_frame(code: int, message: str = "") -> bytes:
-    """A close frame; the message is cut to what fits."""
+    """Return a close frame; the message is cut to what fits."""
     payload = code.to_bytes(2, "big") + message.encode()[: _CONTROL_BYTES - 2].decode(errors="ignore").encode()
     return header(len(payload), CLOSE) + payload

@@ -5,7 +5,7 @@ import binascii
 import hashlib
 from dataclasses import dataclass
 
-MAX_REQUEST_BYTES = 8192  # a longer request is refused: 431
+MAX_REQUEST_BYTES = 8192  # a longer request is refused with 431
 SUBPROTOCOLS = ("mqtt", "mqttv3.1")
 _MAGIC = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _END = b"\r\n\r\n"
@@ -22,7 +22,7 @@ _STATUS = {
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What goes back; when `accepted`, frames follow, and `rest` is what the client sent of them already."""
+    """The answer to a request; if `accepted`, frames follow, and `rest` is what the client has sent of them."""
 
     data: bytes
     accepted: bool
@@ -31,7 +31,7 @@ class Answer:
 
 
 class _Refused(Exception):
-    """The request can't be upgraded."""
+    """A request that can't be upgraded."""
 
     def __init__(self, status: int, text: str, *headers: str) -> None:
         super().__init__(text)
@@ -41,10 +41,10 @@ class _Refused(Exception):
 
 
 def answer(received: bytes, path: str, origins: tuple[str, ...] = ()) -> Answer | None:
-    """The answer to a request for `path`, from one of `origins` if any are given; None while it is incomplete."""
+    """Return the answer to a request for `path`, from one of `origins` if given, or None while it is incomplete."""
     try:
         if received and not received[:1].isalpha():
-            raise _Refused(400, f"no HTTP request: this port speaks MQTT over WebSocket, at {path}")
+            raise _Refused(400, f"not an HTTP request: this port speaks MQTT over WebSocket, at {path}")
         end = received.find(_END, 0, MAX_REQUEST_BYTES)
         if end < 0:
             if len(received) >= MAX_REQUEST_BYTES:
@@ -57,7 +57,7 @@ def answer(received: bytes, path: str, origins: tuple[str, ...] = ()) -> Answer 
 
 
 def plain(status: int, text: str, *headers: str) -> bytes:
-    """An HTTP answer in words, after which the connection closes."""
+    """Return an HTTP answer in plain text, after which the connection closes."""
     body = f"{text}\n".encode()
     lines = (
         f"HTTP/1.1 {status} {_STATUS[status]}",
@@ -74,7 +74,7 @@ def _upgrade(head: bytes, path: str, origins: tuple[str, ...]) -> bytes:
     if target.partition("?")[0] != path:
         raise _Refused(404, f"nothing here: MQTT over WebSocket is at {path}")
     if method != "GET":
-        raise _Refused(405, "a WebSocket begins with GET", "Allow: GET")
+        raise _Refused(405, "a WebSocket handshake is a GET request", "Allow: GET")
     if "websocket" not in _tokens(fields, "upgrade") or "upgrade" not in _tokens(fields, "connection"):
         raise _Refused(
             426,
@@ -82,7 +82,9 @@ def _upgrade(head: bytes, path: str, origins: tuple[str, ...]) -> bytes:
             "Upgrade: websocket",
         )
     if fields.get("sec-websocket-version") != "13":
-        raise _Refused(426, "only version 13 of WebSocket is spoken", "Sec-WebSocket-Version: 13", "Upgrade: websocket")
+        raise _Refused(
+            426, "only version 13 of WebSocket is supported", "Sec-WebSocket-Version: 13", "Upgrade: websocket"
+        )
     key = fields.get("sec-websocket-key", "")
     if not _is_key(key):
         raise _Refused(400, "Sec-WebSocket-Key is not 16 bytes in base64")
@@ -93,18 +95,20 @@ def _upgrade(head: bytes, path: str, origins: tuple[str, ...]) -> bytes:
     chosen = next((one for one in SUBPROTOCOLS if one in offered), None)
     if chosen is None:  # [MQTT-6.0.0-3]
         raise _Refused(400, "offer the subprotocol mqtt: Sec-WebSocket-Protocol: mqtt")
+    digest = hashlib.sha1((key + _MAGIC).encode(), usedforsecurity=False).digest()
+    accept = base64.b64encode(digest).decode()
     return (
         "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        f"Sec-WebSocket-Accept: {_accept(key)}\r\nSec-WebSocket-Protocol: {chosen}\r\n\r\n"  # [MQTT-6.0.0-4]
+        f"Sec-WebSocket-Accept: {accept}\r\nSec-WebSocket-Protocol: {chosen}\r\n\r\n"  # [MQTT-6.0.0-4]
     ).encode()
 
 
 def _parse(head: bytes) -> tuple[str, str, dict[str, str]]:
-    """Method, target and header fields; fields that come again are joined with a comma."""
+    """Return method, target and header fields; repeated fields are joined with a comma."""
     lines = head.decode("latin-1").split("\r\n")
     words = lines[0].split(" ")
     if len(words) != 3 or words[2] not in ("HTTP/1.1", "HTTP/1.0"):
-        raise _Refused(400, "this is no HTTP/1.1 request")
+        raise _Refused(400, "this is not an HTTP/1.1 request")
     fields: dict[str, str] = {}
     for line in lines[1:]:
         name, colon, value = line.partition(":")
@@ -124,8 +128,3 @@ def _is_key(key: str) -> bool:
         return len(base64.b64decode(key, validate=True)) == 16
     except (binascii.Error, ValueError):
         return False
-
-
-def _accept(key: str) -> str:
-    digest = hashlib.sha1((key + _MAGIC).encode(), usedforsecurity=False).digest()
-    return base64.b64encode(digest).decode()

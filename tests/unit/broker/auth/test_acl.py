@@ -161,20 +161,20 @@ def test_an_anonymous_client_has_no_value_for_u():
 @pytest.mark.parametrize(
     ("text", "place", "words"),
     [
-        ("\neveryone raed a", "2:10", "no action"),
-        ("alice read a", "1:1", "no subject"),
+        ("\neveryone raed a", "2:10", "not an action"),
+        ("alice read a", "1:1", "not a subject"),
         ("user", "1:5", "user name is missing"),
         ("user bob", "1:9", "read, write, readwrite, replay or deny is missing"),
         ("user bob read", "1:14", "topic filter is missing"),
-        ("everyone read a b", "1:17", "more behind"),
-        ("everyone read a/#/b", "1:15", "no topic filter"),
-        ("everyone read a/%x/b", "1:17", "none of %u, %c"),
-        ("everyone read a/50%", "1:19", "none of %u, %c"),
+        ("everyone read a b", "1:17", "more text after"),
+        ("everyone read a/#/b", "1:15", "not a topic filter"),
+        ("everyone read a/%x/b", "1:17", "neither %u nor %c"),
+        ("everyone read a/50%", "1:19", "neither %u nor %c"),
         ('user "bob read a', "1:6", "does not end"),
         ("everyone user bob read a", "1:10", "does not go with"),
         ("user a user b read a", "1:8", "does not go with"),
         ("user a anonymous read a", "1:1", "no user name"),
-        ("everyone read $share/g/a", "1:15", "no topic filter"),
+        ("everyone read $share/g/a", "1:15", "not a topic filter"),
     ],
 )
 def test_errors_name_line_and_column(text, place, words):
@@ -189,7 +189,7 @@ def test_a_bad_file_keeps_the_old_rules_on_reload(tmp_path):
     path.write_text("everyone write a\n")
     security = Security(acl_file=str(path))
     path.write_text("everyone wrote b\n")
-    with pytest.raises(UsageError, match="no action"):
+    with pytest.raises(UsageError, match="not an action"):
         security.prepare()()
     assert security.generation == 0
     assert security.acl.may_publish(None, "c", "a")

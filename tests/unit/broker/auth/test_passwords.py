@@ -127,7 +127,7 @@ def test_bad_user_names_are_refused(tmp_path, user):
 
 
 def test_an_empty_password_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="empty password"):
+    with pytest.raises(UsageError, match="password is empty"):
         set_password(tmp_path / "passwords", "a", b"")
 
 
@@ -143,7 +143,7 @@ GOOD = "$argon2id$v=19$m=8,t=1,p=1$c29tZXNhbHQ$aGFzaGhhc2hoYXNoaGFzaA"
     ("text", "place", "words"),
     [
         ("\nalice", "2:6", "no colon"),
-        (f":{GOOD}", "1:1", "empty user name"),
+        (f":{GOOD}", "1:1", "user name is empty"),
         (f"a:{GOOD}\na:{GOOD}", "2:1", "a second time"),
         ("bob:$7$101$abc$def", "1:5", "not argon2id"),
         ("bob:$argon2id$v=19$nonsense", "1:5", "damaged"),
