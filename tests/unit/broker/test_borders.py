@@ -197,7 +197,7 @@ def test_a_write_to_a_session_is_seen(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "session.output_free()",
+        "session.set_ready(True)",
         "session.acked(run)",
         "self.session = session",
         "sessions[session.client_id] = session",
