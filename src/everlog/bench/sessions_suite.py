@@ -152,7 +152,7 @@ def _objects(directory: str) -> tuple[float, ...]:
     sessions = []
     for name in _NAMES:
         session = Session(name, 4, 604_800)
-        session.subscriptions[f"dev/{name}/cmd"] = Subscribed(f"dev/{name}/cmd", 1)
-        session.lag[0] = 1_000_000
+        session.subscribe(Subscribed(f"dev/{name}/cmd", 1))
+        session.read_on(0, 1_000_000)
         sessions.append(session)
     return perf_counter() - began, process_time() - worked, _memory_mb() - before

@@ -554,6 +554,14 @@ class Session:
 
     # What it has published
 
+    def drop_duplicates(self, run: PublishRun) -> int:
+        """Mark QoS 2 messages that came before as dropped, and remember the ids of the others; return how many were."""
+        return self.received.drop_duplicates(run)
+
+    def free_ids(self, ids: bytes) -> int:
+        """Forget packet ids (a column) that the client has released; return how many were known."""
+        return self.received.discard(ids)
+
     def note_unconfirmed(self, run: PublishRun, new: int, routes: bytearray, ends: list[tuple[int, int]]) -> None:
         """Note the ids of a run with `new` QoS 2 messages, which are stored ahead of the messages themselves.
 

@@ -62,7 +62,7 @@ class PublishRules:
             refused = {**(refused or {}), topic: Reason.QUOTA_EXCEEDED}
             columns.flags[row] |= DROPPED
             if (columns.flags[row] & QOS_BITS) >> QOS_SHIFT == 2:  # [MQTT-4.3.3-9]
-                session.received.discard(bytes(columns.packet_ids[2 * row : 2 * row + 2]))
+                session.free_ids(bytes(columns.packet_ids[2 * row : 2 * row + 2]))
         return refused
 
     def _may_publish(self, session: Session, topic: int) -> bool:

@@ -149,7 +149,7 @@ class SocketReader:
             refused = traffic.rules.check(run, session)
         duplicates = 0
         if at_qos_2:
-            duplicates = session.received.drop_duplicates(run)
+            duplicates = session.drop_duplicates(run)
             traffic.metrics.duplicates += duplicates
         if run.any_flags & _RETAIN:
             refused = traffic.rules.retain(run, session, refused)
@@ -217,21 +217,21 @@ class SocketReader:
 
     def _released(self, run: AckRun, session: Session) -> int:
         """[MQTT-4.3.3-11] a PUBREL is answered with PUBCOMP, known or not; MQTT 5 says which."""
-        received, output = session.received, self.output
+        output = self.output
         count = len(run.ids) // 2
-        known = received.count(run.ids)
+        known = session.received.count(run.ids)
         self.open_qos_2 = max(0, self.open_qos_2 - count)
         if known and session.kept:
             output.hold()  # after a PUBCOMP the client uses the id for another message: it must not be known then
         if known == count or self.decoder.version != 5:
-            received.discard(run.ids)
+            session.free_ids(run.ids)
             output.write(write_acks(_PUBCOMP_HEADER, run.ids, 0, count))
             return 0
         unknown = output.explain("no message with this packet identifier waits to be released")
         for k in range(count):
             column = run.ids[2 * k : 2 * k + 2]
             packet_id = int.from_bytes(column, "little")
-            if received.discard(column):
+            if session.free_ids(column):
                 output.send(Pubcomp(packet_id))
             else:
                 output.send(Pubcomp(packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND, unknown))
