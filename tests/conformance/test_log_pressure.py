@@ -116,3 +116,20 @@ def test_a_shard_that_fails_ends_those_who_wait_for_it_and_nobody_else(stages: C
         stage.call(log.commit_now)
         assert client.expect(Puback).packet_id == packet_id
     assert stage.inside.connected_ids == {"spared", "idle"}
+
+
+def test_a_message_that_comes_again_waits_for_its_own_shard_alone(stages: Callable[..., Stage]) -> None:
+    log = MemoryLog(shards=4, manual=True)
+    stage = stages(log, keep=[("#", 0)])
+    hit, spared = stage.connected("hit"), stage.connected("spared")
+    hit.send(Publish("bb", b"", qos=2, packet_id=1))
+    stage.until(lambda: log.shards[2].end == 1)
+    spared.send(Publish("a", b"", qos=2, packet_id=1), Publish("a", b"", qos=2, packet_id=1, dup=True))
+    stage.until(lambda: log.shards[1].end == 1)
+    spared.expect_nothing()  # neither the message nor its duplicate before the commit
+    stage.call(lambda: (log.shards[1].commit_now(), log.shards[1].announce()))
+    assert [spared.expect(Pubrec).packet_id for _ in range(2)] == [1, 1]
+    stage.call(lambda: log.fail(2, StorageError("no space left on device")))
+    hit.expect_closed(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
+    spared.send(Publish("a", b"", qos=2, packet_id=1, dup=True))
+    assert spared.expect(Pubrec).packet_id == 1

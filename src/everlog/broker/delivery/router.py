@@ -27,6 +27,7 @@ if not cython.compiled:
     from everlog.broker.delivery.pending_acks import AckQueue, PendingAcks
 
 _RETAIN = 0x01
+_DROPPED = 0x80
 _READ_BYTES = 4 << 20
 _GATHERED_BYTES = 1 << 20  # gathered messages are routed at once beyond this
 _GATHERED_TOPICS = 100_000  # the gathered batches' own names are forgotten beyond this
@@ -155,13 +156,23 @@ class Router:
         else:
             self._gather(run, None, publisher)
         if queue is not None and acks:
-            awaited = positions
-            if duplicates:
-                awaited = [
-                    (number, shard.end) for number, shard in enumerate(self._shards) if shard.end > shard.committed
-                ]
-            self.pending.wait(queue, acks, pubacks, awaited)
+            self.pending.wait(queue, acks, pubacks, self._awaited(run, positions) if duplicates else positions)
         return positions
+
+    def _awaited(self, run: PublishRun, positions: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Return what the acks of a run wait for that has messages which came before: where their shards end, too."""
+        columns, routes = run.columns, self.kept.routes
+        topics = memoryview(columns.topics).cast("I")
+        awaited = dict(positions)
+        for row in range(run.start, run.stop):
+            number = routes[4 * topics[row] + (columns.flags[row] >> 1 & 3)]
+            if columns.flags[row] & _DROPPED and number != NOT_KEPT:
+                shard = self._shards[number]
+                if shard.failure is not None:
+                    raise shard.failure
+                if shard.end > shard.committed:
+                    awaited[number] = shard.end
+        return list(awaited.items())
 
     def retain(self, run: PublishRun, publisher: str) -> dict[int, int]:
         """Retain the messages of a run that ask for it; return the rows that can't be, each with its topic id."""
