@@ -6,7 +6,7 @@ that is away costs one byte string, not a tree of objects.
 
 import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -137,11 +137,14 @@ def unpack_will(packed: bytes | None) -> Will | None:
     return packet.will
 
 
-def pack_subscription(one: Subscribed) -> SubscriptionRow:
-    """A subscription as it is stored; the options byte is that of the SUBSCRIBE packet (section 3.8.3.1), and in one of
-    its reserved bits whether positions were asked for."""
+def pack_subscription(one: Subscribed, committed: Sequence[int]) -> SubscriptionRow:
+    """Return a subscription as it is stored; the options byte is that of the SUBSCRIBE packet (section 3.8.3.1), and in
+    one of its reserved bits whether positions were asked for.
+
+    No begin above the committed end is stored: a crash cuts what lies there, and new messages get those offsets.
+    """
     options = one.qos | one.no_local << 2 | one.retain_as_published << 3 | one.retain_handling << 4 | one.position << 6
-    return SubscriptionRow(one.filter, options, one.identifier, pack_offsets(one.since))
+    return SubscriptionRow(one.filter, options, one.identifier, pack_offsets(tuple(map(min, one.since, committed))))
 
 
 def unpack_subscription(row: SubscriptionRow) -> Subscribed:

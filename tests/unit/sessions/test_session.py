@@ -51,20 +51,20 @@ def test_what_is_in_no_log_waits_in_the_queue_in_order():
 
 def test_the_oldest_qos_0_messages_are_dropped_when_too_much_waits():
     one = session(queue_bytes=25 * SIZE)
-    one.output_full()
+    one.set_ready(False)
     for number in range(5):
         one.push(rows(one, 10, number % 2), NOT_KEPT, 0)
     assert one.queued_bytes <= 25 * SIZE
     assert not one.take_over_quota()
     assert one.counters.dropped == 30
-    one.output_free()
+    one.set_ready(True)
     one.drain(0)
     assert (one.counters.sent, one.inflight) == (20, 20)
 
 
 def test_without_qos_0_messages_the_session_is_over_its_quota():
     one = session(queue_bytes=25 * SIZE)
-    one.output_full()
+    one.set_ready(False)
     for _ in range(3):
         one.push(rows(one), NOT_KEPT, 0)
     assert one.take_over_quota()
@@ -78,10 +78,10 @@ def test_without_qos_0_messages_the_session_is_over_its_quota():
 @pytest.mark.parametrize("queue_bytes", [500, 5 * SIZE, 99 * SIZE])
 def test_the_newest_rows_of_a_batch_larger_than_the_queue_stay(queue_bytes):
     one = session(queue_bytes=queue_bytes)
-    one.output_full()
+    one.set_ready(False)
     one.push(rows(one, 100, 0), NOT_KEPT, 0)
     assert one.queued_bytes <= queue_bytes
-    one.output_free()
+    one.set_ready(True)
     one.drain(0)
     assert one.counters.sent + one.counters.dropped == 100
     assert (one.counters.sent > 0) == (queue_bytes > SIZE)
@@ -142,7 +142,7 @@ def test_retained_messages_are_taken_as_there_is_room():
 def test_retained_messages_wait_while_the_output_is_full():
     one = session()
     one.feed(rows(one, 1) for _ in range(3))
-    one.output_full()
+    one.set_ready(False)
     assert one.take_feed(0) == b""
     assert one.waiting
     one.disconnected(1)

@@ -15,7 +15,7 @@ class Stage:
     def __init__(self, *sessions):
         self.group = SharedGroup("g", "t", lambda out, shard, now_us: self.pushed.append((out.merged.session, out)))
         for session in sessions:
-            session.output_free()
+            session.set_ready(True)
             self.group.join(session, Subscribed("$share/g/t", 1))
 
     def split(self, start, stop):
@@ -52,7 +52,7 @@ def test_single_messages_go_round():
 def test_members_with_room_come_first():
     a, b = Session("a"), Session("b")
     stage = Stage(a, b)
-    a.output_full()
+    a.set_ready(False)
     assert set(stage.receivers(0, 10)) == {b}
     b.read_on(0, 5)
     assert set(stage.receivers(0, 10)) == {a, b}
