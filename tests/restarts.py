@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import copy
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -27,26 +28,30 @@ from everlog.mqtt import (
     encode,
     read_fixed_header,
 )
-from everlog.sessions import Changes
+from everlog.sessions import Changes, unpack_offsets
 from tests.brokers import serve_on
 from tests.inside import Inside
 from tests.memory_log import MemoryLog
 from tests.memory_tables import MemoryTables
 
 P = TypeVar("P")
+_NOT_STORED = ("applied", "failing", "_synced", "_committed")
 
 
 class Disk:
     """What outlives a broker: tables and log. `after_crash` is what a power cut at this moment would leave."""
 
     def __init__(self, shards: int = 1) -> None:
-        self.tables = SlowTables()
         self.log = MemoryLog(shards)
+        self.tables = SlowTables(self.committed)
         self.now_us = 1_000_000_000_000_000
+
+    def committed(self) -> list[int]:
+        return [shard.committed for shard in self.log.shards]
 
     def after_crash(self) -> "Disk":
         left = Disk(len(self.log.shards))
-        left.tables = self.tables.durable()
+        left.tables = self.tables.durable(left.committed)
         left.now_us = self.now_us
         for old, new in zip(self.log.shards, left.log.shards, strict=True):
             new.batches = list(old.batches)
@@ -57,27 +62,41 @@ class Disk:
 class SlowTables(MemoryTables):
     """Tables that can be told to wait, to fail, and to forget what was not synced."""
 
-    def __init__(self) -> None:
+    def __init__(self, committed: Callable[[], Sequence[int]] | None = None) -> None:
         super().__init__()
+        self._committed = committed  # where each shard ends: no position above it may be stored
         self.applied: list[tuple[Changes, bool]] = []
         self.failing = False
         self._synced: dict[str, Any] = copy.deepcopy(self._state())
 
     def _state(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("applied", "failing", "_synced")}
+        return {name: value for name, value in vars(self).items() if name not in _NOT_STORED}
 
     def apply(self, changes: Changes, durable: bool = False) -> None:
         if self.failing:
             raise StorageError("no room")
+        if self._committed is not None:
+            check_positions(changes, self._committed())
         super().apply(changes, durable)
         self.applied.append((changes, durable))
         if durable:
             self._synced = copy.deepcopy(self._state())
 
-    def durable(self) -> "SlowTables":
-        left = SlowTables()
+    def durable(self, committed: Callable[[], Sequence[int]] | None = None) -> "SlowTables":
+        left = SlowTables(committed)
         vars(left).update(copy.deepcopy(self._synced))
         return left
+
+
+def check_positions(changes: Changes, committed: Sequence[int]) -> None:
+    """Fail if a begin, a cursor, a group or what is routed lies above the committed end of its shard."""
+    stored = [unpack_offsets(row.since) for _, row in changes.subscribed]
+    stored += [unpack_offsets(cursor.positions) for _, cursor in changes.cursors]
+    stored += [unpack_offsets(row.positions) for row in changes.groups]
+    stored += [changes.routed or ()]
+    for positions in stored:
+        above = [(at, end) for at, end in zip(positions, committed, strict=False) if at > end]
+        assert not above, f"stored positions above the committed end: {above}"
 
 
 class Running:

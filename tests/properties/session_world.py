@@ -155,7 +155,7 @@ class World:
         self.random = Random(seed)
         self.disk = SimulatedDisk(Random(seed))
         self.shards = shards
-        self.tables = SlowTables()
+        self.tables = SlowTables(self._committed)
         self.now_us = 1_000_000_000_000_000
         self.models: dict[str, Model] = {}
         self.group = Group()
@@ -167,6 +167,9 @@ class World:
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return self._loop.run_until_complete(coroutine)
+
+    def _committed(self) -> list[int]:
+        return [shard.committed for shard in self.store.shards]
 
     async def _start(self) -> None:
         self.store = LogStore.open("data", SETTINGS, shards=self.shards, disk=self.disk, background=False)
@@ -212,7 +215,7 @@ class World:
         left = SimulatedDisk(self.random)
         for path, data in self.disk.files().items():
             left.put(path, data)
-        tables = self.tables.durable()
+        tables = self.tables.durable(self._committed)
         self.run(self._kill())
         self.group.crashed()
         for model in self.models.values():

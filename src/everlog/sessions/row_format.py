@@ -6,7 +6,7 @@ that is away costs one byte string instead of a tree of objects.
 
 import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -137,11 +137,11 @@ def unpack_will(packed: bytes | None) -> Will | None:
     return packet.will
 
 
-def pack_subscription(one: Subscribed) -> SubscriptionRow:
-    """Return a subscription as it is stored."""
+def pack_subscription(one: Subscribed, committed: Sequence[int]) -> SubscriptionRow:
+    """Return a subscription as it is stored, with no begin above the committed end: a crash cuts what lies there."""
     # the options of the SUBSCRIBE packet (section 3.8.3.1), and in a reserved bit whether positions were asked for
     options = one.qos | one.no_local << 2 | one.retain_as_published << 3 | one.retain_handling << 4 | one.position << 6
-    return SubscriptionRow(one.filter, options, one.identifier, pack_offsets(one.since))
+    return SubscriptionRow(one.filter, options, one.identifier, pack_offsets(tuple(map(min, one.since, committed))))
 
 
 def unpack_subscription(row: SubscriptionRow) -> Subscribed:

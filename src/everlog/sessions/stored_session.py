@@ -34,6 +34,7 @@ from everlog.sessions.tables import (
     GroupRow,
     SessionRow,
     StoredSession,
+    SubscriptionRow,
 )
 from everlog.sessions.window import RELEASED
 
@@ -61,7 +62,7 @@ def cursor_of(session: Session, committed: Sequence[int]) -> Cursor:
 
 def stored(session: Session, committed: Sequence[int]) -> StoredSession:
     """Return everything that is to be stored of a session."""
-    filters = tuple(pack_subscription(one) for one in session.subscriptions.values())
+    filters = tuple(pack_subscription(one, committed) for one in session.subscriptions.values())
     return StoredSession(row_of(session), filters, cursor_of(session, committed))
 
 
@@ -97,7 +98,8 @@ def settle(found: StoredSession, routed: Sequence[int], alive_us: int, ends: Seq
     positions = unpack_offsets(cursor.positions)
     was_connected = row.away_us == ALIVE
     fits = _fit(positions, ends)
-    if fits and not was_connected and not cursor.unsure:
+    subscriptions = _cut(found.subscriptions, ends)
+    if fits and not was_connected and not cursor.unsure and subscriptions is found.subscriptions:
         return found
     reached = _reached(positions, routed, ends)
     inflight = cursor.inflight
@@ -106,7 +108,7 @@ def settle(found: StoredSession, routed: Sequence[int], alive_us: int, ends: Seq
     doubt = tuple(ends) if was_connected else unpack_offsets(cursor.doubt)
     return StoredSession(
         SessionRow(row.client_id, row.user, row.version, row.expiry_s, row.away_us or max(alive_us, 1), row.will),
-        found.subscriptions,
+        subscriptions,
         Cursor(pack_offsets(reached), cursor.next_id, inflight, _known(cursor, ends), b"", pack_offsets(doubt)),
     )
 
@@ -144,6 +146,13 @@ def _reached(positions: Sequence[int], routed: Sequence[int], ends: Sequence[int
             at = routed[shard] if shard < len(routed) else 0
         reached.append(min(at, end))  # a log that lost its tail gives these offsets out again
     return tuple(reached)
+
+
+def _cut(rows: tuple[SubscriptionRow, ...], ends: Sequence[int]) -> tuple[SubscriptionRow, ...]:
+    """Return subscriptions without a begin above the log's end, which earlier versions stored; the same if none has."""
+    if all(_fit(unpack_offsets(one.since), ends) for one in rows if one.since):
+        return rows
+    return tuple(pack_subscription(unpack_subscription(one), ends) for one in rows)
 
 
 def _fit(positions: Sequence[int], ends: Sequence[int]) -> bool:

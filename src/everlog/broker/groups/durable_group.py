@@ -374,8 +374,9 @@ class DurableGroup:
 
     def row(self) -> GroupRow:
         """Return the group as it is stored."""
-        positions = [
-            self.lag.get(shard, self.since[shard] if self.since.get(shard, 0) > at else LIVE)
+        log, since = self._router.log, self.since
+        positions = [  # none above the committed end: a crash cuts what lies there
+            self.lag.get(shard, min(since[shard], log.shards[shard].committed) if since.get(shard, 0) > at else LIVE)
             for shard, at in enumerate(self._router.routed)
         ]
         doubt = [self.doubt.get(shard, 0) for shard in range(len(positions))] if self.doubt else ()

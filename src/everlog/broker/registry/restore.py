@@ -22,7 +22,7 @@ def restore_sessions(tables: SessionTables, registry: Registry, groups: GroupReg
 def _restore(tables: SessionTables, registry: Registry, groups: GroupRegistry, router: Router) -> None:
     snapshot = tables.load()
     ends = [shard.committed for shard in router.log.shards]
-    rows, cursors = [], []
+    rows, cursors, subscribed = [], [], []
     subscribers: dict[str, list[str]] = {}  # client ids by shared filter
     for stored in snapshot.sessions:
         found = settle(stored, snapshot.routed, snapshot.alive_us, ends)
@@ -36,12 +36,15 @@ def _restore(tables: SessionTables, registry: Registry, groups: GroupRegistry, r
         if found is not stored:
             rows.append(row)
             cursors.append((row.client_id, found.cursor))
+            if found.subscriptions is not stored.subscriptions:
+                subscribed += [(row.client_id, one) for one in found.subscriptions]
     for topic, message in snapshot.retained:
         router.retained.put(topic, stored_message(topic, message))
     settled, gone = groups.restore(snapshot.groups, subscribers, snapshot.routed, ends)
     # No LIVE cursor may be left when `routed` moves on: it stands for the old value.
     changes = Changes(
         rows=tuple(rows),
+        subscribed=tuple(subscribed),
         cursors=tuple(cursors),
         ended_groups=tuple(gone),
         groups=tuple(settled),

@@ -59,7 +59,7 @@ def changes_of(
             if one is None:
                 unsubscribed.append((client_id, text))
             else:
-                subscribed.append((client_id, pack_subscription(one)))
+                subscribed.append((client_id, pack_subscription(one, committed)))
     moved = [one for one in marks.moved if one.kept and sessions.get(one.client_id) is one]
     for session in moved:
         session.drop_confirmed(committed)
