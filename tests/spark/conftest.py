@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.spark.in_process import close_stores
 
 from everlog.spark import spark_session
 
@@ -69,6 +70,4 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
 def nothing_open() -> Iterator[None]:
     """Stores that a test read in this process are closed behind it."""
     yield
-    from everlog.spark.store_cache import close_stores
-
     close_stores()

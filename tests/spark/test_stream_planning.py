@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from pyspark.sql.types import StructType
 from tests.spark.frames import compact, drop_log
+from tests.spark.in_process import close_stores
 from tests.spark.lake_data import fill, messages
 from tests.spark.streams import SCHEMA, follow, reader, rows
 
@@ -19,7 +20,6 @@ from everlog.spark import Slice
 from everlog.spark.admission import Extent, admit
 from everlog.spark.lake_slices import LakeSlice
 from everlog.spark.source import LogPartition
-from everlog.spark.store_cache import close_stores
 from everlog.spark.stream import EverlogStreamReader
 from everlog.spark.stream_options import read_stream_options
 from everlog.spark.stream_progress import Progress, read_progress

@@ -1,51 +1,32 @@
 """The commit log: appending at each durability, the latency of a lone commit, reading back, opening many segments."""
 
-import multiprocessing
 import os
-import shutil
-import struct
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from array import array
 
-from everlog.base import QOS_SHIFT, MessageColumns, TopicTable
-from everlog.bench.measurement import Row
+from everlog.base import MessageColumns, TopicTable
+from everlog.bench.measurement import Row, apart, resident_mb
+from everlog.bench.store_suite import columns_of
 from everlog.commitlog import Durability, LogSettings, RealDisk, ShardLog, wall_clock_us
 
-PAYLOAD_BYTES = 100
 TOPICS = 1000
 TRIALS = 3  # the best counts: other programs and a machine's first use of its memory can only slow it down
 
 
 def messages(count: int, table: TopicTable, first_topic: int = 0, topics: int = TOPICS) -> MessageColumns:
     """Return QoS 1 messages of 100 bytes as a parser leaves them."""
-    columns = MessageColumns(count)
-    columns.source = os.urandom(PAYLOAD_BYTES * count)
-    for i in range(count):
-        topic = table.intern(b"sensors/%d/temperature" % (first_topic + i % topics))
-        struct.pack_into("<I", columns.topics, 4 * i, topic)
-        columns.flags[i] = 1 << QOS_SHIFT
-        at = PAYLOAD_BYTES * i
-        for column, position in (
-            (columns.property_starts, at),
-            (columns.payload_starts, at),
-            (columns.payload_ends, at + PAYLOAD_BYTES),
-        ):
-            struct.pack_into("<I", column, 4 * i, position)
+    columns = columns_of(count)
+    ids = [table.intern(b"sensors/%d/temperature" % (first_topic + i % topics)) for i in range(count)]
+    columns.topics[:] = array("I", ids).tobytes()
     return columns
 
 
-@contextmanager
-def place() -> Iterator[str]:
-    """Yield a new directory on this machine's disk, in BENCH_DIR if that is set, and delete it afterwards."""
-    path = tempfile.mkdtemp(prefix="everlog-bench-log-", dir=os.environ.get("BENCH_DIR"))
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
+def place() -> tempfile.TemporaryDirectory[str]:
+    """Return a new directory on this machine's disk, in BENCH_DIR if that is set, for a `with` statement."""
+    where = os.environ.get("BENCH_DIR")
+    return tempfile.TemporaryDirectory(prefix="everlog-bench-log-", dir=where, ignore_cleanup_errors=True)
 
 
 def opened(path: str, durability: Durability, **changes: int) -> ShardLog:
@@ -158,34 +139,24 @@ def open_cost(segments: int, topics: int) -> tuple[float, float, float]:
         while log.seal_step():
             pass
         log.close()
-        clean = _open_in_child(f"{path}/shard")
+        clean = apart(_opening, f"{path}/shard", "fork")
         os.truncate(f"{path}/shard/mark", 0)
         for name in sorted(os.listdir(f"{path}/shard"))[-3:]:
             if name.endswith(".idx"):
                 os.unlink(f"{path}/shard/{name}")
-        unclean = _open_in_child(f"{path}/shard")
+        unclean = apart(_opening, f"{path}/shard", "fork")
         return clean[0], clean[1], unclean[0]
 
 
-def _open_in_child(path: str) -> tuple[float, float]:
-    """Return milliseconds and MB of an open in a process of its own that has everything imported."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
-        return pool.submit(_opening, path).result()
-
-
 def _opening(path: str) -> tuple[float, float]:
-    before = _resident_bytes()
+    """Return milliseconds and MB of an open."""
+    before = resident_mb()
     began = time.perf_counter()
     log = ShardLog.open(RealDisk(), path, background=False)
     taken = time.perf_counter() - began
-    held = _resident_bytes() - before
+    held = resident_mb() - before
     assert log.end > 0, os.listdir(path)
-    return 1e3 * taken, held / 1e6
-
-
-def _resident_bytes() -> int:
-    with open("/proc/self/statm") as statm:
-        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 1e3 * taken, held
 
 
 def run() -> list[Row]:

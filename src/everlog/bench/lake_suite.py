@@ -5,21 +5,16 @@ figure is the best of several runs, every one into a new table. The driver has 1
 """
 
 import random
-import shutil
-import tempfile
-from importlib.util import find_spec
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from everlog import _kernels
 from everlog.bench.measurement import Row
-from everlog.bench.spark_suite import RUN, TOPICS, fill
+from everlog.bench.spark_suite import NOT_MEASURED, RUN, TOPICS, bench_session, fill, is_installed, record_count
 from everlog.bench.store_suite import PAYLOAD_BYTES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-RECORDS = 10_000_000
 RUNS = 100  # with different payloads; they are used in turn
 ROUNDS = 3
 STEP_RECORDS = 10_000
@@ -28,22 +23,14 @@ STEP_BYTES = 4 << 20
 
 def run() -> list[Row]:
     """Return all rows in about three minutes; interpreted, with a hundredth of the records."""
-    missing = [name for name in ("pyspark", "deltalake") if find_spec(name) is None]
-    if missing:
-        return [("not measured", 0, "", "pip install 'everlog[spark]'")]
-    from everlog.spark import spark_session
-
-    records = RECORDS if not _kernels.interpreted() else RECORDS // 100
-    where = tempfile.mkdtemp(prefix="everlog-bench-")
-    spark = spark_session("everlog bench", master="local[2]", settings={"spark.local.dir": f"{where}/scratch"})
-    try:
+    if not is_installed():
+        return NOT_MEASURED
+    records = record_count()
+    with bench_session() as (spark, where):
         chance = random.Random(2)
         payloads = [b"".join(_reading(chance) for _ in range(RUN)) for _ in range(min(RUNS, records // RUN))]
         fill(f"{where}/data", records, TOPICS, payloads)
         return [*compact_rows(spark, where, records), *cold_rows(f"{where}/snappy-1")]
-    finally:
-        spark.stop()
-        shutil.rmtree(where, ignore_errors=True)
 
 
 def _reading(chance: random.Random) -> bytes:

@@ -1,10 +1,13 @@
 """How work is timed, and how rows of results are shown."""
 
+import multiprocessing
+import os
 import time
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 Row: TypeAlias = tuple[str, float, str, str]  # name, value, unit, note
+Found = TypeVar("Found")
 
 
 def measure(work: Callable[[], int], seconds: float = 0.5) -> float:
@@ -18,6 +21,18 @@ def measure(work: Callable[[], int], seconds: float = 0.5) -> float:
             units += work()
         best = max(best, units / max(time.process_time() - stretch, 1e-9))
     return best
+
+
+def apart(work: Callable[[str], Found], argument: str, start: str = "spawn") -> Found:
+    """Work in a new process; its memory is that of the work alone, or it has everything imported ("fork")."""
+    with multiprocessing.get_context(start).Pool(1) as pool:
+        return pool.apply(work, (argument,))
+
+
+def resident_mb() -> float:
+    """Return how much memory this process has."""
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def figure(value: float) -> str:

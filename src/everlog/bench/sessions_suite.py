@@ -1,13 +1,12 @@
 """What stored sessions cost: a broker's start with 100,000 of them, its memory, and writing positions behind."""
 
 import asyncio
-import multiprocessing
 import os
 import tempfile
 from pathlib import Path
 from time import perf_counter, process_time
 
-from everlog.bench.measurement import Row
+from everlog.bench.measurement import Row, apart, resident_mb
 from everlog.broker import Broker
 from everlog.commitlog import LogSettings
 from everlog.sessions import (
@@ -26,7 +25,6 @@ from everlog.store import LogStore
 SESSIONS = 100_000
 _LATER = 4_000_000_000_000_000
 _NAMES = [f"client-{number:06}" for number in range(SESSIONS)]
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _RECIPE = f"{SESSIONS:,} sessions, one filter of its own each"
 
 
@@ -38,12 +36,12 @@ def run() -> list[Row]:
         _fill(tables, away_us=_LATER)
         size = os.path.getsize(path) + os.path.getsize(f"{path}-wal")
         tables.close()
-        away = _apart(_start, directory)
+        away = apart(_start, directory)
         tables = SqliteTables(path)
         _fill(tables, away_us=ALIVE)
         tables.close()
-        crashed = _apart(_start, directory)
-        objects = _apart(_objects, directory)
+        crashed = apart(_start, directory)
+        objects = apart(_objects, directory)
         tables = SqliteTables(path)
         written = _apply_rows(tables)
         tables.close()
@@ -114,18 +112,6 @@ def _sync_ms(directory: Path) -> float:
     return sorted(times)[25] * 1e3
 
 
-def _apart(work: object, directory: str) -> tuple[float, ...]:
-    """Work in a new process, whose memory is that of the work alone."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        found: tuple[float, ...] = pool.apply(work, (directory,))  # type: ignore[arg-type]
-        return found
-
-
-def _memory_mb() -> float:
-    with open("/proc/self/statm") as statm:
-        return int(statm.read().split()[1]) * _PAGE_BYTES / 1e6
-
-
 def _start(directory: str) -> tuple[float, ...]:
     """Start a broker: return seconds, seconds of CPU, megabytes that it took, and all that the process has then."""
 
@@ -134,9 +120,9 @@ def _start(directory: str) -> tuple[float, ...]:
             store = LogStore.open(log, LogSettings(durability="memory"), shards=1)
             tables = SqliteTables(f"{directory}/sessions.db")
             broker = Broker(store, tables=tables, now_us=lambda: _LATER + 1)
-            before, began, worked = _memory_mb(), perf_counter(), process_time()
+            before, began, worked = resident_mb(), perf_counter(), process_time()
             broker.start()
-            figures = perf_counter() - began, process_time() - worked, _memory_mb() - before, _memory_mb()
+            figures = perf_counter() - began, process_time() - worked, resident_mb() - before, resident_mb()
             assert len(broker.registry) == SESSIONS
             await broker.stop()
             tables.close()
@@ -148,11 +134,11 @@ def _start(directory: str) -> tuple[float, ...]:
 
 def _objects(directory: str) -> tuple[float, ...]:
     """Make the same sessions as objects: return seconds, seconds of CPU and megabytes."""
-    before, began, worked = _memory_mb(), perf_counter(), process_time()
+    before, began, worked = resident_mb(), perf_counter(), process_time()
     sessions = []
     for name in _NAMES:
         session = Session(name, 4, 604_800)
         session.subscribe(Subscribed(f"dev/{name}/cmd", 1))
         session.read_on(0, 1_000_000)
         sessions.append(session)
-    return perf_counter() - began, process_time() - worked, _memory_mb() - before
+    return perf_counter() - began, process_time() - worked, resident_mb() - before

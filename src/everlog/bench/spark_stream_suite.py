@@ -8,28 +8,23 @@ lateness the load of the machine before. Other programs can only slow it down.
 """
 
 import os
-import shutil
 import socket
 import statistics
-import tempfile
 import threading
 import time
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from everlog import _kernels
 from everlog.base import StorageError
 from everlog.bench.load.brokers import EVERLOG, Running, started
 from everlog.bench.load.usage import sample
 from everlog.bench.measurement import Row
-from everlog.bench.spark_suite import TOPICS, fill
+from everlog.bench.spark_suite import NOT_MEASURED, TOPICS, bench_session, fill, is_installed, record_count
 from everlog.bench.store_suite import PAYLOAD_BYTES
 from everlog.mqtt import Connect, Publish, encode
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-RECORDS = 10_000_000
 ROUNDS = 3
 PER_TRIGGER = 5_000_000
 MESSAGES = 200
@@ -39,23 +34,14 @@ WARM_UP = 60  # messages that are sent before the first that counts
 
 def run() -> list[Row]:
     """Return all rows in about two minutes; interpreted, with a hundredth of the records."""
-    if find_spec("pyspark") is None:
-        return [("not measured", 0, "", "pip install 'everlog[spark]'")]
-    from everlog.spark import spark_session
-
-    records = RECORDS if not _kernels.interpreted() else RECORDS // 100
-    where = tempfile.mkdtemp(prefix="everlog-bench-")
-    try:
-        with started(EVERLOG) as broker:  # before Spark: it forks, which is for a process with one thread
-            spark = spark_session("everlog bench", master="local[2]", settings={"spark.local.dir": f"{where}/scratch"})
-            try:
-                rows = lateness_rows(spark, broker, where)
-                fill(f"{where}/data", records, TOPICS)
-                return [*rows, *backlog_rows(spark, where, records)]
-            finally:
-                spark.stop()
-    finally:
-        shutil.rmtree(where, ignore_errors=True)
+    if not is_installed():
+        return NOT_MEASURED
+    records = record_count()
+    # the broker first: it forks, which is for a process with one thread
+    with started(EVERLOG) as broker, bench_session() as (spark, where):
+        rows = lateness_rows(spark, broker, where)
+        fill(f"{where}/data", records, TOPICS)
+        return [*rows, *backlog_rows(spark, where, records)]
 
 
 class Arrivals:
@@ -82,7 +68,7 @@ class Arrivals:
 
 def lateness_rows(spark: "SparkSession", broker: Running, where: str) -> list[Row]:
     """Measure how long a message takes to arrive when one is sent every now and then."""
-    arrivals, load = Arrivals(), _load()
+    arrivals, load = Arrivals(), f"load before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs"
     stream = spark.readStream.format("everlog").option("columns", "topic,payload").option("from", "latest")
     query = (
         stream.load(str(broker.data))
@@ -183,7 +169,3 @@ def _drain(spark: "SparkSession", where: str, records: int, columns: str | None,
     if sum(counted) != records:
         raise StorageError(f"{sum(counted)} rows of {records}")
     return (after.at_ns - before.at_ns) / 1e9, after.machine_cpu_s - before.machine_cpu_s
-
-
-def _load() -> str:
-    return f"load before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs"

@@ -11,7 +11,8 @@ import random
 import shutil
 import tempfile
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from everlog import _kernels
 from everlog.base import TopicTable
-from everlog.bench.load.usage import Sample, sample
-from everlog.bench.measurement import Row
+from everlog.bench.load.usage import sample
+from everlog.bench.measurement import Found, Row
 from everlog.bench.store_suite import PAYLOAD_BYTES, columns_of, topic_names
 from everlog.commitlog import LogSettings
 from everlog.store import LogStore
@@ -37,24 +38,41 @@ WARM_UP_S = 5.0
 Codec = Literal["snappy", "zstd"]
 COMPACTIONS: tuple[Codec, ...] = ("snappy", "snappy", "zstd", "zstd", "snappy")  # the first is not counted
 FILTER = "a/b/c/#"  # 1% of the topics
+NOT_MEASURED: list[Row] = [("not measured", 0, "", "pip install 'everlog[spark]'")]
 
 
 def run() -> list[Row]:
     """Return all rows in about four minutes; interpreted, with a hundredth of the records."""
-    if find_spec("pyspark") is None:
-        return [("not measured", 0, "", "pip install 'everlog[spark]'")]
-    from everlog.spark import spark_session
-
-    records = RECORDS if not _kernels.interpreted() else RECORDS // 100
-    where = tempfile.mkdtemp(prefix="everlog-bench-")
-    spark = spark_session("everlog bench", master="local[2]", settings={"spark.local.dir": f"{where}/scratch"})
-    try:
+    if not is_installed():
+        return NOT_MEASURED
+    records = record_count()
+    with bench_session() as (spark, where):
         fill(f"{where}/data", records, TOPICS)
         rows = read_rows(spark, f"{where}/data", records)
         return [*rows, *table_rows(spark, f"{where}/data", f"{where}/table", records)]
-    finally:
-        spark.stop()
-        shutil.rmtree(where, ignore_errors=True)
+
+
+def is_installed() -> bool:
+    """Return whether Spark and Delta tables can be used here."""
+    return find_spec("pyspark") is not None and find_spec("deltalake") is not None
+
+
+def record_count() -> int:
+    """Return how many records to measure with: a hundredth when the kernels are interpreted."""
+    return RECORDS if not _kernels.interpreted() else RECORDS // 100
+
+
+@contextmanager
+def bench_session() -> "Iterator[tuple[SparkSession, str]]":
+    """Yield a session on two cores, and a directory that is deleted afterwards."""
+    from everlog.spark import spark_session
+
+    with tempfile.TemporaryDirectory(prefix="everlog-bench-", ignore_cleanup_errors=True) as where:
+        spark = spark_session("everlog bench", master="local[2]", settings={"spark.local.dir": f"{where}/scratch"})
+        try:
+            yield spark, where
+        finally:
+            spark.stop()
 
 
 def fill(where: str, records: int, topics: int, payloads: Sequence[bytes] = ()) -> None:
@@ -131,9 +149,7 @@ def compaction_rows(spark: "SparkSession", where: str, table: str) -> list[Row]:
         Path(where, "lake.json").unlink(missing_ok=True)  # else it would not leave the last table
         options = CompactionOptions(codec=codec, everything=True)
         made = Compaction(where, locate(f"{table}-{codec}"), OnSpark(spark), options)
-        before = sample([os.getpid()])
-        summary = made.run()
-        spent = Spent.between(before, sample([os.getpid()]))
+        summary, spent = Spent.by(made.run)
         rate = summary.rows / spent.wall_s
         if number and (codec not in best or rate > best[codec][1]):
             best[codec] = (f"compact, {codec}", rate, "rows/s", f"{summary.file_bytes >> 20} MB; {spent}")
@@ -149,11 +165,14 @@ class Spent:
     other_s: float
 
     @classmethod
-    def between(cls, before: Sample, after: Sample) -> "Spent":
-        """Return what was spent between two samples."""
+    def by(cls, work: Callable[[], Found]) -> "tuple[Found, Spent]":
+        """Return the result of some work, and what it took."""
+        before = sample([os.getpid()])
+        result = work()
+        after = sample([os.getpid()])
         cpu = (after.cpu_s or 0.0) - (before.cpu_s or 0.0)
         other = after.machine_cpu_s - before.machine_cpu_s - cpu
-        return cls((after.at_ns - before.at_ns) / 1e9, cpu, max(0.0, other))
+        return result, cls((after.at_ns - before.at_ns) / 1e9, cpu, max(0.0, other))
 
     def __str__(self) -> str:
         return f"{self.wall_s:.2f} s, CPU {self.cpu_s:.2f} s, others {100 * self.other_s / self.wall_s:.0f} %"
@@ -172,11 +191,8 @@ def _payload_bytes(frame: "DataFrame") -> Any:
     """Hash every column, as Spark's own reader would leave out what is not used."""
     from pyspark.sql import functions as F
 
-    return frame.select(F.count(F.struct(*frame.columns)), F.sum(F.hash(*_hashable(frame)))).collect()
-
-
-def _hashable(frame: "DataFrame") -> list[str]:
-    return [name for name, kind in frame.dtypes if not kind.startswith("map")]
+    hashable = [name for name, kind in frame.dtypes if not kind.startswith("map")]
+    return frame.select(F.count(F.struct(*frame.columns)), F.sum(F.hash(*hashable))).collect()
 
 
 def _best(frame: "DataFrame", ask: Callable[["DataFrame"], Any]) -> Spent:
@@ -184,9 +200,4 @@ def _best(frame: "DataFrame", ask: Callable[["DataFrame"], Any]) -> Spent:
     warm = perf_counter() + WARM_UP_S
     while perf_counter() < warm:
         ask(frame)
-    spent = []
-    for _ in range(ROUNDS):
-        before = sample([os.getpid()])
-        ask(frame)
-        spent.append(Spent.between(before, sample([os.getpid()])))
-    return min(spent, key=lambda one: one.wall_s)
+    return min((Spent.by(lambda: ask(frame))[1] for _ in range(ROUNDS)), key=lambda one: one.wall_s)

@@ -7,7 +7,6 @@ first since the store was opened, which opens the indexes and maps the segments.
 
 import os
 import random
-import shutil
 import tempfile
 from array import array
 from time import process_time
@@ -15,6 +14,7 @@ from time import process_time
 from everlog import _kernels
 from everlog.base import QOS_SHIFT, MessageColumns, RecordBuilder, Records, TopicTable, gather, select
 from everlog.bench.measurement import Row, measure
+from everlog.bench.topics_suite import FORMS, mixed_topics
 from everlog.commitlog import LogSettings
 from everlog.store import LogStore, Positions
 from everlog.topics import parse_filter
@@ -24,7 +24,6 @@ TOPICS = 100_000
 PAYLOAD_BYTES = 100
 RUN = 1_000
 ROUNDS = 9
-FORMS = ("a/b/c/#", "+/b/c/d/e", "a/+/c/+/e")
 STEP_RECORDS = 1 << 20
 STEP_BYTES = 8 << 20
 HOUR_US = 3_600_000_000
@@ -36,22 +35,14 @@ def run() -> list[Row]:
     topics = TOPICS if records == RECORDS else TOPICS // 100
     rows: list[Row] = []
     for shards, segment_bytes in ((1, 512 << 20), (1, 64 << 20), (4, 64 << 20)):
-        where = tempfile.mkdtemp(prefix="everlog-bench-")
-        try:
+        with tempfile.TemporaryDirectory(prefix="everlog-bench-") as where:
             rows += _filtered(where, records, topics, shards, segment_bytes)
-        finally:
-            shutil.rmtree(where)
     return [*rows, *_open_segment_rows(records // 2), *_kernel_rows()]
 
 
 def topic_names(count: int) -> list[bytes]:
     """Return distinct topics of depth 5 in random order; each of FORMS selects 1% of them."""
-    share = count // 100
-    names = [f"a/b/c/d{i % 100}/f{i}" for i in range(share)]
-    names += [f"n{i}/b/c/d/e" for i in range(share)]
-    names += [f"a/m{i}/c/k{i % 7}/e" for i in range(share)]
-    names += [f"p{i % 10}/q{i // 10 % 10}/r{i // 100 % 10}/s{i // 1000 % 10}/t{i}" for i in range(count - len(names))]
-    random.Random(1).shuffle(names)
+    names = mixed_topics(count, lambda i: f"p{i % 10}/q{i // 10 % 10}/r{i // 100 % 10}/s{i // 1000 % 10}/t{i}")
     return [name.encode() for name in names]
 
 
@@ -133,9 +124,8 @@ def _filtered(where: str, records: int, topics: int, shards: int, segment_bytes:
 
 def _open_segment_rows(records: int) -> list[Row]:
     """Measure sessions that come back for one record each, out of many in a segment that is not sealed."""
-    where = tempfile.mkdtemp(prefix="everlog-bench-")
     sessions = records // 1000
-    try:
+    with tempfile.TemporaryDirectory(prefix="everlog-bench-") as where:
         settings = LogSettings(durability="flush", segment_bytes=1 << 30)
         store = LogStore.open(where, settings, background=False)
         table = TopicTable()
@@ -151,8 +141,6 @@ def _open_segment_rows(records: int) -> list[Row]:
         times = [_read(store, f"mine/{number}")[1] for number in range(sessions)]
         full = _read(store, None)[1]
         store.close()
-    finally:
-        shutil.rmtree(where)
     note = f"of {records:,} in an open segment, by {sessions:,} sessions; the first two "
     note += f"{times[0] * 1e3:.0f} and {times[1] * 1e3:.0f} ms, a full read {full * 1e3:.0f} ms"
     return [("one record of a topic", 1e6 * sum(times[2:]) / max(sessions - 2, 1), "us", note)]
@@ -171,18 +159,11 @@ def _kernel_rows() -> list[Row]:
     whole = gather(small, True)
     wanted = bytearray(n % 10 == 0 for n in range(1_000))
     rows = select(whole, wanted)
+    merging = measure(lambda: len(gather(small, True)))
+    selecting = measure(lambda: (select(whole, wanted), count)[1])
+    gathering = measure(lambda: len(gather([(whole, rows)], True)))
     return [
-        (
-            "merge small batches",
-            measure(lambda: len(gather(small, True))),
-            "records/s CPU",
-            "128 batches of 32 into one",
-        ),
-        (
-            "select rows by topic",
-            measure(lambda: (select(whole, wanted), count)[1]),
-            "records/s CPU",
-            "of 4,096, 10% wanted",
-        ),
-        ("gather selected rows", measure(lambda: len(gather([(whole, rows)], True))), "records/s CPU", "10% of 4,096"),
+        ("merge small batches", merging, "records/s CPU", "128 batches of 32 into one"),
+        ("select rows by topic", selecting, "records/s CPU", "of 4,096, 10% wanted"),
+        ("gather selected rows", gathering, "records/s CPU", "10% of 4,096"),
     ]

@@ -27,18 +27,23 @@ def run() -> list[Row]:
     return [*_trie_rows(), *_index_rows()]
 
 
-def topic_names(count: int, seed: int = 1) -> list[str]:
-    """Return distinct topics of depth 5 in random order; each of FORMS selects about 1% of them."""
+def mixed_topics(count: int, other: Callable[[int], str]) -> list[str]:
+    """Return distinct topics of depth 5 in random order: each of FORMS selects 1%, `other` makes the rest by number."""
     share = count // 100
     names = [f"a/b/c/d{i % 100}/f{i}" for i in range(share)]
     names += [f"n{i}/b/c/d/e" for i in range(share)]
     names += [f"a/m{i}/c/k{i % 7}/e" for i in range(share)]
-    tokens = [[letter, *(f"{letter}{i}" for i in range(1, 16))] for letter in "abcde"]
-    a, b, c, d, e = tokens
-    for i in range(count - len(names)):  # 16**5 combinations, each at most once
-        names.append(f"{a[i & 15]}/{b[i >> 4 & 15]}/{c[i >> 8 & 15]}/{d[i >> 12 & 15]}/{e[i >> 16 & 15]}")
-    random.Random(seed).shuffle(names)
+    names += map(other, range(count - len(names)))
+    random.Random(1).shuffle(names)
     return names
+
+
+def topic_names(count: int) -> list[str]:
+    """Return distinct topics; each of FORMS selects about 1% of them."""
+    a, b, c, d, e = [[letter, *(f"{letter}{i}" for i in range(1, 16))] for letter in "abcde"]
+    return mixed_topics(  # 16**5 combinations, each at most once
+        count, lambda i: f"{a[i & 15]}/{b[i >> 4 & 15]}/{c[i >> 8 & 15]}/{d[i >> 12 & 15]}/{e[i >> 16 & 15]}"
+    )
 
 
 def _seconds(call: Callable[[], object], times: int = 1) -> float:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 
 PORT = 1883
-_TROUBLES = ("lost", "duplicates", "out_of_order", "corrupt", "foreign", "wrong_qos_or_retain", "unexpected_acks")
 
 
 def _suite(name: str) -> Callable[[], None]:
@@ -69,11 +68,11 @@ def load(
         for name, value in locals().items()
         if name not in ("scenario", "port", "pid", "as_json") and value is not None
     }
-    from everlog.bench.load import Options, play
+    from everlog.bench.load import TROUBLES, Options, play
 
     report = play(Options(scenario, port, pids=tuple(pid or ()), **given))
     print(json.dumps(report) if as_json else _as_lines(report))
-    return int(report["status"] != "ok" or any(report.get(name) for name in _TROUBLES))
+    return int(report["status"] != "ok" or any(report.get(name) for name in TROUBLES))
 
 
 @app.command()

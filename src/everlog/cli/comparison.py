@@ -8,9 +8,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from everlog.bench.load import CPU, P50, P99, RATE, Line, Report, Rounds, Spread, Verdict
+from everlog.bench.load import CPU, P50, P99, RATE, TROUBLES, Line, Report, Rounds, Spread, Verdict
 
-_TROUBLES = ("lost", "duplicates", "out_of_order", "foreign", "corrupt", "wrong_qos_or_retain", "unexpected_acks")
 _WIDTH = 168
 _FIGURES = {RATE: "msgs/s", CPU: "CPU µs/msg", P50: "p50 µs", P99: "p99 µs"}
 
@@ -117,7 +116,7 @@ def _notes(report: Report, verdicts: Sequence[Verdict]) -> str:
     notes = []
     if report["status"] != "ok":
         notes.append(f"[red]{report['status']}: {report.get('error', '')}[/]")
-    notes += [f"[red]{name} {report[name]:,}[/]" for name in _TROUBLES if report.get(name)]
+    notes += [f"[red]{name} {report[name]:,}[/]" for name in TROUBLES if report.get(name)]
     if not verdicts and report.get("connections"):
         notes.append(f"{_number(report.get('kb_per_connection'))} KiB/connection")
     notes += [_judged(verdict) for verdict in verdicts]

@@ -1,7 +1,6 @@
 """The data directory that a command works on."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
@@ -21,12 +20,7 @@ def check_store(data: Path | str, pattern: str = "store") -> None:
         raise UsageError(f"{data} holds no store", hint="give the directory that `everlog serve --data` was given")
 
 
-@contextmanager
-def open_store(data: Path) -> Iterator[LogStore]:
-    """Open a store for reading, beside its broker or without one."""
+def open_store(data: Path, *, writable: bool = False) -> "closing[LogStore]":
+    """Open a store for a `with` statement, for reading beside its broker or without one; to write, without one."""
     check_store(data)
-    store = LogStore.open(str(data), writable=False)
-    try:
-        yield store
-    finally:
-        store.close()
+    return closing(LogStore.open(str(data), writable=writable))

@@ -18,10 +18,6 @@ class Sample:
     time: float
     values: Mapping[str, list[tuple[Labels, float]]]
 
-    def has(self, name: str) -> bool:
-        """Return whether the broker has reported a metric."""
-        return name in self.values
-
     def value(self, name: str) -> float:
         """Return the one value of a metric; 0 when there is none."""
         return next((value for _, value in self.values.get(name, ())), 0.0)

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -14,9 +14,9 @@ from rich.table import Table
 
 from everlog.base import StorageError, UsageError
 from everlog.cli.client.async_client import AsyncClient
-from everlog.cli.client.connect_options import SESSION_AND_WILL, Target, parse_target
+from everlog.cli.client.connect_options import NEVER, SESSION_AND_WILL, Target, parse_target
 from everlog.cli.client.log_entry import show_time
-from everlog.cli.data_directory import Data, check_store, open_store
+from everlog.cli.data_directory import Data, open_store
 from everlog.cli.option_groups import with_options
 from everlog.cli.table_printer import print_table
 from everlog.sessions import (
@@ -34,7 +34,6 @@ from everlog.topics import parse_filter
 
 app = typer.Typer(rich_markup_mode=None, help="Durable sessions and shared groups, as they were last saved.")
 
-NEVER = 0xFFFF_FFFF
 _STEP_RECORDS, _STEP_BYTES = 100_000, 16 << 20
 
 
@@ -68,11 +67,8 @@ def _saved(data: Path) -> Iterator[_Saved]:
         path = data / "sessions.db"
         if not path.exists():
             raise UsageError(f"{data} has no sessions", hint="the first run of a broker makes sessions.db")
-        tables = SqliteTables(path)
-        try:
+        with closing(SqliteTables(path)) as tables:
             yield _Saved(tables, store)
-        finally:
-            tables.close()
 
 
 @app.command("list")
@@ -84,7 +80,6 @@ def list_sessions(
     with _saved(data) as saved:
         snapshot = saved.tables.load()
         rows = [(saved.reached(one.cursor.positions, snapshot.routed), one) for one in snapshot.sessions]
-        groups = list(snapshot.groups)
         behind = sorted(((saved.lag(at), saved.lost(at), one) for at, one in rows), key=lambda row: -row[0])
         table = Table("client id", "user", "state", "expires", "filters", "under way", "behind", "lost")
         for lag, lost, one in behind[:limit]:
@@ -101,9 +96,9 @@ def list_sessions(
         print_table(table)
         if len(behind) > limit:
             print(f"{len(behind) - limit:,} more sessions")
-        if groups:
+        if snapshot.groups:
             table = Table("group", "filter", "not done", "behind", "lost")
-            for group in groups:
+            for group in snapshot.groups:
                 at = saved.reached(group.positions, snapshot.routed)
                 lost = saved.lost(at)
                 table.add_row(
@@ -165,7 +160,7 @@ def _count(store: LogStore, text: str, positions: Positions) -> int:
 def drop(
     client_id: Annotated[str, typer.Argument(metavar="CLIENT_ID", help="Whose session.")],
     data: Annotated[
-        Path | None, typer.Option("--data", metavar="DATA_DIR", help="In a data directory that no broker runs on.")
+        Path | None, typer.Option(metavar="DATA_DIR", help="In a data directory that no broker runs on.")
     ] = None,
     *,
     target: Target,
@@ -186,19 +181,14 @@ async def _drop_by_broker(client_id: str, target: Target) -> None:
 
 
 def _drop_stored(data: Path, client_id: str) -> None:
-    check_store(data)
     try:
-        store = LogStore.open(str(data))  # fails if a broker has it
+        store = open_store(data, writable=True)  # fails if a broker has it
     except StorageError as error:
         raise UsageError(f"{error}", hint="leave --data out to ask the broker that runs") from None
-    tables = SqliteTables(data / "sessions.db")
-    try:
+    with store, closing(SqliteTables(data / "sessions.db")) as tables:
         if all(one.row.client_id != client_id for one in tables.load().sessions):
             raise UsageError(f"no session {client_id!r}", hint="see: everlog sessions list DATA_DIR")
         tables.apply(Changes(ended=(client_id,)), durable=True)
-    finally:
-        tables.close()
-        store.close()
 
 
 def _state(one: StoredSession) -> str:

@@ -83,7 +83,7 @@ def fetch(url: str) -> Sample:
             f"no broker answers at {address}: {reason}", hint="everlog serve says at start where its HTTP port is"
         ) from None
     sample = parse_sample(text, time.monotonic())
-    if not sample.has("connections"):
+    if "connections" not in sample.values:
         raise Unavailable(f"{address} is not an Everlog broker's", hint="everlog serve says where its HTTP port is")
     return sample
 
@@ -123,10 +123,9 @@ def _numbers(rates: Rates) -> Table:
         ("behind", now.value("sessions_behind"), "log bytes", now.total("log_bytes")),
     )
     table = Table.grid(padding=(0, 2))
-    table.add_column()
-    table.add_column(justify="right", min_width=8)
-    table.add_column()
-    table.add_column(justify="right", min_width=8)
+    for _ in range(2):
+        table.add_column()
+        table.add_column(justify="right", min_width=8)
     for left, one, right, two in rows:
         table.add_row(left, _number(one), right, _number(two))
     return table

@@ -6,9 +6,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from everlog.cli.data_directory import Data, check_store
+from everlog.cli.data_directory import Data, check_store, open_store
 from everlog.commitlog import Damage, RealDisk, verify_directory
-from everlog.store import LogStore
 
 
 def verify(data: Data) -> int:
@@ -28,12 +27,8 @@ def verify(data: Data) -> int:
 
 def repair(data: Data) -> int:
     """Rebuild side files that are missing or damaged. Logs are never changed; the broker must not be running."""
-    check_store(data)
-    store = LogStore.open(str(data))
-    try:
+    with open_store(data, writable=True) as store:
         made = sum(shard.repair() for shard in store.shards)
-    finally:
-        store.close()
     print(f"{made} side file{'' if made == 1 else 's'} rebuilt")
     return 0
 

@@ -1,7 +1,8 @@
 """Arrow record batches made from rows of the log: only the columns asked for, each by one call of a kernel."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
+from itertools import groupby
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,20 +38,17 @@ class Names:
         self.count = table.count
         self.ends = bytes(table.ends[: 4 * (self.count + 1)])
         self.data = bytes(table.names[: table.name_bytes])
-        self._levels: tuple[bytes, bytes, bytes] | None = None
 
-    @property
+    @cached_property
     def levels(self) -> tuple[bytes, bytes, bytes]:
         """Where the levels of each topic begin, where each level ends, and their bytes."""
-        if self._levels is None:
-            names = _texts(pa.string(), self.count, None, self.ends, self.data)
-            lists = pc.split_pattern(names, "/")
-            values = lists.values
-            buffers = values.buffers()
-            ends = buffers[1].to_pybytes()[: 4 * (len(values) + 1)] if buffers[1] else bytes(4)
-            data = buffers[2].to_pybytes() if buffers[2] else b""
-            self._levels = (lists.buffers()[1].to_pybytes()[: 4 * (self.count + 1)], ends, data)
-        return self._levels
+        names = _texts(pa.string(), self.count, None, self.ends, self.data)
+        lists = pc.split_pattern(names, "/")
+        values = lists.values
+        buffers = values.buffers()
+        ends = buffers[1].to_pybytes()[: 4 * (len(values) + 1)] if buffers[1] else bytes(4)
+        data = buffers[2].to_pybytes() if buffers[2] else b""
+        return lists.buffers()[1].to_pybytes()[: 4 * (self.count + 1)], ends, data
 
 
 class ColumnMaker:
@@ -95,25 +93,23 @@ class Rows:
         self.pieces = pieces
         self.count = count_rows(pieces)
         self._maker = maker
-        self._topics: list[tuple[Names, bytes]] | None = None
-        self._flags: tuple[bytes, bytes] | None = None
-        self._properties: tuple[bytes, bytes] | None = None
         self.with_properties = has_properties(pieces)
 
-    @property
+    @cached_property
     def topics(self) -> list[tuple[Names, bytes]]:
         """The topic ids, for each run of pieces with one table of names."""
-        if self._topics is None:
-            self._topics = []
-            run: list[Piece] = []
-            for piece in self.pieces:
-                if run and piece[0].table is not run[0][0].table:
-                    self._topics.append(self._ids(run))
-                    run = []
-                run.append(piece)
-            if run:
-                self._topics.append(self._ids(run))
-        return self._topics
+        runs = (list(run) for _, run in groupby(self.pieces, key=lambda piece: id(piece[0].table)))
+        return [(self._maker.names(run[0][0].table), topic_column(run, [0] * len(run))) for run in runs]
+
+    @cached_property
+    def flags(self) -> tuple[bytes, bytes]:
+        """QoS and RETAIN."""
+        return flag_columns(self.pieces)
+
+    @cached_property
+    def properties(self) -> tuple[bytes, bytes]:
+        """Ends and bytes of the property sections."""
+        return property_column(self.pieces)
 
     def same(self, value: pa.Scalar) -> pa.Array:
         """Return a column with this value in all rows."""
@@ -123,25 +119,8 @@ class Rows:
         """Return a column of nulls."""
         return self._maker.same(pa.scalar(None, kind), self.count)
 
-    def _ids(self, run: list[Piece]) -> tuple[Names, bytes]:
-        return self._maker.names(run[0][0].table), topic_column(run, [0] * len(run))
 
-    @property
-    def flags(self) -> tuple[bytes, bytes]:
-        """QoS and RETAIN."""
-        if self._flags is None:
-            self._flags = flag_columns(self.pieces)
-        return self._flags
-
-    @property
-    def properties(self) -> tuple[bytes, bytes]:
-        """Ends and bytes of the property sections."""
-        if self._properties is None:
-            self._properties = property_column(self.pieces)
-        return self._properties
-
-
-def _fixed(kind: pa.DataType, count: int, valid: bytes | None, data: bytes) -> pa.Array:
+def _fixed(kind: pa.DataType, count: int, data: bytes, valid: bytes | None = None) -> pa.Array:
     return pa.Array.from_buffers(kind, count, [_bits(valid), pa.py_buffer(data)])
 
 
@@ -157,18 +136,6 @@ def _joined(parts: list[pa.Array], kind: pa.DataType) -> pa.Array:
     if not parts:
         return pa.array([], kind)
     return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
-
-
-def _shard(rows: Rows) -> pa.Array:
-    return rows.same(rows.shard)
-
-
-def _offset(rows: Rows) -> pa.Array:
-    return _fixed(pa.int64(), rows.count, None, offset_column(rows.pieces))
-
-
-def _timestamp(rows: Rows) -> pa.Array:
-    return _fixed(pa.timestamp("us", tz="UTC"), rows.count, None, time_column(rows.pieces))
 
 
 def _topic(rows: Rows) -> pa.Array:
@@ -189,18 +156,11 @@ def _levels(rows: Rows) -> pa.Array:
     return _joined(parts, kind)
 
 
-def _qos(rows: Rows) -> pa.Array:
-    return _fixed(pa.int8(), rows.count, None, rows.flags[0])
-
-
-def _retain(rows: Rows) -> pa.Array:
-    return _fixed(pa.bool_(), rows.count, None, rows.flags[1])
-
-
 def _expiry(rows: Rows) -> pa.Array:
     if not rows.with_properties:
         return rows.nulls(pa.int64())
-    return _fixed(pa.int64(), rows.count, *expiry_column(*rows.properties))
+    valid, data = expiry_column(*rows.properties)
+    return _fixed(pa.int64(), rows.count, data, valid)
 
 
 def _text_property(rows: Rows, identifier: int, kind: pa.DataType) -> pa.Array:
@@ -223,10 +183,6 @@ def _user_properties(rows: Rows) -> pa.Array:
     return pa.Array.from_buffers(kind, rows.count, [_bits(valid), pa.py_buffer(lists)], children=[entries])
 
 
-def _client_id(rows: Rows) -> pa.Array:
-    return rows.nulls(pa.string())  # the log does not record the publisher
-
-
 def _properties(rows: Rows) -> pa.Array:
     if not rows.with_properties:
         return rows.nulls(pa.binary())
@@ -234,24 +190,20 @@ def _properties(rows: Rows) -> pa.Array:
     return _texts(pa.binary(), rows.count, filled_values(ends), ends, data)
 
 
-def _payload(rows: Rows) -> pa.Array:
-    return _texts(pa.binary(), rows.count, None, *payload_column(rows.pieces))
-
-
 _MAKERS: dict[str, Callable[[Rows], pa.Array]] = {
-    "shard": _shard,
-    "offset": _offset,
-    "timestamp": _timestamp,
+    "shard": lambda rows: rows.same(rows.shard),
+    "offset": lambda rows: _fixed(pa.int64(), rows.count, offset_column(rows.pieces)),
+    "timestamp": lambda rows: _fixed(pa.timestamp("us", tz="UTC"), rows.count, time_column(rows.pieces)),
     "topic": _topic,
     "levels": _levels,
-    "qos": _qos,
-    "retain": _retain,
+    "qos": lambda rows: _fixed(pa.int8(), rows.count, rows.flags[0]),
+    "retain": lambda rows: _fixed(pa.bool_(), rows.count, rows.flags[1]),
     "expiry": _expiry,
     "content_type": partial(_text_property, identifier=_CONTENT_TYPE, kind=pa.string()),
     "response_topic": partial(_text_property, identifier=_RESPONSE_TOPIC, kind=pa.string()),
     "correlation_data": partial(_text_property, identifier=_CORRELATION_DATA, kind=pa.binary()),
     "user_properties": _user_properties,
-    "client_id": _client_id,
+    "client_id": lambda rows: rows.nulls(pa.string()),  # the log does not record the publisher
     "properties": _properties,
-    "payload": _payload,
+    "payload": lambda rows: _texts(pa.binary(), rows.count, None, *payload_column(rows.pieces)),
 }

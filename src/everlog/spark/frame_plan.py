@@ -6,6 +6,7 @@ table, those below and above from the log.
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -78,14 +79,11 @@ def plan_frame(options: SourceOptions, now_us: int) -> FramePlan:
     if is_table(options.path):
         return _plan_table(options, now_us)
     path = os.path.abspath(options.path)
-    store = LogStore.open(path, writable=False)
-    try:
+    with closing(LogStore.open(path, writable=False)) as store:
         snapshot = snapshot_of(store, path)
         lake = None if options.tier == "log" else lake_of(snapshot)
         starts, ends = _bounds(snapshot, lake, options.tier)
         ranges = _ranges(options, starts, ends, lambda time_us: _positions_at(store, lake, time_us), now_us)
-    finally:
-        store.close()
     return FramePlan(snapshot, lake, ranges)
 
 

@@ -11,45 +11,27 @@ import pyarrow as pa
 
 from everlog.base import UsageError
 
-SCHEMA = pa.schema(
-    [
-        pa.field("shard", pa.int32(), nullable=False),
-        pa.field("offset", pa.int64(), nullable=False),
-        pa.field("timestamp", pa.timestamp("us", tz="UTC"), nullable=False),
-        pa.field("topic", pa.string(), nullable=False),
-        pa.field("levels", pa.list_(pa.field("element", pa.string(), nullable=False)), nullable=False),
-        pa.field("qos", pa.int8(), nullable=False),
-        pa.field("retain", pa.bool_(), nullable=False),
-        pa.field("expiry", pa.int64()),
-        pa.field("content_type", pa.string()),
-        pa.field("response_topic", pa.string()),
-        pa.field("correlation_data", pa.binary()),
-        pa.field("user_properties", pa.map_(pa.string(), pa.string())),
-        pa.field("client_id", pa.string()),
-        pa.field("properties", pa.binary()),
-        pa.field("payload", pa.binary(), nullable=False),
-    ]
-)
+_NOT_NULL = " NOT NULL"
+_TYPES = {
+    "shard": (pa.int32(), "INT NOT NULL"),
+    "offset": (pa.int64(), "BIGINT NOT NULL"),
+    "timestamp": (pa.timestamp("us", tz="UTC"), "TIMESTAMP NOT NULL"),
+    "topic": (pa.string(), "STRING NOT NULL"),
+    "levels": (pa.list_(pa.field("element", pa.string(), nullable=False)), "ARRAY<STRING> NOT NULL"),
+    "qos": (pa.int8(), "TINYINT NOT NULL"),
+    "retain": (pa.bool_(), "BOOLEAN NOT NULL"),
+    "expiry": (pa.int64(), "BIGINT"),
+    "content_type": (pa.string(), "STRING"),
+    "response_topic": (pa.string(), "STRING"),
+    "correlation_data": (pa.binary(), "BINARY"),
+    "user_properties": (pa.map_(pa.string(), pa.string()), "MAP<STRING, STRING>"),
+    "client_id": (pa.string(), "STRING"),
+    "properties": (pa.binary(), "BINARY"),
+    "payload": (pa.binary(), "BINARY NOT NULL"),
+}
+SCHEMA = pa.schema([pa.field(name, kind, not ddl.endswith(_NOT_NULL)) for name, (kind, ddl) in _TYPES.items()])
 COLUMNS = tuple(SCHEMA.names)
 DEFAULT_COLUMNS = tuple(name for name in COLUMNS if name != "properties")
-
-_SPARK_TYPES = {
-    "shard": "INT NOT NULL",
-    "offset": "BIGINT NOT NULL",
-    "timestamp": "TIMESTAMP NOT NULL",
-    "topic": "STRING NOT NULL",
-    "levels": "ARRAY<STRING> NOT NULL",
-    "qos": "TINYINT NOT NULL",
-    "retain": "BOOLEAN NOT NULL",
-    "expiry": "BIGINT",
-    "content_type": "STRING",
-    "response_topic": "STRING",
-    "correlation_data": "BINARY",
-    "user_properties": "MAP<STRING, STRING>",
-    "client_id": "STRING",
-    "properties": "BINARY",
-    "payload": "BINARY NOT NULL",
-}
 
 
 def check_columns(names: Iterable[str]) -> tuple[str, ...]:
@@ -72,4 +54,4 @@ def schema_of(columns: Iterable[str] | None = None) -> pa.Schema:
 def spark_ddl(columns: Iterable[str] | None = None, *, payload: str = "BINARY NOT NULL") -> str:
     """Return the schema of some columns as Spark's DDL; `payload` is the type of a payload column that is decoded."""
     chosen = DEFAULT_COLUMNS if columns is None else check_columns(columns)
-    return ", ".join(f"`{name}` {payload if name == 'payload' else _SPARK_TYPES[name]}" for name in chosen)
+    return ", ".join(f"`{name}` {payload if name == 'payload' else _TYPES[name][1]}" for name in chosen)

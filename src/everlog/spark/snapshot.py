@@ -6,6 +6,7 @@ names can be read until retention removes it. Segments that are merged meanwhile
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Protocol, TypeVar
@@ -75,11 +76,8 @@ class Slice:
 def take_snapshot(path: str) -> Snapshot:
     """Return the store in a data directory as it is committed now."""
     path = os.path.abspath(path)
-    store = LogStore.open(path, writable=False)
-    try:
+    with closing(LogStore.open(path, writable=False)) as store:
         return snapshot_of(store, path)
-    finally:
-        store.close()
 
 
 def snapshot_of(store: LogStore, path: str) -> Snapshot:
@@ -118,7 +116,7 @@ def plan(
         shares = [(part, share(part)) for part in parts]
         parts = [_lighter(part, wanted) for part, wanted in shares if wanted > 0]
     target = target_bytes(parts, tasks or TASKS_A_CORE * (os.cpu_count() or 1))
-    return [piece for part in parts for piece in _split(part, target)]
+    return [piece for part in parts for piece in split_slice(part, target)]
 
 
 class Sized(Protocol):
@@ -174,9 +172,9 @@ def _lighter(part: Slice, wanted: float) -> Slice:
     return replace(part, size_bytes=max(1, int(part.size_bytes * min(1.0, ROW_COST * wanted))))
 
 
-def _split(part: Slice, target: int) -> list[Slice]:
+def split_slice(part: Slice, target_bytes: int) -> list[Slice]:
     """Split a slice of one segment into several of about equal size."""
-    several = min(-(-part.size_bytes // target), part.stop - part.start) if part.segments[-1].sealed else 1
+    several = min(-(-part.size_bytes // target_bytes), part.stop - part.start) if part.segments[-1].sealed else 1
     if several <= 1:
         return [part]
     edges = [part.start + (part.stop - part.start) * n // several for n in range(several + 1)]

@@ -46,12 +46,6 @@ def _open(path: str) -> LogStore:
     return held[1]
 
 
-def close_stores() -> None:
-    """Close all stores, as a test does that removes the directory."""
-    while _opened:
-        _opened.popitem()[1][1].close()
-
-
 def _about(path: str) -> tuple[int, int, int]:
     """Return what tells a store from another one that takes its place."""
     try:

@@ -15,6 +15,7 @@ from everlog.bench.load.options import Options
 from everlog.bench.load.scenarios import play
 
 OURS = "everlog"
+TROUBLES = ("lost", "duplicates", "out_of_order", "foreign", "corrupt", "wrong_qos_or_retain", "unexpected_acks")
 _CALM_PCT = 25.0  # of a CPU for other programs; beyond, a run may be repeated
 
 Report = dict[str, Any]

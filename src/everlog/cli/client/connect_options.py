@@ -62,17 +62,17 @@ def parse_target(
         int, typer.Option("-k", "--keepalive", metavar="SECONDS", min=0, max=65_535, help="Ping when idle; 0 never.")
     ] = 60,
     cafile: Annotated[
-        str | None, typer.Option("--cafile", metavar="FILE", help="TLS: who signed the broker's certificate.")
+        str | None, typer.Option(metavar="FILE", help="TLS: who signed the broker's certificate.")
     ] = None,
     os_certs: Annotated[bool, typer.Option("--tls-use-os-certs", help="TLS with the system's authorities.")] = False,
-    cert: Annotated[str | None, typer.Option("--cert", metavar="FILE", help="TLS: our certificate.")] = None,
-    key: Annotated[str | None, typer.Option("--key", metavar="FILE", help="TLS: its private key.")] = None,
+    cert: Annotated[str | None, typer.Option(metavar="FILE", help="TLS: our certificate.")] = None,
+    key: Annotated[str | None, typer.Option(metavar="FILE", help="TLS: its private key.")] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="TLS: accept a certificate for another host name.")
     ] = False,
-    will_topic: Annotated[str | None, typer.Option("--will-topic", metavar="TOPIC", help="Topic of a will.")] = None,
-    will_payload: Annotated[str, typer.Option("--will-payload", metavar="TEXT", help="Its payload.")] = "",
-    will_qos: Annotated[int, typer.Option("--will-qos", min=0, max=2, metavar="QOS", help="Its QoS.")] = 0,
+    will_topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="Topic of a will.")] = None,
+    will_payload: Annotated[str, typer.Option(metavar="TEXT", help="Its payload.")] = "",
+    will_qos: Annotated[int, typer.Option(min=0, max=2, metavar="QOS", help="Its QoS.")] = 0,
     will_retain: Annotated[bool, typer.Option("--will-retain", help="Retain the will.")] = False,
 ) -> Target:
     """Return what the options mean together."""

@@ -33,10 +33,8 @@ def pub(
     whole: Annotated[bool, typer.Option("-s", "--stdin-file", help="The payload is all of standard input.")] = False,
     null: Annotated[bool, typer.Option("-n", "--null-message", help="An empty payload.")] = False,
     retain: Annotated[bool, typer.Option("-r", "--retain", help="Retain the message.")] = False,
-    repeat: Annotated[int, typer.Option("--repeat", min=1, metavar="COUNT", help="Publish it this often.")] = 1,
-    repeat_delay: Annotated[
-        float, typer.Option("--repeat-delay", min=0, metavar="SECONDS", help="Wait between the repetitions.")
-    ] = 0.0,
+    repeat: Annotated[int, typer.Option(min=1, metavar="COUNT", help="Publish it this often.")] = 1,
+    repeat_delay: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Wait between the repetitions.")] = 0.0,
     user_property: UserProperties = None,
     qos: Qos = 0,
     *,

@@ -29,8 +29,8 @@ def replay(
     begin: Annotated[
         str, typer.Option("--from", metavar="WHEN", help="earliest, -1h, 2026-01-31T12:00:00Z, or a position 0:1234.")
     ] = "earliest",
-    to: Annotated[str | None, typer.Option("--to", metavar="WHEN", help="Stop before; now if not given.")] = None,
-    speed: Annotated[str, typer.Option("--speed", metavar="SPEED", help="max, original, or a factor: 10x.")] = "max",
+    to: Annotated[str | None, typer.Option(metavar="WHEN", help="Stop before; now if not given.")] = None,
+    speed: Annotated[str, typer.Option(metavar="SPEED", help="max, original, or a factor: 10x.")] = "max",
     limit: Annotated[
         int | None, typer.Option("--limit", "-C", metavar="COUNT", min=1, help="At most this many.")
     ] = None,
@@ -38,9 +38,9 @@ def replay(
         Path | None, typer.Option("--data", "-d", metavar="DIR", help="Read a data directory, not a broker.")
     ] = None,
     to_broker: Annotated[
-        str | None, typer.Option("--to-broker", metavar="HOST:PORT", help="Publish there instead of printing.")
+        str | None, typer.Option(metavar="HOST:PORT", help="Publish there instead of printing.")
     ] = None,
-    prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="In front of the published topics.")] = "",
+    prefix: Annotated[str, typer.Option(metavar="TEXT", help="In front of the published topics.")] = "",
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Print the topic in front of the payload.")] = False,
     template: Annotated[
         str | None, typer.Option("-F", metavar="FORMAT", help="Such as '%t %p'; see everlog sub.")

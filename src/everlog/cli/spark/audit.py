@@ -21,19 +21,13 @@ class HistoryFiles:
     """Files with what was published, logged and delivered, and how messages in a store say who sent them."""
 
     published: Annotated[
-        str | None, typer.Option("--published", metavar="PATH", help="What was published: JSON lines or Parquet.")
+        str | None, typer.Option(metavar="PATH", help="What was published: JSON lines or Parquet.")
     ] = None
-    logged: Annotated[
-        str | None, typer.Option("--logged", metavar="PATH", help="What the log has, if not DATA itself.")
-    ] = None
-    delivered: Annotated[
-        str | None, typer.Option("--delivered", metavar="PATH", help="What was delivered to subscribers.")
-    ] = None
-    subscriptions: Annotated[
-        str | None, typer.Option("--subscriptions", metavar="PATH", help="Who subscribed to what.")
-    ] = None
+    logged: Annotated[str | None, typer.Option(metavar="PATH", help="What the log has, if not DATA itself.")] = None
+    delivered: Annotated[str | None, typer.Option(metavar="PATH", help="What was delivered to subscribers.")] = None
+    subscriptions: Annotated[str | None, typer.Option(metavar="PATH", help="Who subscribed to what.")] = None
     identity: Annotated[
-        str, typer.Option("--identity", metavar="HOW", help="How messages in DATA say who sent them: json, properties.")
+        str, typer.Option(metavar="HOW", help="How messages in DATA say who sent them: json, properties.")
     ] = "json"
 
     @property

@@ -29,11 +29,9 @@ class CompactRequest:
 
     table: Table = None
     follow: Annotated[bool, typer.Option("--follow", help="Go on with what is sealed later.")] = False
-    every: Annotated[str, typer.Option("--every", metavar="TIME", help="How often --follow looks.")] = "10s"
-    codec: Annotated[str, typer.Option("--codec", metavar="CODEC", help="zstd or snappy.")] = "zstd"
-    retain: Annotated[
-        str | None, typer.Option("--retain", metavar="TIME", help="Drop days that ended longer ago: 30d.")
-    ] = None
+    every: Annotated[str, typer.Option(metavar="TIME", help="How often --follow looks.")] = "10s"
+    codec: Annotated[str, typer.Option(metavar="CODEC", help="zstd or snappy.")] = "zstd"
+    retain: Annotated[str | None, typer.Option(metavar="TIME", help="Drop days that ended longer ago: 30d.")] = None
     merge: Annotated[bool, typer.Option("--merge", help="Put small files together.")] = False
     everything: Annotated[bool, typer.Option("--all", help="Take what is committed of open segments too.")] = False
     skip_damaged: Annotated[
@@ -76,9 +74,7 @@ def _run(made: "Compaction", summary: "CompactionSummary", every: float | None, 
 def vacuum(
     data: Data = None,
     table: Table = None,
-    hours: Annotated[
-        int, typer.Option("--hours", min=0, metavar="N", help="Spare what was in use in the last N hours.")
-    ] = 168,
+    hours: Annotated[int, typer.Option(min=0, metavar="N", help="Spare what was in use in the last N hours.")] = 168,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Allow less than 24 hours: nothing else uses it.")] = False,
     option: TableOption = None,

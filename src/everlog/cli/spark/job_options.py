@@ -30,14 +30,12 @@ class JobOptions:
     from_: Annotated[
         str | None, typer.Option("--from", metavar="WHEN", help="From there on: a time, -24h, or a position.")
     ] = None
-    to: Annotated[str | None, typer.Option("--to", metavar="WHEN", help="Up to there, not included.")] = None
+    to: Annotated[str | None, typer.Option(metavar="WHEN", help="Up to there, not included.")] = None
     master: Annotated[
         str | None,
-        typer.Option("--master", metavar="URL", help="Where Spark runs; all cores of this machine otherwise."),
+        typer.Option(metavar="URL", help="Where Spark runs; all cores of this machine otherwise."),
     ] = None
-    conf: Annotated[
-        list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark; repeatable.")
-    ] = None
+    conf: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of Spark; repeatable.")] = None
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Let Spark say what it does.")] = False
 
     @property

@@ -3,7 +3,6 @@
 import os
 import sys
 import threading
-from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
 from rich.console import Console
@@ -47,9 +46,7 @@ class SparkProgress:
             self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end()
 
     def step(self, text: str) -> None:

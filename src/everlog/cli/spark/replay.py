@@ -28,8 +28,8 @@ POSITION, TIME = "everlog-origin", "everlog-origin-time"  # user properties of a
 class PublishOptions:
     """How messages are published again."""
 
-    speed: Annotated[str, typer.Option("--speed", metavar="SPEED", help="max, original, or a factor: 10x.")] = "max"
-    prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="In front of every topic: replay/")] = ""
+    speed: Annotated[str, typer.Option(metavar="SPEED", help="max, original, or a factor: 10x.")] = "max"
+    prefix: Annotated[str, typer.Option(metavar="TEXT", help="In front of every topic: replay/")] = ""
     qos: Annotated[int, typer.Option("--qos", "-q", min=0, max=2, metavar="QOS", help="For all of them.")] = 1
     retain: Annotated[bool, typer.Option("--retain", help="Retain what was retained.")] = False
     mark: Annotated[bool, typer.Option("--mark", help="Say position and time in user properties.")] = False

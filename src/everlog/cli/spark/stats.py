@@ -15,7 +15,7 @@ from everlog.cli.spark.structure import learn_structure
 
 @with_options("job", JobOptions, required=("data",))
 def stats(
-    by: Annotated[str, typer.Option("--by", metavar="WHAT", help="topic, shape, or a number of levels.")] = "topic",
+    by: Annotated[str, typer.Option(metavar="WHAT", help="topic, shape, or a number of levels.")] = "topic",
     top: Top = 20,
     html: Html = None,
     json: Json = None,

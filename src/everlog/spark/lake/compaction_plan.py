@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from everlog.base import StorageError
-from everlog.spark.snapshot import SegmentFile, ShardSnapshot, Slice, Snapshot
+from everlog.spark.snapshot import SegmentFile, ShardSnapshot, Slice, Snapshot, split_slice
 from everlog.store import Lost
 
 GROUP_BYTES = 128 << 20  # of log for each task, which holds it in memory twice
@@ -120,22 +120,14 @@ def _groups(
         if not held:
             start = begin
         if share >= 2 * group_bytes and segment.sealed:
-            groups += _parts(snapshot, shard, segment, begin, share, group_bytes)
+            whole = _slice(snapshot, shard, begin, segment.end_offset, share, [segment])
+            groups += split_slice(whole, group_bytes)
             continue
         held.append(segment)
         size += share
     if held:
         groups.append(_slice(snapshot, shard, start, held[-1].end_offset, size, held))
     return groups
-
-
-def _parts(
-    snapshot: Snapshot, shard: ShardSnapshot, segment: SegmentFile, begin: int, size: int, group_bytes: int
-) -> list[Slice]:
-    """Split a large segment into slices with about as many records each."""
-    several = min(-(-size // group_bytes), segment.end_offset - begin)
-    edges = [begin + (segment.end_offset - begin) * n // several for n in range(several + 1)]
-    return [_slice(snapshot, shard, start, stop, max(1, size // several), [segment]) for start, stop in pairwise(edges)]
 
 
 def _slice(

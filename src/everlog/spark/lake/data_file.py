@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # tasks do without these
     from deltalake.transaction import AddAction, RemoveAction
 
 _TEXT_BYTES = 256  # of a topic in the statistics; longer ones are cut, the greatest rounded up
+_GREATEST = "\U0010ffff"  # greater than whatever was cut off
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,30 +56,24 @@ class DataFile:
             "shard": self.shard,
             "offset": self.first_offset,
             "timestamp": time_text(self.first_time),
-            "topic": _floor(self.first_topic),
+            "topic": _short(self.first_topic),
             "qos": self.qos[0],
         }
         high = {
             "shard": self.shard,
             "offset": self.last_offset,
             "timestamp": time_text(self.last_time),
-            "topic": _ceiling(self.last_topic),
+            "topic": _short(self.last_topic, _GREATEST),
             "qos": self.qos[1],
         }
         counts = dict.fromkeys(low, 0)
         return json.dumps({"numRecords": self.rows, "minValues": low, "maxValues": high, "nullCount": counts})
 
 
-def _floor(text: str) -> str:
-    """Return a short text that is no greater."""
+def _short(text: str, behind: str = "") -> str:
+    """Return a text that is no greater and short; no less with _GREATEST behind what is left."""
     data = text.encode()
-    return text if len(data) <= _TEXT_BYTES else data[:_TEXT_BYTES].decode(errors="ignore")
-
-
-def _ceiling(text: str) -> str:
-    """Return a short text that is no less: U+10FFFF is greater than whatever was cut off."""
-    data = text.encode()
-    return text if len(data) <= _TEXT_BYTES else data[:_TEXT_BYTES].decode(errors="ignore") + "\U0010ffff"
+    return text if len(data) <= _TEXT_BYTES else data[:_TEXT_BYTES].decode(errors="ignore") + behind
 
 
 def files_of(table: "DeltaTable") -> list[DataFile]:

@@ -5,6 +5,7 @@ time of a record that both table and log have.
 """
 
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import closing
 
 from everlog.base import StorageError
 from everlog.spark.lake.data_file import DataFile
@@ -49,8 +50,7 @@ def check_same_history(table: str, files: Iterable[DataFile], snapshot: Snapshot
     """Refuse a table that has other records of these shards than the log, as another copy of the store wrote them."""
     lasts = {file.shard: file for file in files if file.shard in shards}  # files come by offset, so the last one stays
     bounds = {shard.shard: (shard.start, shard.end) for shard in snapshot.shards}
-    store = LogStore.open(snapshot.path, writable=False)
-    try:
+    with closing(LogStore.open(snapshot.path, writable=False)) as store:
         for shard, file in lasts.items():
             start, end = bounds[shard]
             if not start <= file.last_offset < end:
@@ -62,8 +62,6 @@ def check_same_history(table: str, files: Iterable[DataFile], snapshot: Snapshot
                     f"{table}: another copy of the store was compacted into that table",
                     hint="give each copy a table of its own: --table",
                 )
-    finally:
-        store.close()
 
 
 def _time_of(store: LogStore, shard: int, offset: int) -> int | None:

@@ -7,6 +7,7 @@ import hashlib
 import shutil
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 
@@ -66,22 +67,16 @@ class Sink:
             files = [one.file for one in written if one.file is not None]
             commit_files(locate(self.options.table), self.schema, files, app, batch)
             return
-        journal = BatchJournal(self.options.staging, app)
-        try:
+        with closing(BatchJournal(self.options.staging, app)) as journal:
             if journal.take(batch, [one.staged for one in written if one.staged is not None]):
                 publish_batch(journal, partial(self._dial, app), self.options.qos, self.options.timeout_s)
-        finally:
-            journal.close()
 
     def abort(self, messages: Messages) -> None:
         """Discard what tasks wrote, unless it is part of a batch by now."""
         written = [message for message in messages if isinstance(message, Written)]
         if written and self.options.broker is not None:
-            journal = BatchJournal(self.options.staging, written[0].app)
-            try:
+            with closing(BatchJournal(self.options.staging, written[0].app)) as journal:
                 journal.sweep()
-            finally:
-                journal.close()
 
     def _dial(self, app: str, clean_start: bool) -> BlockingClient:
         assert self.options.broker is not None
