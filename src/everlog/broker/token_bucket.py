@@ -2,7 +2,7 @@
 
 
 class TokenBucket:
-    """Allows `per_second` on average; time is an argument."""
+    """A limit of `per_second` on average; time is an argument."""
 
     def __init__(self, per_second: float) -> None:
         self.per_second = per_second

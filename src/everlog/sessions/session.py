@@ -94,14 +94,14 @@ class Session:
 
     @property
     def window(self) -> Window:
-        """What is under way; made when the first QoS 1 or 2 message goes out."""
+        """The messages under way; made when the first QoS 1 or 2 message is sent."""
         if self._window is None:
             self._window = Window(self.max_inflight)
         return self._window
 
     @property
     def inflight(self) -> int:
-        """How many messages are under way."""
+        """The number of messages under way."""
         return 0 if self._window is None else self._window.inflight
 
     @property
@@ -138,7 +138,7 @@ class Session:
 
     @property
     def queued_bytes(self) -> int:
-        """What the messages that wait in memory take."""
+        """The memory of the messages that wait in no log."""
         return 0 if self._queue is None else self._queue.size_bytes
 
     @property
@@ -189,7 +189,7 @@ class Session:
     # Connecting and leaving
 
     def connected(self, terms: Terms) -> None:
-        """Begin to be served by a connection."""
+        """Begin being served by a connection."""
         self.version = terms.version
         self.user = terms.user
         self.expiry_s = terms.expiry_s
@@ -206,7 +206,7 @@ class Session:
         self.ready = True
 
     def disconnected(self, now_us: int) -> None:
-        """End to be served by a connection; what waited in no log is gone with it."""
+        """Stop being served by a connection; what waited in no log is gone with it."""
         self.away_us = now_us
         self.ready = False
         self._writers.clear()
@@ -449,7 +449,7 @@ class Session:
         self._copies.add(first_id, rows, shard, self.window)
 
     def _in_doubt(self, out: OutgoingRows, shard: int) -> bool:
-        """[MQTT-3.3.1-1] whether a broker that crashed may have sent these; batches end where the log ended then."""
+        """Return whether a crashed broker may have sent rows [MQTT-3.3.1-1]; batches end where the log ended then."""
         below = self.doubt.get(shard, 0)
         if out.offset() < below:
             return True
@@ -476,7 +476,7 @@ class Session:
             self._received = ReceivedIds(received)
 
     def acked(self, run: AckRun) -> bytes:
-        """Take in acks; return the packet ids (as a column) that a PUBREL must follow for."""
+        """Take in acks; return the packet ids (as a column) that a PUBREL must be sent for."""
         return self.window.acked(run)
 
     def take_ahead(self) -> bool:

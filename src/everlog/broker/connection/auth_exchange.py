@@ -20,7 +20,7 @@ _log = logging.getLogger("everlog.broker")
 
 
 class AuthExchange:
-    """Leads clients through the steps of a method; `accepted` is told of those that are who they say."""
+    """The steps of a method with each client; `accepted` is called with those that have proven who they are."""
 
     def __init__(
         self, security: Security, metrics: Metrics, accepted: Callable[[Connection, str, Properties], None]
@@ -83,12 +83,12 @@ class AuthExchange:
             self._accepted(connection, user, properties)  # [MQTT-4.12.0-5]
             return
         if user != connection.user:
-            self._refuse(connection, Reason.NOT_AUTHORIZED, "another user than the one that is connected")
+            self._refuse(connection, Reason.NOT_AUTHORIZED, "the user is not the one that is connected")
         connection.state = next_state(connection.state, Event.CONFIRM)
         connection.output.send(Auth(Reason.SUCCESS, properties))
 
     def _refuse(self, connection: Connection, reason: Reason, why: str) -> NoReturn:
-        """[MQTT-4.12.0-4] [MQTT-4.12.1-2] the connection ends; a DISCONNECT knows fewer reasons than a CONNACK."""
+        """End the connection [MQTT-4.12.0-4] [MQTT-4.12.1-2]; a DISCONNECT has fewer reasons than a CONNACK."""
         self._metrics.auth_failures += 1
         client = connection.connect.client_id if connection.connect is not None else None
         report(_log, "auth_failed", WARNING, client=client, peer=connection.peer, user=connection.user, reason=why)

@@ -216,7 +216,7 @@ class SocketReader:
             wire.setsockopt(socket.IPPROTO_TCP, _QUICK_ACK, 1)
 
     def _released(self, run: AckRun, session: Session) -> int:
-        """[MQTT-4.3.3-11] a PUBREL is answered with PUBCOMP, known or not; MQTT 5 says which."""
+        """Answer PUBRELs with PUBCOMPs, known or not [MQTT-4.3.3-11]; MQTT 5 says which."""
         output = self.output
         count = len(run.ids) // 2
         known = session.received.count(run.ids)

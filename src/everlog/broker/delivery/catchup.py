@@ -31,7 +31,7 @@ _log = logging.getLogger("everlog.broker")
 
 
 class Catchup:
-    """Owns who is behind and where in the log each of them reads; one thread."""
+    """The sessions that are behind, and where each of them reads; owned by the event loop's thread."""
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ Rows: TypeAlias = tuple[bytearray | None, int, int]
 
 
 class Fanout:
-    """Hands messages to sessions; one thread."""
+    """The delivery of messages to sessions; owned by the event loop's thread."""
 
     def __init__(self, audiences: Audiences, now_us: Callable[[], int]) -> None:
         self.audiences = audiences

@@ -5,7 +5,7 @@ from everlog.mqtt import Decoder, Publish, encode
 
 
 class OwnMessages:
-    """Turns packets into runs, with the broker's table of topics."""
+    """A converter of packets into runs, with the broker's table of topics."""
 
     def __init__(self, table: TopicTable) -> None:
         self._table = table

@@ -13,7 +13,7 @@ if not cython.compiled:
 
 
 class Partitioner:
-    """Splits batches by audience; owns the scratch column that it counts in."""
+    """A splitter of batches by audience, with the scratch column that it counts in."""
 
     def __init__(self) -> None:
         self.counts = bytearray(4 * 64)

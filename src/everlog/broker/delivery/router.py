@@ -35,7 +35,7 @@ _GATHERED_NAME_BYTES = 8 << 20  # or beyond this
 
 
 class Router:
-    """Owns the way of a message through the broker; one thread."""
+    """The way of messages through the broker; owned by the event loop's thread."""
 
     def __init__(
         self,

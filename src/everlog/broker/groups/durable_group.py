@@ -158,7 +158,7 @@ class DurableGroup:
             self.cursor.dealt(client_id, some, pairs[0][0], now, state != 1, names)
 
     def _in_doubt(self, out: OutgoingRows, shard: int) -> bool:
-        """[MQTT-3.3.1-1] whether a broker that crashed may have sent these; batches end where the log ended then."""
+        """Return whether a crashed broker may have sent rows [MQTT-3.3.1-1]; batches end where the log ended then."""
         below = self.doubt.get(shard, 0)
         if out.offset() < below:
             return True
@@ -254,7 +254,7 @@ class DurableGroup:
         self._drop_unsent(positions)
 
     def _deal_again(self, member: Member, records: Records, position: int, now_us: int) -> bool:
-        """[MQTT-4.4.0-1] with DUP and the packet id that it had, if the member had it; False if that can't be."""
+        """Send a message again with DUP and its packet id [MQTT-4.4.0-1]; return False if that is not possible."""
         session, owed = member.session, self.cursor.owed[position]
         if not owed.packet_id or not member.merged.qos or session.window.state(owed.packet_id):
             return False
@@ -374,9 +374,9 @@ class DurableGroup:
 
     def row(self) -> GroupRow:
         """Return the group as it is stored."""
-        log, since = self._router.log, self.since
+        shards, since = self._router.log.shards, self.since
         positions = [  # none above the committed end: a crash cuts what lies there
-            self.lag.get(shard, min(since[shard], log.shards[shard].committed) if since.get(shard, 0) > at else LIVE)
+            self.lag.get(shard, min(since[shard], shards[shard].committed) if since.get(shard, 0) > at else LIVE)
             for shard, at in enumerate(self._router.routed)
         ]
         doubt = [self.doubt.get(shard, 0) for shard in range(len(positions))] if self.doubt else ()

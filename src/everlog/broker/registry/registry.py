@@ -74,7 +74,7 @@ class Registry:
 
     @property
     def stored(self) -> int:
-        """How many sessions there are that outlive, or did when they began, their connection."""
+        """The number of sessions that outlive their connection, or did when they began."""
         return len(self) - self._transient
 
     # Connecting
@@ -113,7 +113,7 @@ class Registry:
         return session is not None and session.user is not None and session.user != user
 
     def _take_over(self, client_id: str, clean: bool) -> Session | None:
-        """[MQTT-3.1.4-3] the connection that has the client id ends; its session goes on unless clean is asked."""
+        """End the connection that has the client id [MQTT-3.1.4-3]; return its session unless `clean` ends that too."""
         session = self.find(client_id)
         if session is None:
             return None

@@ -22,7 +22,7 @@ _log = logging.getLogger("everlog.broker")
 
 
 class Subscriptions:
-    """Changes subscriptions, in the session and in what follows from it."""
+    """The changes of subscriptions, in the session and in everything that depends on it."""
 
     def __init__(
         self,
