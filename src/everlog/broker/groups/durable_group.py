@@ -159,8 +159,7 @@ class DurableGroup:
 
     def _in_doubt(self, out: OutgoingRows, shard: int) -> bool:
         """Return whether a crashed broker may have sent rows [MQTT-3.3.1-1]; batches end where the log ended then."""
-        below = self.doubt.get(shard, 0)
-        if out.offset() < below:
+        if out.offset() < self.doubt.get(shard, 0):
             return True
         self.doubt.pop(shard, None)
         return False
