@@ -157,5 +157,5 @@ def test_a_port_that_must_be_taken_is_an_error_when_it_is_not_free(running: Runn
 
 
 def test_an_address_of_another_machine_is_an_error_in_any_case(running: RunningBroker) -> None:
-    with pytest.raises(UsageError, match=r"203\.0\.113\.7 is no address"):
+    with pytest.raises(UsageError, match=r"203\.0\.113\.7 is not an address"):
         on_loop(running, start_web(running.broker.reports, "203.0.113.7", 0, must=False))
