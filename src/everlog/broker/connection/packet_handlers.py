@@ -8,7 +8,20 @@ from everlog.base import PeerError
 from everlog.broker.connection.connect_gate import ConnectGate
 from everlog.broker.connection.connection import Connection
 from everlog.broker.registry import Answer, Registry, Subscriptions
-from everlog.mqtt import Disconnect, PacketType, Pingresp, Reason, State, Suback, Subscribe, Unsuback, Unsubscribe
+from everlog.mqtt import (
+    Disconnect,
+    PacketType,
+    Pingresp,
+    Reason,
+    State,
+    Suback,
+    Subscribe,
+    Unsuback,
+    Unsubscribe,
+    encode,
+)
+
+_PINGRESP = encode(Pingresp(), 4)  # the same bytes in every version
 
 
 class PacketHandlers:
@@ -50,7 +63,7 @@ class PacketHandlers:
         connection.output.send(Unsuback(packet.packet_id, reasons))
 
     def _ping(self, connection: Connection, packet: object) -> None:
-        connection.output.send(Pingresp())
+        connection.output.write(_PINGRESP)
 
     def _disconnect(self, connection: Connection, packet: Disconnect) -> None:
         expiry = packet.properties.session_expiry_interval
