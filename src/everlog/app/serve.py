@@ -141,7 +141,7 @@ def listeners_of(settings: Settings) -> list[Listener]:
         "wss": one.websocket_tls_port,
     }
     plain = [
-        Listener(one.host, port, kind, backlog=one.backlog)
+        Listener(one.host, port, kind, origins=one.websocket_origins, backlog=one.backlog)
         for kind, port in ports.items()
         if port is not None and kind in ("tcp", "ws")
     ]
@@ -154,6 +154,7 @@ def listeners_of(settings: Settings) -> list[Listener]:
             one.key_file,
             one.client_ca_file,
             one.require_client_cert,
+            origins=one.websocket_origins,
             backlog=one.backlog,
         )
         for kind, port in ports.items()

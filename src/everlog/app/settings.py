@@ -37,6 +37,10 @@ class Listener(Section, frozen=True, kw_only=True):
     port: Annotated[Port | None, Meta(description="plain MQTT; `0` takes any free port, `none` opens none")] = 1883
     tls_port: Annotated[Port | None, Meta(description="MQTT over TLS, usually 8883; needs `cert_file`")] = None
     websocket_port: Annotated[Port | None, Meta(description="MQTT over WebSocket, path `/mqtt`")] = None
+    websocket_origins: Annotated[
+        tuple[str, ...],
+        Meta(description="other web pages that may connect by WebSocket, such as `https://example.com`; `*` is all"),
+    ] = ()
     websocket_tls_port: Annotated[
         Port | None, Meta(description="MQTT over secure WebSocket, path `/mqtt`; needs `cert_file`")
     ] = None

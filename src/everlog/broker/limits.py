@@ -8,9 +8,7 @@ class Limits:
     """The limits of a broker; `Reason` names are the MQTT 5 reason codes that a peer over the limit is told."""
 
     connections: int = 100_000  # more are refused: SERVER_BUSY, or closed unanswered when there are many
-    connects_per_second: float = (
-        5_000.0  # in bursts of up to a second's worth; more: CONNECTION_RATE_EXCEEDED, or closed
-    )
+    connects_per_second: float = 5_000.0  # with a second's worth at once; more: CONNECTION_RATE_EXCEEDED, or closed
     connect_timeout_s: float = 10.0  # no CONNECT by then: closed
     packet_bytes: int = 1 << 20  # larger packets: PACKET_TOO_LARGE
     topic_bytes: int = 1024  # longer topic names and filters: TOPIC_NAME_INVALID, TOPIC_FILTER_INVALID
@@ -25,9 +23,7 @@ class Limits:
     inflight_messages: int = 2048  # sent to a client and not acknowledged; more wait
     inflight_bytes: int = 64 << 20  # answers held back until commit, over all clients; beyond, reading stops
     unwritten_bytes: int = 64 << 20  # received and not yet written to a shard's log; beyond, reading stops
-    unfinished_bytes: int = (
-        64 << 20
-    )  # of incomplete packets, over all clients; beyond, the client with most: QUOTA_EXCEEDED
+    unfinished_bytes: int = 64 << 20  # of incomplete packets, over all; beyond, who has most: QUOTA_EXCEEDED
     output_bytes: int = 256 << 10  # unsent bytes of one client; beyond, it counts as slow and is sent nothing more
     queue_bytes: int = 4 << 20  # what waits for a slow client; beyond, QoS 0 is dropped, QoS 1 and 2: QUOTA_EXCEEDED
     retained_messages: int = 1_000_000  # more: QUOTA_EXCEEDED

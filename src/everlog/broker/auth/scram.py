@@ -24,6 +24,7 @@ ITERATIONS = 32_768  # RFC 7677 asks for at least 4,096; a client computes them 
 _LEAST_ITERATIONS = 4096
 _SALT_BYTES = 16
 _NONCE_BYTES = 18
+_MAX_CHARACTERS = 256  # of a user name or password
 _MAX_MESSAGE_BYTES = 4096  # a longer message of a client is refused
 _DECOY_KEY = secrets.token_bytes(32)  # gives an unknown user a salt that is always the same
 _PROHIBITED = (
@@ -76,8 +77,12 @@ def parse_verifier(entry: str) -> Verifier:
 
 def prepared(text: str) -> str:
     """Return a user name or password after SASLprep (RFC 4013); UsageError if it has prohibited characters."""
+    if len(text) > _MAX_CHARACTERS:
+        raise UsageError(f"more than {_MAX_CHARACTERS} characters")
     mapped = "".join(" " if stringprep.in_table_c12(one) else one for one in text if not stringprep.in_table_b1(one))
     text = unicodedata.normalize("NFKC", mapped)
+    if len(text) > _MAX_CHARACTERS:  # before the tables are asked: one character may become eighteen
+        raise UsageError(f"more than {_MAX_CHARACTERS} characters")
     if any(prohibits(one) for one in text for prohibits in _PROHIBITED):
         raise UsageError("characters that SASLprep (RFC 4013) prohibits")
     right_to_left = [stringprep.in_table_d1(one) for one in text]

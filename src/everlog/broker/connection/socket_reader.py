@@ -162,6 +162,8 @@ class SocketReader:
         pubacks -= at_qos_2
         output.open_qos_1 += pubacks
         self.open_qos_2 += at_qos_2
+        if new_qos_2 and session.kept and traffic.stores:
+            output.hold()  # what nobody keeps waits for no commit, but its id must be known when the client comes back
         publisher = session if session.no_local else None
         positions = traffic.router.publish(run, self._acks, acks, pubacks, publisher, duplicates)
         if new_qos_2 and session.kept and traffic.stores:

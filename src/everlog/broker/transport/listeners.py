@@ -31,7 +31,7 @@ class Listener:
     client_ca_file: str | None = None
     require_client_cert: bool = False
     path: str = "/mqtt"  # of `ws` and `wss`
-    origins: tuple[str, ...] = ()  # web pages that may connect by `ws` and `wss`; empty: all
+    origins: tuple[str, ...] = ()  # of other web pages that may connect by `ws` and `wss`; `*` is all
     backlog: int = 4096
 
 

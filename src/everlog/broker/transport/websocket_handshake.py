@@ -41,7 +41,7 @@ class _Refused(Exception):
 
 
 def answer(received: bytes, path: str, origins: tuple[str, ...] = ()) -> Answer | None:
-    """Return the answer to a request for `path`, from one of `origins` if given, or None while it is incomplete."""
+    """Return the answer to a request for `path`, by a page of its own host or of `origins`; None while incomplete."""
     try:
         if received and not received[:1].isalpha():
             raise _Refused(400, f"not an HTTP request: this port speaks MQTT over WebSocket, at {path}")
@@ -89,8 +89,8 @@ def _upgrade(head: bytes, path: str, origins: tuple[str, ...]) -> bytes:
     if not _is_key(key):
         raise _Refused(400, "Sec-WebSocket-Key is not 16 bytes in base64")
     origin = fields.get("origin")
-    if origins and origin is not None and origin.lower() not in (one.lower() for one in origins):
-        raise _Refused(403, "pages of this origin may not connect")
+    if origin is not None and not _may_connect(origin.lower(), fields.get("host", "").lower(), origins):
+        raise _Refused(403, "pages of this origin may not connect: see listener.websocket_origins")
     offered = [one.strip() for one in fields.get("sec-websocket-protocol", "").split(",")]
     chosen = next((one for one in SUBPROTOCOLS if one in offered), None)
     if chosen is None:  # [MQTT-6.0.0-3]
@@ -101,6 +101,12 @@ def _upgrade(head: bytes, path: str, origins: tuple[str, ...]) -> bytes:
         "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         f"Sec-WebSocket-Accept: {accept}\r\nSec-WebSocket-Protocol: {chosen}\r\n\r\n"  # [MQTT-6.0.0-4]
     ).encode()
+
+
+def _may_connect(origin: str, host: str, origins: tuple[str, ...]) -> bool:
+    """Return whether pages of an origin may connect: of the host that they connect to, or of one that is named."""
+    same = origin.partition("://")[2] == host != ""
+    return same or any(one.lower() in (origin, "*") for one in origins)
 
 
 def _parse(head: bytes) -> tuple[str, str, dict[str, str]]:

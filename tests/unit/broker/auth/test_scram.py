@@ -152,3 +152,9 @@ def test_names_are_prepared_as_the_rfc_shows(text, expected):
 def test_prohibited_characters_are_refused(text):
     with pytest.raises(UsageError):
         prepared(text)
+
+
+@pytest.mark.parametrize("text", ["a" * 257, "\ufdfa" * 20])
+def test_a_name_that_is_long_or_becomes_long_is_refused_before_it_is_looked_at(text: str) -> None:
+    with pytest.raises(UsageError, match="more than 256 characters"):
+        prepared(text)

@@ -542,3 +542,21 @@ async def test_what_fails_to_be_written_is_tried_again() -> None:
         await running.saved()
         (stored,) = disk.tables.load().sessions
         assert stored.row.away_us == disk.now_us
+
+
+async def test_the_id_of_a_qos_2_message_that_nobody_keeps_survives_a_crash() -> None:
+    async with Running(Disk()) as first:
+        publisher = await first.client("p")
+        publisher.send(Publish("a", b"once", qos=2, packet_id=7))
+        await publisher.expect(Pubrec)
+        left = first.disk.after_crash()
+        async with Running(left) as second:
+            subscriber = await second.client("s", expiry=0)
+            await subscriber.subscribe("a")
+            back = await second.client("p")
+            assert back.connack.session_present
+            back.send(Publish("a", b"once", qos=2, packet_id=7, dup=True))
+            assert (await back.expect(Pubrec)).packet_id == 7
+            back.send(Pubrel(7))
+            assert (await back.expect(Pubcomp)).reason is Reason.SUCCESS
+            await subscriber.nothing_more()

@@ -198,14 +198,36 @@ def test_an_incomplete_request_waits() -> None:
     assert all(answer(whole[:size], "/mqtt") is None for size in range(len(whole)))
 
 
-def test_only_named_origins_may_connect_when_any_are_named() -> None:
-    page = request(Origin="https://dash.example")
-    assert answer(page, "/mqtt").accepted  # type: ignore[union-attr]
-    assert answer(page, "/mqtt", ("https://Dash.example",)).accepted  # type: ignore[union-attr]
-    refused = answer(page, "/mqtt", ("https://other.example",))
-    assert refused is not None
-    assert refused.data.startswith(b"HTTP/1.1 403 ")
-    assert answer(request(), "/mqtt", ("https://other.example",)).accepted  # type: ignore[union-attr]
+@pytest.mark.parametrize(
+    ("origin", "origins", "accepted"),
+    [
+        ("https://dash.example", (), False),
+        ("http://broker.example:8080", (), True),  # of the host that it connects to
+        ("https://Broker.example:8080", (), True),
+        ("http://broker.example:9001", (), False),
+        ("http://evil.example/broker.example:8080", (), False),
+        ("null", (), False),
+        ("", (), False),
+        ("https://dash.example", ("https://Dash.example",), True),
+        ("https://dash.example", ("https://other.example",), False),
+        ("null", ("*",), True),
+        (None, (), True),  # no browser
+    ],
+)
+def test_pages_of_the_same_host_and_of_named_origins_may_connect(
+    origin: str | None, origins: tuple[str, ...], accepted: bool
+) -> None:
+    page = request(Host="broker.example:8080", **({} if origin is None else {"Origin": origin}))
+    found = answer(page, "/mqtt", origins)
+    assert found is not None
+    assert found.accepted == accepted
+    assert accepted or found.data.startswith(b"HTTP/1.1 403 ")
+
+
+def test_a_page_without_a_host_to_compare_with_may_not_connect() -> None:
+    found = answer(request(Origin="://", Host=""), "/mqtt")
+    assert found is not None
+    assert not found.accepted
 
 
 # On a running broker
