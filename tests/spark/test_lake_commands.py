@@ -85,7 +85,7 @@ def test_vacuum_says_what_it_removes(tmp_path: Path, spark: SparkSession, capsys
     [
         (["compact", "DATA", "--codec", "lzma"], "not known"),
         (["compact", "DATA", "--retain", "1h"], "whole days"),
-        (["compact", "DATA", "--table", "ftp://x"], "no place"),
+        (["compact", "DATA", "--table", "ftp://x"], "not a place"),
         (["compact", "DATA", "--option", "x"], "NAME=VALUE"),
         (["vacuum"], "no table"),
         (["vacuum", "DATA"], "holds no table"),

@@ -174,15 +174,15 @@ def test_for_each_batch_appends_once(spark: "SparkSession", tmp_path: Path) -> N
 def test_what_can_not_be_is_said(spark: "SparkSession", tmp_path: Path) -> None:
     frame = spark.createDataFrame([("a", "b")], "topic STRING, payload STRING")
     for options, words in (
-        ({}, "where to"),
-        ({"broker": "x", "table": "y"}, "where to"),
+        ({}, "no destination, or two"),
+        ({"broker": "x", "table": "y"}, "no destination, or two"),
         ({"stream": "s"}, "persistence service can't be written to yet"),
         ({"kv": "s"}, "persistence service can't be written to yet"),
         ({"broker": "x", "batch": "3"}, "the option"),
         ({"broker": "x:y"}, "the option broker"),
         ({"broker": "x", "colour": "red"}, "no option 'colour'"),
         ({"broker": "x", "qos": "3"}, "qos is 0, 1 or 2"),
-        ({"broker": "x", "checkpointLocation": "s3://b/c"}, "no directory"),
+        ({"broker": "x", "checkpointLocation": "s3://b/c"}, "not a directory"),
     ):
         with pytest.raises(UsageError, match=words):
             read_sink_options(options)

@@ -61,7 +61,7 @@ def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
             raise UsageError(MISSING[name.lower()], hint='write to topics, with the option "broker"')
     options = known_options(given, OPTIONS)
     if ("broker" in options) == ("table" in options):
-        raise UsageError("no destination", hint='give either the option "broker" or the option "table"')
+        raise UsageError("no destination, or two", hint='give either the option "broker" or the option "table"')
     if "batch" in options and "app" not in options:
         raise UsageError("a batch has a number among those of an application", hint='give the option "app" too')
     qos = options.get("qos", "2")
