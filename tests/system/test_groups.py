@@ -158,9 +158,11 @@ class Crew:
     async def __aexit__(self, kind: object = None, *_: object) -> None:
         if kind is not None:
             print(self.state())
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        pending = set(self._tasks)
+        while pending:  # Python 3.11 can lose a cancellation that meets the end of a wait
+            for task in pending:
+                task.cancel()
+            _, pending = await asyncio.wait(pending, timeout=1)
 
     def count(self) -> int:
         """How often a job was done."""
