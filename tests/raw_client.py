@@ -180,10 +180,13 @@ class RawClient:
         )
         return self.expect(Connack)
 
-    def subscribe(self, *filters: str | Subscription, qos: int = 0, identifier: int = 0) -> tuple[Reason, ...]:
+    def subscribe(
+        self, *filters: str | Subscription, qos: int = 0, identifier: int = 0, wishes: tuple[tuple[str, str], ...] = ()
+    ) -> tuple[Reason, ...]:
         """SUBSCRIBE, and the reasons of its SUBACK."""
         subscriptions = tuple(Subscription(one, qos) if isinstance(one, str) else one for one in filters)
-        properties = Properties(subscription_identifiers=(identifier,)) if identifier else NO_PROPERTIES
+        identifiers = (identifier,) if identifier else ()
+        properties = Properties(subscription_identifiers=identifiers, user_properties=wishes)
         packet_id = self.packet_id()
         self.send(Subscribe(packet_id, subscriptions, properties))
         ack = self.answer(Suback)

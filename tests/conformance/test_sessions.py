@@ -514,10 +514,36 @@ def test_a_durable_session_may_not_ask_for_everything_unless_allowed(stages):
 @pytest.mark.parametrize("prefix", ["", "$share/g/", "$replay/latest/"])
 def test_everything_in_other_words_is_everything_too(stage, prefix):
     client = stage.connected("c", **KEEP)
-    everything = client.subscribe(*(prefix + one for one in ("#", "+/#", "+/+/#")), qos=1)
-    assert everything == (Reason.NOT_AUTHORIZED,) * 3
-    parts = client.subscribe(*(prefix + one for one in ("+/a/#", "a/#", "/#", "+/+")), qos=1)
+    everything = client.subscribe(*(prefix + one for one in ("#", "+/#", "+/+/#", "+", "+/+", "+/+/+")), qos=1)
+    assert everything == (Reason.NOT_AUTHORIZED,) * 6
+    parts = client.subscribe(*(prefix + one for one in ("+/a/#", "a/#", "/#", "+/a")), qos=1)
     assert parts == (Reason.GRANTED_QOS_1,) * 4
+
+
+def test_a_stored_session_that_is_resumed_to_end_with_its_connection_may_not_ask_for_everything(stage):
+    stage.connected("c", **KEEP).disconnect()
+    stage.offline("c")
+    client = stage.connected("c", clean_start=False)
+    assert client.subscribe("#", qos=1) == (Reason.NOT_AUTHORIZED,)
+
+
+@pytest.mark.parametrize("wish", [("everlog-order", "topic"), ("everlog-from", "earliest")])
+def test_a_clean_member_may_not_have_a_group_read_everything_from_the_log(stages, wish):
+    for keep, reason in (
+        ([], Reason.NOT_AUTHORIZED),
+        ([("#", 1)], Reason.NOT_AUTHORIZED),
+        ([("#", 0)], Reason.GRANTED_QOS_1),
+    ):
+        client = stages(keep=keep).connected("c")
+        assert client.subscribe("$share/g/#", qos=1, wishes=(wish,)) == (reason,)
+        assert client.subscribe("$share/h/#", qos=1) == (Reason.GRANTED_QOS_1,)  # in memory
+
+
+def test_everything_may_be_asked_for_where_all_of_it_is_kept_already(stages):
+    client = stages(keep=[("#", 0)]).connected("c", **KEEP)
+    assert client.subscribe("#", "+/+", "$share/g/#", qos=1) == (Reason.GRANTED_QOS_1,) * 3
+    client = stages(keep=[("+/a/#", 0)]).connected("c", **KEEP)
+    assert client.subscribe("#", "+/+", qos=1) == (Reason.NOT_AUTHORIZED,) * 2
 
 
 def test_an_offline_session_costs_no_memory_for_each_message(stage):

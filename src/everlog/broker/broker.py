@@ -21,6 +21,7 @@ from everlog.broker.reports import Reports, SysTopics
 from everlog.mqtt import Reason
 from everlog.sessions import SessionTables
 from everlog.store import ColdStore
+from everlog.topics import parse_filter
 
 _CACHED_TOPICS = 1_000_000  # at least: more than one batch can name, since all of its topics are looked up together
 _STOP_S = 10.0
@@ -66,7 +67,8 @@ class Broker:
         self.history = History(log, self.router.ends, cold)
         replays = ReplayRequests(self.router, self.groups, self.history, self.security, self.metrics)
         shared = (self.security, limits, self.metrics, self.write_behind)
-        subscriptions = Subscriptions(self.router, self.groups, replays, *shared)
+        kept = tuple(parse_filter(text) for text, min_qos in keep or () if min_qos == 0)
+        subscriptions = Subscriptions(self.router, self.groups, replays, *shared, kept)
         self.registry = Registry(self.router, self.groups, subscriptions, *shared)
         self.connections = Connections(self.router, self.registry, subscriptions, *shared, self._soon)
         self.reports = Reports(self.router, self.registry, self.groups, self.connections)

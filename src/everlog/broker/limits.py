@@ -31,4 +31,4 @@ class Limits:
     sessions: int = 1_000_000  # that are stored, and so outlive their connection; more: QUOTA_EXCEEDED
     session_expiry_s: int = 7 * 24 * 3600  # the longest; 3.1.1 sessions that are not clean get this
     keep_alive_s: int = 0  # the longest that a client may ask for; 0 leaves it to the client
-    durable_wildcard: bool = False  # may durable sessions subscribe to `#`, `+/#` and the like; else NOT_AUTHORIZED
+    durable_wildcard: bool = False  # may `#`, `+/+` and the like keep what no setting keeps; else NOT_AUTHORIZED

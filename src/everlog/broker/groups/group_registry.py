@@ -272,6 +272,10 @@ class GroupRegistry:
         found = [*(durable.state() for durable in self._durable.values()), *transient]
         return sorted(found, key=lambda one: (one.name, one.filter))
 
+    def is_ordered(self, flt: Filter) -> bool:
+        """Return whether the settings ask a shared filter's group to keep the order of topics."""
+        return flt.group in self._options.ordered
+
     def place_of(self, flt: Filter) -> tuple[int, ...] | None:
         """Return where the durable group of a shared filter reads on in each shard, if there is one."""
         durable = self._durable.get(_key_of(flt))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from logging import WARNING
 
 from everlog.base import PeerError
-from everlog.broker.auth import Security
+from everlog.broker.auth import Security, covers
 from everlog.broker.delivery import Places, Router
 from everlog.broker.events import event
 from everlog.broker.groups import GroupRegistry
@@ -33,7 +33,9 @@ class Subscriptions:
         limits: Limits,
         metrics: Metrics,
         write_behind: WriteBehind | None,
+        kept: tuple[Filter, ...] = (),
     ) -> None:
+        self._kept = kept  # by configuration, at every QoS
         self._router = router
         self._groups = groups
         self._replays = replays
@@ -80,7 +82,8 @@ class Subscriptions:
     def _one(self, session: Session, asked: Subscription, packet: Subscribe, answer: Answer) -> None:
         begin, text = split_filter(asked.filter)
         begin = begin or answer.wishes.begin
-        flt, old = self._check(session, text)
+        in_order = _IN_ORDER in packet.properties.user_properties
+        flt, old = self._check(session, text, begin is not None, in_order)
         if begin is not None:
             since = self._replays.begins(session, flt, begin, answer)
             if flt.group is None:
@@ -103,7 +106,6 @@ class Subscriptions:
         if session.kept and old is None:
             self._router.kept.add(text)
         if flt.group is not None:
-            in_order = _IN_ORDER in packet.properties.user_properties
             self._groups.join(session, flt, subscribed, ordered=in_order, since=None if begin is None else since)
         self._put(session, flt, subscribed)
         self._metrics.subscribes += 1
@@ -112,13 +114,15 @@ class Subscriptions:
         if flt.group is None and wants_retained and begin is None:  # history has what was retained in it
             answer.retained.append((flt, subscribed))  # [MQTT-3.3.1-9] to [MQTT-3.3.1-11]
 
-    def _check(self, session: Session, text: str) -> tuple[Filter, Subscribed | None]:
+    def _check(self, session: Session, text: str, replays: bool, in_order: bool) -> tuple[Filter, Subscribed | None]:
         """Return the filter, if the client may subscribe to it, and the subscription to it that there is."""
         limits = self._limits
         flt = parse_filter(text, max_levels=limits.topic_levels, max_bytes=limits.topic_bytes)
         if not self._security.acl.may_subscribe(session.user, session.client_id, flt.pattern):
             raise PeerError(Reason.NOT_AUTHORIZED, "the filter is not allowed")
-        if session.durable and not limits.durable_wildcard and flt.levels[-1] == "#" and {*flt.levels} <= {"+", "#"}:
+        of_log = flt.group is not None and (replays or in_order or self._groups.is_ordered(flt))
+        is_wild = {*flt.levels} <= {"+", "#"} and not any(covers(one, flt) for one in self._kept)
+        if is_wild and (session.kept or of_log) and not limits.durable_wildcard:  # it would fill the disk by itself
             raise PeerError(Reason.NOT_AUTHORIZED, "a durable session may not subscribe to everything")
         old = session.subscriptions.get(text)
         if old is None and len(session.subscriptions) >= limits.subscriptions_per_client:
