@@ -433,3 +433,10 @@ def test_a_connection_that_never_says_connect_is_closed_even_if_it_dribbles(stag
     client.send_bytes(encode(Connect(5, "slow", properties=Properties()), 5)[:3])
     client.expect_closed()
     assert stage.broker.metrics.connect_timeouts == 1
+
+
+def test_the_user_properties_of_a_connect_are_not_held(stage):
+    many = tuple((f"key {number}", "value") for number in range(1000))
+    stage.connected("c", user_properties=many)
+    kept = stage.call(lambda: stage.inside.connect_packet("c"))
+    assert (kept.client_id, kept.properties.user_properties) == ("c", ())

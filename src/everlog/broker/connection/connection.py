@@ -7,7 +7,7 @@ happens once a control packet or once a connection. Owned by the event loop's th
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from logging import WARNING
 from typing import Any, TypeAlias, cast
 
@@ -219,6 +219,8 @@ class Connection(asyncio.BufferedProtocol):
         packet: Any = event
         self.state = next_state(self.state, step_of(packet))
         if packet.type is PacketType.CONNECT:
+            if packet.properties.user_properties:  # nobody asks for them, and they may take 20 times their bytes
+                packet = replace(packet, properties=replace(packet.properties, user_properties=()))
             self.output.connect, self.output.version = packet, self.reader.decoder.version
         self._shared.handlers[packet.type](self, packet)
         return self.state is not State.CONNECTING
