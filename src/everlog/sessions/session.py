@@ -272,15 +272,16 @@ class Session:
         for shard, at in enumerate(routed):
             self.lag.setdefault(shard, at)
 
-    def rewind(self, text: str, begins: Sequence[int], routed: Sequence[int]) -> list[Subscribed]:
-        """Go back to where a replay of `text` begins; return its other subscriptions, which begin later by that."""
+    def rewind(self, replays: dict[str, Sequence[int]], routed: Sequence[int]) -> list[Subscribed]:
+        """Go back to where the first of replays (by filter) begins; return its others, which begin later by that."""
+        begins = list(map(min, zip(*replays.values(), strict=True)))
         here = [self.lag.get(shard, end) for shard, end in enumerate(routed)]
         back = [shard for shard, begin in enumerate(begins) if begin < here[shard]]
         for shard in back:
             self.lag[shard] = begins[shard]
         changed = []
         for other, one in self.subscriptions.items() if back else ():
-            if other == text or other.startswith(SHARED_PREFIX):
+            if other in replays or other.startswith(SHARED_PREFIX):
                 continue
             since = list(one.since or (0,) * len(here))
             for shard in back:

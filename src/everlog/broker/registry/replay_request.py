@@ -77,6 +77,7 @@ class Answer:
     why: dict[str, None] = field(default_factory=dict)  # reasons in words, each once
     retained: list[tuple[Filter, Subscribed]] = field(default_factory=list)
     begins: list[str] = field(default_factory=list)  # where its replays begin
+    replayed: dict[str, Sequence[int]] = field(default_factory=dict)  # by filter, of those that are no group's
     end: str = ""
 
     def replays(self) -> tuple[tuple[str, str], ...]:

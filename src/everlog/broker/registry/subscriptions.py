@@ -70,6 +70,9 @@ class Subscriptions:
                 event(_log, "subscribe_refused", WARNING, **fields, reason=error)
                 answer.reasons.append(Reason(error.reason))
                 answer.why[error.message] = None
+        if answer.replayed:  # once for all of them, since it looks at every subscription
+            for one in session.rewind(answer.replayed, self._router.routed):
+                self._put(session, parse_filter(one.filter), one)
         return answer
 
     def answered(self, session: Session, answer: Answer) -> None:
@@ -87,8 +90,7 @@ class Subscriptions:
         if begin is not None:
             since = self._replays.begins(session, flt, begin, answer)
             if flt.group is None:
-                for one in session.rewind(text, since, self._router.routed):
-                    self._put(session, parse_filter(one.filter), one)
+                answer.replayed[text] = since
         else:
             since = self._router.ends() if old is None else old.since
         identifiers = packet.properties.subscription_identifiers

@@ -67,7 +67,7 @@ def test_other_subscriptions_begin_where_the_session_was():
     }
     subscriptions = {text: Subscribed(text, 1, since=since) for text, since in before.items()}
     session = Session("c", lag={1: 50}, subscriptions=subscriptions)
-    changed = session.rewind("again", (20, 30, 300), (100, 100, 100))
+    changed = session.rewind({"again": (20, 30, 300)}, (100, 100, 100))
     assert session.lag == {0: 20, 1: 30}
     moved = {"live": (100, 50, 10), "old": (100, 50, 0)}
     assert {one.filter: one.since for one in changed} == moved
@@ -76,9 +76,9 @@ def test_other_subscriptions_begin_where_the_session_was():
 
 def test_going_forward_changes_nobody():
     session = Session("c", lag={0: 10}, subscriptions={"a": Subscribed("a", 1, since=(5,))})
-    assert session.rewind("b", (15,), (100,)) == []
+    assert session.rewind({"b": (15,)}, (100,)) == []
     assert session.lag == {0: 10}
-    assert session.rewind("b", (10,), (100,)) == []
+    assert session.rewind({"b": (10,)}, (100,)) == []
     assert session.subscriptions["a"].since == (5,)
 
 
@@ -595,3 +595,29 @@ def test_history_can_be_for_some_only(made, tmp_path):
     assert replay(stage.connected("c"), "earliest", "a").reasons == (Reason.NOT_AUTHORIZED,)
     said = replay(stage.connected("auditor"), "earliest", "a", "b")
     assert said.reasons == (Reason.GRANTED_QOS_1, Reason.NOT_AUTHORIZED)
+
+
+def test_many_replays_of_one_subscribe_go_back_together() -> None:
+    one, other = Session("c"), Session("c")
+    filters = [f"f/{number}" for number in range(20)]
+    replays = {text: (90 - 4 * number, number) for number, text in enumerate(filters)}
+    for session in (one, other):
+        session.subscribe(Subscribed("live", 1, since=(5, 5)))
+    for text, begins in replays.items():
+        one.rewind({text: begins}, (100, 10))
+        for session in (one, other):
+            session.subscribe(Subscribed(text, 1, since=begins))
+    (changed,) = other.rewind(replays, (100, 10))
+    assert changed == Subscribed("live", 1, since=(100, 10))
+    assert (other.lag, other.subscriptions) == (one.lag, one.subscriptions)
+
+
+def test_a_subscribe_of_many_replays_looks_at_all_subscriptions_once(made, monkeypatch) -> None:
+    calls = []
+    rewind = Session.rewind
+    monkeypatch.setattr(Session, "rewind", lambda *arguments: calls.append(1) or rewind(*arguments))
+    stage = made()
+    client = stage.connected("c")
+    reasons = client.subscribe(*(f"$replay/0:{number}/t/{number}" for number in range(300, 0, -1)))
+    assert len(reasons) == 300
+    assert len(calls) == 1
