@@ -1,5 +1,6 @@
 """Every setting as a value read from the schema: name, type, unit, default, meaning, and how a text is converted."""
 
+import ast
 import dataclasses
 import difflib
 import inspect
@@ -212,12 +213,18 @@ def _comments(kind: type) -> dict[str, str]:
         source = inspect.getsource(kind)
     except OSError:
         return {}
-    lines = source.splitlines()
-    return {
-        lines[token.start[0] - 1].split(":")[0].strip(): token.string.lstrip("# ")
-        for token in tokenize.generate_tokens(io.StringIO(inspect.cleandoc(source)).readline)
+    text = inspect.cleandoc(source)
+    comments = {
+        token.start[0]: token.string.lstrip("# ")
+        for token in tokenize.generate_tokens(io.StringIO(text).readline)
         if token.type == tokenize.COMMENT
     }
+    found = {}
+    for one in ast.walk(ast.parse(text)):
+        if isinstance(one, ast.AnnAssign):  # the formatter may have wrapped it
+            lines = range(one.lineno, (one.end_lineno or one.lineno) + 1)
+            found[ast.unparse(one.target)] = " ".join(comments[line] for line in lines if line in comments)
+    return found
 
 
 def _metas(kind: Any) -> Iterator[msgspec.Meta]:
