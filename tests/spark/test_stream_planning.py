@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from pyspark.sql.types import StructType
 from tests.spark.frames import compact, drop_log
 from tests.spark.in_process import close_stores
-from tests.spark.lake_data import fill, messages
+from tests.spark.lake_data import damage, fill, messages
 from tests.spark.streams import SCHEMA, follow, reader, rows
 
 from everlog.base import StorageError, Unavailable, UsageError
@@ -173,6 +173,22 @@ def test_what_retention_takes_while_a_task_reads_is_counted_too(
     lost = sum(int(str(record.args[0])) for record in caplog.records if isinstance(record.args, tuple))
     assert 0 < found < len(SENT)
     assert found + lost == len(SENT)
+
+
+def test_a_stream_ends_at_damage_unless_it_is_to_skip_and_count_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(tmp_path, SENT)
+    damage(sorted((tmp_path / "shard-0").glob("*.log"))[1], 9_000)
+    stream = reader(tmp_path)
+    with pytest.raises(StorageError, match=r"at byte \d+: .*are not readable"):
+        follow(stream, stream.initialOffset())
+    stream = reader(tmp_path, onDamage="skip", maxRecordsPerTrigger="333")
+    with caplog.at_level(logging.WARNING):
+        found = sum(len(batch) for batch in follow(stream, stream.initialOffset()))
+    counted = [record.args[0] for record in caplog.records if "%d offsets are damaged" in str(record.msg)]
+    assert 0 < found < len(SENT)
+    assert found + sum(counted) == len(SENT)
 
 
 def test_another_stores_checkpoint_is_refused(tmp_path: Path) -> None:

@@ -1,8 +1,7 @@
 """Slices of the log as Arrow batches, straight from the log's columns.
 
-Filters are answered by the store's reader, so by the topic index where a segment has one. Offsets that retention
-removed are an error; damaged ones are reported with file and position and left out, unless they are to be an error too.
-Offsets that no record was ever given are not a loss.
+Filters are answered by the store's reader, so by the topic index where a segment has one. Offsets that are damaged or
+that retention removed are an error, or left out and counted if asked; those that no record was ever given are no loss.
 """
 
 import logging
@@ -29,8 +28,8 @@ BATCH_BYTES = 32 << 20  # of log for each batch; a batch ends early at it, thoug
 STEP_RECORDS = 1 << 20
 STEP_BYTES = 8 << 20
 
-OnDamage = Literal["skip", "fail"]
-OnLost = Literal["skip", "fail"]
+OnDamage = Literal["fail", "skip"]
+OnLost = Literal["fail", "skip"]
 
 
 @dataclass(slots=True)
@@ -48,7 +47,7 @@ def read_slice(
     columns: Sequence[str] | None = None,
     filters: Iterable[str] | None = None,
     *,
-    on_damage: OnDamage = "skip",
+    on_damage: OnDamage = "fail",
     on_lost: OnLost = "fail",
     report: ReadReport | None = None,
     batch_rows: int = BATCH_ROWS,

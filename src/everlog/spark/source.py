@@ -142,9 +142,9 @@ class EverlogReader(DataSourceReader):
             for batch in self._read(piece, columns, report):
                 yield self._shaped(batch)
         if report.damage:
-            log.warning("%d records were left out as they are damaged, in %d places", report.lost, len(report.damage))
+            log.warning("left out: %d offsets are damaged, in %d places", report.lost, len(report.damage))
         if report.removed:
-            log.warning("left out of the stream: retention removed %d offsets before they were read", report.removed)
+            log.warning("left out: retention removed %d offsets before they were read", report.removed)
 
     def _read(
         self, piece: "Slice | LakeSlice", columns: tuple[str, ...], report: ReadReport

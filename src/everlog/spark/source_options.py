@@ -21,7 +21,7 @@ OPTIONS = {
     "columns": "the columns to read, as in offset,topic,payload",
     "payload": "binary, string, json, or a decoder as in module:function",
     "payloadSchema": "the type of a payload that is json or decoded, as in a INT, b STRING",
-    "onDamage": "skip what is damaged, or fail",
+    "onDamage": "fail at what is damaged, or skip it",
     "onLost": "fail when retention removed what is to be read, or skip it",
     "tier": "all of history, or only what is in the log, or in the table: all, log, table",
     "tasks": "about how many tasks read; three for each core of the driver's machine by default",
@@ -40,7 +40,7 @@ class SourceOptions:
     columns: tuple[str, ...] = DEFAULT_COLUMNS
     payload: str = "binary"
     payload_schema: str = ""
-    on_damage: OnDamage = "skip"
+    on_damage: OnDamage = "fail"
     tier: Tier = "all"
     tasks: int | None = None
     on_lost: OnLost = "fail"
@@ -71,7 +71,7 @@ def read_options(given: Mapping[str, str], also: Mapping[str, str] | None = None
         columns=check_columns(columns),
         payload=payload,
         payload_schema=payload_schema,
-        on_damage=cast(OnDamage, _choice(options, "onDamage", ("skip", "fail"))),
+        on_damage=cast(OnDamage, _choice(options, "onDamage", ("fail", "skip"))),
         tier=cast(Tier, _choice(options, "tier", ("all", "log", "table"))),
         tasks=_tasks(options["tasks"]) if "tasks" in options else None,
         on_lost=cast(OnLost, _choice(options, "onLost", ("fail", "skip"))),

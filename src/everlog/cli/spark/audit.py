@@ -56,7 +56,8 @@ def _audit_store(job: JobOptions, html: Path | None, json_file: Path | None) -> 
         from everlog.spark.jobs import audit_store, report_store
 
         bar.step("checking")
-        found = audit_store(load(spark, job, "shard", "offset", "timestamp"), filtered=bool(job.topics))
+        rows = load(spark, job, "shard", "offset", "timestamp", onDamage="skip")  # its gaps are what is looked for
+        found = audit_store(rows, filtered=bool(job.topics))
     show_report(report_store(found, job.about), html)
     write_json(found, json_file)
     return int(not all(shard.is_good for shard in found))
@@ -100,4 +101,4 @@ def _logged(spark: "SparkSession", job: JobOptions, files: HistoryFiles) -> "Dat
     from everlog.spark.jobs import logged_in
 
     known_by = "payload" if files.identity == "json" else "user_properties"
-    return logged_in(load(spark, job, "shard", "offset", "topic", known_by), files.identity)
+    return logged_in(load(spark, job, "shard", "offset", "topic", known_by, onDamage="skip"), files.identity)

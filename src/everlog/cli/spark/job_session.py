@@ -71,9 +71,9 @@ def _quiet_stderr(verbose: bool) -> Iterator[None]:
         os.close(nowhere)
 
 
-def load(spark: "SparkSession", job: JobOptions, *columns: str) -> "DataFrame":
+def load(spark: "SparkSession", job: JobOptions, *columns: str, **options: str) -> "DataFrame":
     """Return the history as a frame with these columns, or all, without what is lost: `report_lost` names that."""
-    chosen = {"columns": ",".join(columns)} if columns else {}
+    chosen = {"columns": ",".join(columns), **options} if columns else options
     return spark.read.format("everlog").options(**_source_options(job), **chosen, onLost="skip").load()
 
 
