@@ -104,9 +104,7 @@ def test_a_batch_over_a_hole_fails_unless_it_is_to_skip_it(
     tmp_path: Path, hole: Lost, place: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     where = tmp_path / place
-    with pytest.raises(
-        Unavailable, match=rf"never compacted: {hole.from_offset} to {hole.to_offset - 1} of shard 0 \("
-    ):
+    with pytest.raises(Unavailable, match=rf"are to be read: {hole.from_offset} to {hole.to_offset - 1} of shard 0 \("):
         offsets(where)
     with caplog.at_level(logging.WARNING):
         found = offsets(where, onLost="skip")
@@ -124,6 +122,48 @@ def test_a_batch_over_what_is_neither_in_table_nor_log_fails_too(tmp_path: Path)
     with pytest.raises(Unavailable, match=f"{lost.from_offset} to {lost.to_offset - 1} of shard 0"):
         offsets(tmp_path)
     assert lost_in({"path": str(tmp_path), "tier": "table"}) == lost_in({"path": str(tmp_path), "tier": "log"}) == []
+
+
+@pytest.mark.parametrize("limit", [{}, {"maxRecordsPerTrigger": "100"}])
+def test_a_position_below_the_log_fails_a_batch_and_a_stream_unless_it_is_to_skip(
+    tmp_path: Path, limit: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    add(tmp_path, 0)
+    drop_log(tmp_path)
+    start, end = take_snapshot(str(tmp_path)).shards[0].start, total(tmp_path)
+    assert 7 < start < end
+    assert offsets(tmp_path) == offsets(tmp_path, **{"from": "-9999d"}) == list(range(start, end))
+    begin = {"from": "0:7"}
+    with pytest.raises(Unavailable, match=rf"are to be read: 7 to {start - 1} of shard 0 \("):
+        offsets(tmp_path, **begin)
+    stream = reader(tmp_path, **begin, **limit)
+    with pytest.raises(Unavailable, match=rf"has not read: 7 to {start - 1} of shard 0 \("):
+        follow(stream, stream.initialOffset())
+    stream = reader(tmp_path, onLost="skip", **begin, **limit)
+    with caplog.at_level(logging.WARNING):
+        assert offsets(tmp_path, onLost="skip", **begin) == list(range(start, end))
+        batches = follow(stream, stream.initialOffset())
+    assert [offset for batch in batches for _, offset in batch] == list(range(start, end))
+    counted = [record.args[0] for record in caplog.records if isinstance(record.args, tuple)]
+    assert counted == [start - 7, start - 7]
+
+
+def test_a_position_below_a_tier_fails_though_another_tier_has_it(tmp_path: Path) -> None:
+    add(tmp_path, 0)
+    made = compact(tmp_path)
+    first, *_ = made.lake.files()
+    begin = {"from": "0:0"}
+    shutil.copytree(tmp_path, copy := tmp_path.with_name("copy"))
+    drop_log(tmp_path)
+    assert offsets(tmp_path, **begin) == list(range(total(tmp_path)))
+    stream = reader(tmp_path, **begin)
+    assert sum(len(batch) for batch in follow(stream, stream.initialOffset())) == total(tmp_path)
+    compact(copy).lake.drop([first], "retention")
+    starts = {"log": take_snapshot(str(tmp_path)).shards[0].start, "table": first.last_offset + 1}
+    for where, tier in ((tmp_path, "log"), (copy, "table")):
+        with pytest.raises(Unavailable, match=rf"are to be read: 0 to {starts[tier] - 1} of shard 0 \("):
+            offsets(where, tier=tier, **begin)
+        assert offsets(where, tier=tier, onLost="skip", **begin)[0] == starts[tier]
 
 
 def test_every_hole_of_every_shard_is_kept_over_merges_checkpoints_and_cleaning(tmp_path: Path) -> None:
@@ -227,7 +267,7 @@ def test_commands_name_holes_and_go_on(
     assert main(["spark", "stats", str(tmp_path)]) == 0
     assert f"before it was compacted: {which} of shard 0\n" in capsys.readouterr().out
     frame = spark.read.format("everlog").load(str(tmp_path))
-    with pytest.raises(Exception, match=f"never compacted: {which} of shard 0"):
+    with pytest.raises(Exception, match=f"are to be read: {which} of shard 0"):
         frame.count()
     whole = spark.read.format("everlog").option("onLost", "skip").load(str(tmp_path))
     assert whole.count() == total(tmp_path) - (lost.to_offset - lost.from_offset)

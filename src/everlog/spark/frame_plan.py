@@ -83,6 +83,8 @@ def plan_frame(options: SourceOptions, now_us: int) -> FramePlan:
         snapshot = snapshot_of(store, path)
         lake = None if options.tier == "log" else lake_of(snapshot)
         starts, ends = _bounds(snapshot, lake, options.tier)
+        if lake is not None and options.tier == "table":
+            snapshot = _without_log(snapshot.path, snapshot.identity, lake)
         ranges = _ranges(options, starts, ends, lambda time_us: _positions_at(store, lake, time_us), now_us)
     return FramePlan(snapshot, lake, ranges)
 
@@ -99,13 +101,18 @@ def _plan_table(options: SourceOptions, now_us: int) -> FramePlan:
     if options.tier == "log":
         raise UsageError(f"{options.path} is a table, and no log", hint="give the data directory, or another tier")
     identity, lake = take_table_snapshot(options.path)
-    shards = [ShardSnapshot(shard, "", end, end, ()) for shard, end in enumerate(lake.ends)]
 
     def at(time_us: int) -> tuple[int, ...]:
-        return tuple(lake.position_at(shard.shard, time_us) for shard in shards)
+        return tuple(lake.position_at(shard, time_us) for shard in range(len(lake.ends)))
 
     ranges = _ranges(options, lake.starts, lake.ends, at, now_us)
-    return FramePlan(Snapshot("", identity, tuple(shards)), lake, ranges)
+    return FramePlan(_without_log("", identity, lake), lake, ranges)
+
+
+def _without_log(path: str, identity: str, lake: "LakeSnapshot") -> Snapshot:
+    """Return the snapshot of a store whose log has nothing that is to be read."""
+    shards = (ShardSnapshot(shard, "", end, end, ()) for shard, end in enumerate(lake.ends))
+    return Snapshot(path, identity, tuple(shards))
 
 
 def _ranges(
@@ -115,8 +122,11 @@ def _ranges(
     at: Callable[[int], tuple[int, ...]],
     now_us: int,
 ) -> Ranges:
-    """Return the offsets that are wanted of each shard."""
-    first = locate(parse_begin(options.begin, now_us), starts, ends, at)
+    """Return the offsets that are wanted of each shard; a position may lie below what there is, and is then lost."""
+    begin = parse_begin(options.begin, now_us)
+    first = locate(begin, starts, ends, at)
+    if begin.kind is not BeginKind.POSITION:
+        first = tuple(map(max, first, starts))
     end = parse_begin(options.end, now_us)
     # a shard that a position does not name is read to its end
     last = locate(end, starts if end.kind is BeginKind.EARLIEST else ends, ends, at)
@@ -124,8 +134,7 @@ def _ranges(
     unknown = [shard for shard in wanted if not 0 <= shard < len(ends)]
     if unknown:
         raise UsageError(f"there is no shard {unknown[0]}", hint=f"the shards are 0 to {len(ends) - 1}")
-    ranges = {shard: (max(first[shard], starts[shard]), last[shard]) for shard in wanted}
-    return {shard: (low, max(low, high)) for shard, (low, high) in ranges.items()}
+    return {shard: (first[shard], max(first[shard], last[shard])) for shard in wanted}
 
 
 def lake_of(snapshot: Snapshot) -> "LakeSnapshot | None":

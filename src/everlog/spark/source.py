@@ -177,8 +177,8 @@ def _account(plan: FramePlan, options: SourceOptions) -> None:
     lost = lost_of(plan)
     if lost and options.on_lost == "fail":
         raise Unavailable(
-            f"retention removed offsets that were never compacted: {name_lost(lost)}",
-            hint='set the option onLost to "skip" to read the others',
+            f"retention removed offsets that are to be read: {name_lost(lost)}",
+            hint='set the option onLost to "skip" to read the others, or begin with "earliest"',
         )
     for one in lost:
         size = one.to_offset - one.from_offset
