@@ -4,8 +4,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 
+import pyarrow as pa
 import pytest
 from tests.spark.in_process import InProcess
 from tests.spark.lake_data import cold_rows, fill, log_rows, messages
@@ -13,7 +16,9 @@ from tests.spark.lake_data import cold_rows, fill, log_rows, messages
 from everlog.base import StorageError
 from everlog.spark import Compaction, CompactionOptions, LakeStore, Location, check_bucket, locate, vacuum
 from everlog.spark.frame_plan import plan_frame
+from everlog.spark.lake.file_check import check_files
 from everlog.spark.lake_slices import LakeSlice, read_lake_slice
+from everlog.spark.sink.table_sink import commit_files, write_file
 from everlog.spark.source_options import read_options
 from everlog.store import read_lake_record
 
@@ -115,6 +120,26 @@ def test_a_table_in_a_bucket_is_read_without_its_log(
         for batch in read_lake_slice(piece, ("shard", "offset"))
     ]
     assert len({tuple(row.values()) for batch in batches for row in batch.to_pylist()}) == made.rows
+
+
+def test_files_in_a_bucket_are_looked_at_before_they_are_committed(bucket: dict[str, str], tmp_path: Path) -> None:
+    schema = pa.schema([("n", pa.int64())])
+    for where in (place(bucket, "sunk"), locate(str(tmp_path / "sunk"))):
+        rows = pa.record_batch([pa.array(Random(1).choices(range(1 << 60), k=200_000))], schema)
+        file = write_file([rows], where, schema)
+        assert file is not None
+        for wrong in (replace(file, path="gone.parquet"), replace(file, size_bytes=1), replace(file, rows=1)):
+            with pytest.raises(StorageError, match="nothing is committed"):
+                commit_files(where, schema, [file, wrong], "app", 0)
+        assert commit_files(where, schema, [file], "app", 0) == 1
+    before = read_bytes()
+    check_files(where, [file] * 10)
+    assert file.size_bytes > 1 << 20
+    assert read_bytes() - before < file.size_bytes, "of ten files the footers"
+
+
+def read_bytes() -> int:
+    return int(Path("/proc/self/io").read_text().split()[1])
 
 
 def test_the_record_names_the_options_and_none_of_their_values(bucket: dict[str, str], tmp_path: Path) -> None:

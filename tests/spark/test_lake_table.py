@@ -34,6 +34,7 @@ from everlog.spark import (
 from everlog.spark.jobs import FILE_NAME, Level, Shape, Structure, write_structure
 from everlog.spark.lake.file_merge import MergeTask, merge_files
 from everlog.spark.lake.lake_table import Lake, Overtaken
+from everlog.spark.lake.slice_writer import Written
 from everlog.spark.lake.table_layout import data_path, shard_transaction
 from everlog.spark.snapshot import plan
 from everlog.store import read_lake_record
@@ -432,6 +433,45 @@ def test_damage_stops_compaction_unless_it_is_to_be_left_out(tmp_path: Path) -> 
     assert len(summary.damage) == 1
     assert path.name in summary.damage[0]
     assert ends_of(made)[0] - summary.rows == 200  # a segment is one batch once it is sealed
+    assert lake_rows(made) == source_rows(tmp_path, ends_of(made))
+
+
+class Elsewhere(InProcess):
+    """Runs tasks whose files come to harm before the driver looks."""
+
+    def __init__(self, harm: Callable[[Path], None], root: Path) -> None:
+        self.harm, self.root = harm, root
+
+    def run(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+        made = super().run(function, items)
+        last = made[-1].files[-1] if isinstance(made[-1], Written) else made[-1]
+        self.harm(self.root / last.path)
+        return made
+
+
+def fewer_rows(path: Path) -> None:
+    rows = pq.read_table(path, partitioning=None)
+    pq.write_table(rows.slice(1), path)
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, cut, fewer_rows])
+def test_a_file_that_is_not_as_its_task_reported_it_is_not_committed(
+    tmp_path: Path, harm: Callable[[Path], None]
+) -> None:
+    elsewhere = Elsewhere(harm, tmp_path / "lake")
+    fill(tmp_path, messages(3_000))
+    with pytest.raises(StorageError, match=r"nothing is committed: .*every worker must see the same"):
+        compaction(tmp_path, runner=elsewhere).run()
+    assert read_lake_record(str(tmp_path)) is None
+    assert lake_rows(compaction(tmp_path)) == []
+    made = compaction(tmp_path)
+    made.run()
+    with pytest.raises(StorageError, match="nothing is committed"):
+        compaction(tmp_path, CompactionOptions(merge=True), elsewhere).run()
     assert lake_rows(made) == source_rows(tmp_path, ends_of(made))
 
 

@@ -20,12 +20,18 @@ _GREATEST = "\U0010ffff"  # greater than whatever was cut off
 
 
 @dataclass(frozen=True, slots=True)
-class DataFile:
-    """Rows of one shard and day: `first_offset` to `last_offset`, both included, as are times and topics."""
+class WrittenFile:
+    """A file that a task wrote; the path is relative to the table."""
 
     path: str
     size_bytes: int
     rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile(WrittenFile):
+    """Rows of one shard and day: `first_offset` to `last_offset`, both included, as are times and topics."""
+
     shard: int
     day: str
     first_offset: int

@@ -1,8 +1,8 @@
 """The table and its commits: which offsets of each shard it has, and how files are added and removed exactly once.
 
 The table's own log is the truth. A commit checks the transaction versions that it was planned on and is made on that
-very state: another commit to the same transaction in between makes it fail. Only files that a task reported are
-committed.
+very state: another commit to the same transaction in between makes it fail. Only files that a task reported and that
+are there as reported are committed.
 """
 
 import os
@@ -17,6 +17,7 @@ from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Tra
 from everlog.base import Unavailable, UsageError
 from everlog.spark.file_sync import sync_path
 from everlog.spark.lake.data_file import DataFile, files_of
+from everlog.spark.lake.file_check import check_files
 from everlog.spark.lake.location import Location
 from everlog.spark.lake.table_layout import (
     FORMAT,
@@ -96,6 +97,7 @@ class Lake:
 
         `starts` says where shards begin that are new to the table, `lost` what will never be in it.
         """
+        check_files(self.location, files)
         table = self.load()
         ends = self.ends(ranges, table)
         for shard, (expected, _) in ranges.items():
@@ -113,6 +115,7 @@ class Lake:
 
     def rewrite(self, old: Sequence[DataFile], new: Sequence[DataFile], why: str) -> int:
         """Replace files by others with the same rows and return the version; raises `Overtaken` if one is gone."""
+        check_files(self.location, new)
         now_ms = time.time_ns() // 1_000_000
         gone = [file.removed(now_ms, moved=True) for file in old]
         return self._replace(old, [*gone, *(file.added(moved=True) for file in new)], why)

@@ -19,6 +19,8 @@ import pyarrow.parquet as pq
 
 from everlog.base import Unavailable, UsageError
 from everlog.spark.file_sync import sync_path
+from everlog.spark.lake.data_file import WrittenFile
+from everlog.spark.lake.file_check import check_files
 from everlog.spark.lake.lake_table import sync_log
 from everlog.spark.lake.location import Location
 from everlog.spark.lake.table_layout import FORMAT_PROPERTY
@@ -31,12 +33,9 @@ TRIES = 5  # to commit, when others commit at the same time
 
 
 @dataclass(frozen=True, slots=True)
-class TableFile:
-    """A file that a task wrote."""
+class TableFile(WrittenFile):
+    """A file of rows with any columns, and the statistics of those that files are skipped by."""
 
-    path: str
-    size_bytes: int
-    rows: int
     modified_ms: int
     statistics: str
 
@@ -74,6 +73,7 @@ def commit_files(location: Location, schema: pa.Schema, files: Sequence[TableFil
     from deltalake.exceptions import CommitFailedError
     from deltalake.transaction import AddAction, RemoveAction
 
+    check_files(location, files)
     added: list[AddAction | RemoveAction] = [
         AddAction(file.path, file.size_bytes, {}, file.modified_ms, True, file.statistics) for file in files
     ]
