@@ -118,10 +118,11 @@ def main(names: list[str]) -> int:
     waiting: SimpleQueue[Part] = SimpleQueue()
     for part in parts:
         waiting.put(part)
+    for number in (signal.SIGINT, signal.SIGTERM):  # also where SIGINT was ignored, which the parts would inherit
+        signal.signal(number, signal.default_int_handler)
     threads = [threading.Thread(target=work, args=(waiting,)) for _ in range(JOBS)]
     for thread in threads:
         thread.start()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         watch(parts, threads)
     except KeyboardInterrupt:

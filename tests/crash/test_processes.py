@@ -1,7 +1,6 @@
 """Two real processes on one log: a reader follows a writer, a writer is killed, a second writer is refused."""
 
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -40,8 +39,17 @@ class Writer:
                     self.reported = int(line)
                     self.lines.release()
 
+    def __enter__(self) -> "Writer":
+        self.lines.acquire()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Kill it where it has not ended."""
+        self.process.kill()
+        self.finish()
+
     def finish(self) -> int:
-        """Wait for its end; its exit status."""
+        """Wait for its end; return its exit status."""
         self._thread.join()
         return self.process.wait()
 
@@ -60,27 +68,26 @@ def check(found: list, expected: int) -> int:
 
 @pytest.mark.slow
 def test_a_reader_follows_a_writer_across_rolls_merges_and_retention(tmp_path: Path) -> None:
-    writer = Writer(tmp_path, rounds=ROUNDS)
-    writer.lines.acquire()
-    witness = Witness(str(tmp_path))
-    reader = ShardLog.open(RealDisk(), f"{tmp_path}/shard", SETTINGS, writable=False)
-    offset = behind = looks = 0
-    while writer.process.poll() is None:
-        committed = reader.refresh()
-        assert committed <= witness.offset, "the reader sees what is not synced"
-        found = reader.read(offset, 1 << 20)
-        start = reader.start
-        behind += bool(found) and found[0].base_offset > offset
-        assert not found or found[0].base_offset == offset or offset < start
-        offset = check(found, offset)
-        assert offset <= committed
-        looks += 1
-    assert writer.finish() == 0
+    offset = looks = 0
+    with Writer(tmp_path, rounds=ROUNDS) as writer:
+        witness = Witness(str(tmp_path))
+        reader = ShardLog.open(RealDisk(), f"{tmp_path}/shard", SETTINGS, writable=False)
+        while writer.process.poll() is None:
+            committed = reader.refresh()
+            assert committed <= witness.offset, "the reader sees what is not synced"
+            found = reader.read(offset, 1 << 20)
+            if found and found[0].base_offset != offset:
+                reader.refresh()  # what was removed meanwhile is known only then
+                assert offset < reader.start
+            offset = check(found, offset)
+            assert offset <= committed
+            looks += 1
+        assert writer.finish() == 0
     reader.refresh()
     while found := reader.read(offset, 1 << 20):
         offset = check(found, offset)
     assert offset == reader.committed == writer.reported == ROUNDS * RUN
-    assert looks > 10
+    assert looks, "the writer had ended before the reader looked"
     assert reader.start > 0, "retention was at work"
     assert reader.damage == []
     reader.close()
@@ -91,11 +98,9 @@ def test_a_reader_follows_a_writer_across_rolls_merges_and_retention(tmp_path: P
 def test_a_killed_writer_loses_nothing_that_it_reported(tmp_path: Path, sync_ms: int, kills: int, lines: int) -> None:
     random = Random(5)
     for _ in range(kills):
-        writer = Writer(tmp_path, sync_ms=sync_ms)
-        for _ in range(random.randrange(2, lines)):
-            writer.lines.acquire()
-        writer.process.send_signal(signal.SIGKILL)
-        writer.finish()
+        with Writer(tmp_path, sync_ms=sync_ms) as writer:
+            for _ in range(random.randrange(1, lines)):
+                writer.lines.acquire()
         log = ShardLog.open(RealDisk(), f"{tmp_path}/shard", SETTINGS, background=False)
         assert log.committed >= writer.reported
         offset = log.start
@@ -108,11 +113,8 @@ def test_a_killed_writer_loses_nothing_that_it_reported(tmp_path: Path, sync_ms:
 
 
 def test_a_second_writer_is_refused_and_told_who_holds_the_lock(tmp_path: Path) -> None:
-    writer = Writer(tmp_path)
-    writer.lines.acquire()
-    with pytest.raises(StorageError, match=rf"held by process {writer.process.pid}\b") as refused:
-        ShardLog.open(RealDisk(), f"{tmp_path}/shard")
-    assert "read-only" in refused.value.hint
-    writer.process.send_signal(signal.SIGKILL)
-    writer.finish()
+    with Writer(tmp_path) as writer:
+        with pytest.raises(StorageError, match=rf"held by process {writer.process.pid}\b") as refused:
+            ShardLog.open(RealDisk(), f"{tmp_path}/shard")
+        assert "read-only" in refused.value.hint
     ShardLog.open(RealDisk(), f"{tmp_path}/shard").close()

@@ -75,7 +75,7 @@ class Served:
         return found
 
     def memory(self, field: str = "VmRSS") -> int:
-        """Resident bytes, now (VmRSS) or at most since `forget_peak` (VmHWM)."""
+        """Resident bytes, now (VmRSS) or at their peak (VmHWM)."""
         for line in Path(f"/proc/{self._process.pid}/status").read_text().splitlines():
             if line.startswith(f"{field}:"):
                 return int(line.split()[1]) << 10
