@@ -12,7 +12,8 @@ from tests.shard_logs import Message, Row, columns_of, rows
 from tests.simulated_disk import SimulatedCrash, SimulatedDisk
 
 from everlog.base import GONE, RecordBuilder, StorageError, TopicTable, Unavailable
-from everlog.commitlog import LogSettings, ShardLog
+from everlog.commitlog import LogSettings, ShardLog, verify_directory
+from everlog.commitlog.damage import GAP, MISPLACED, MISSING
 from everlog.commitlog.segment_format import Frame
 
 DIRECTORY = "data/shard-0"
@@ -256,8 +257,8 @@ class World:
         if committed < max(self.reported, default=-1) + 1:
             raise self.violated("the committed offset went back")
         self.report_found(log)
-        harm = [damage for damage in log.damage if damage.position]  # a header may be torn before anything is committed
-        if self.durability == "fsync" and harm:
+        harm = [damage for damage in log.damage if damage.position or damage.to_offset > damage.from_offset]
+        if self.durability == "fsync" and harm:  # a header may be torn before anything is committed
             raise self.violated(f"what was synced is whole, but {harm[0]}")
         if log.segments() and any(view.end_offset > committed for view in log.segments()):
             raise self.violated("a segment ends behind the committed offset")
@@ -314,6 +315,10 @@ class World:
             raise self.violated("a reader is ahead of the writer")
         if everything and self.durability == "fsync":
             self.compare(rows(reader), reader.committed)
+        noticed = (*reader.damage, *verify_directory(self.disk, DIRECTORY).damage)
+        lost = [damage for damage in noticed if damage.what in (GAP, MISPLACED, MISSING)]
+        if self.durability == "fsync" and lost:
+            raise self.violated(f"every segment is there, but {lost[0]}")
         self.disk.crash_after = after
 
 

@@ -8,10 +8,13 @@ import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from dataclasses import dataclass
+from itertools import pairwise
 
 from everlog.base import Records
 from everlog.commitlog import segment_reader
 from everlog.commitlog.damage import DamageList
+from everlog.commitlog.mark import Mark
+from everlog.commitlog.paths import segment_path
 from everlog.commitlog.ports import Disk
 from everlog.commitlog.segment_reader import SegmentReader
 from everlog.commitlog.segment_view import SegmentView, first_at
@@ -30,6 +33,7 @@ class Segment:
     last_time: int = _UNKNOWN
     size_bytes: int = _UNKNOWN
     sealed: bool = False
+    previous_end: int = 0  # as in its header
     reader: SegmentReader | None = None  # held while the segment is written; else the cache holds it
 
 
@@ -41,6 +45,7 @@ class Catalog:
         self.directory = directory
         self.damage = damage
         self.salt = 0
+        self.lost = Mark()  # what was marked as committed when the log was opened, if not all of it was there
         self._cache_bytes = cache_bytes
         self._cache: OrderedDict[int, SegmentReader] = OrderedDict()
         self._cache_lock = threading.Lock()
@@ -106,6 +111,18 @@ class Catalog:
             segment.end_offset = reader.index.end_offset(rows - 1) if rows else segment.base_offset
             segment.size_bytes = reader.file.size()
         return segment
+
+    def records_end(self) -> int:
+        """Return where the records end, lost ones too; 0 if there are none."""
+        return max(self.lost.committed, self._segments[-1].end_offset if self._segments else 0)
+
+    def note_gaps(self) -> None:
+        """Report records that a segment says were before it and that are not; raise FileNotFoundError as `reader`."""
+        for before, segment in pairwise(self._segments):
+            if 0 <= before.end_offset < segment.previous_end:
+                self.forget(before.base_offset)  # it may have been removed since
+                end = self.describe(Segment(before.base_offset)).end_offset
+                self.damage.note_gap(segment_path(self.directory, segment.base_offset), end, segment.previous_end)
 
     def locate(self, offset: int) -> int:
         """Return the number of the last segment that begins at or below an offset, 0 if there is none."""

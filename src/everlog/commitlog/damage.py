@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from everlog.base import StorageError
 
 VERIFY_HINT = "run: everlog verify DATA_DIR"
+MISPLACED = "this file is another segment's or another shard's; put it back where it belongs, and the right one here"
+MISSING = "this segment is missing; restore it from a backup"
+GAP = "a segment before this one is missing or cut short; restore it from a backup"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,14 @@ class DamageList:
             return
         if known is None or damage.to_offset - damage.from_offset > known.to_offset - known.from_offset:
             self._reports[key] = damage
+
+    def note_gap(self, path: str, end: int, previous_end: int) -> None:
+        """Note that a segment follows records up to `previous_end`, though those before it end at `end`."""
+        for report in sorted(self.reports(), key=lambda report: report.from_offset):
+            if report.from_offset <= end:
+                end = max(end, report.to_offset)  # known to be damaged
+        if end < previous_end:
+            self.add(Damage(path, 0, GAP, end, previous_end))
 
     def reports(self) -> list[Damage]:
         """Return the damages in the order in which they were met."""

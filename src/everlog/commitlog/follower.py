@@ -12,7 +12,6 @@ from everlog.commitlog.mark import MARK_BYTES, Mark, read_marks
 from everlog.commitlog.ports import File
 from everlog.commitlog.recovery import summarize
 from everlog.commitlog.scan import Scan
-from everlog.commitlog.segment_format import HEADER_BYTES, read_header
 from everlog.commitlog.segment_reader import SegmentReader
 
 _TRIES = 100
@@ -75,32 +74,28 @@ class Follower:
         catalog = self._catalog
         known = {segment.base_offset: segment for segment in catalog.segments}
         bases = paths.segment_bases(catalog.disk.list(catalog.directory))
+        headers = segment_reader.own_headers(catalog.disk, catalog.directory, bases, mark, catalog.damage, known)
         segments = []
         for base in bases:
             if base > mark.segment:
                 break
             segment = known.get(base)
+            if base not in headers:
+                continue  # removed, or another segment's file
             if base < mark.segment:
-                segment = self._complete(segment or summarize(catalog, base))
+                segment = self._complete(segment or summarize(catalog, base, headers[base]))
             elif segment is None:
-                if mark.committed <= base and not self._has_header(base):
+                if mark.committed <= base and headers[base] is None:
                     break  # just a name: the segment is being created
                 segment = Segment(base, base, 0, 0, 0)
                 reader, scan = segment_reader.load(catalog.disk, catalog.directory, base, catalog.salt, catalog.damage)
-                segment.reader = reader
+                segment.reader, segment.previous_end = reader, reader.header.previous_end
                 self._growing = (segment, reader, scan)
             segments.append(segment)
         for base in known.keys() - set(bases):
             catalog.forget(base)
         catalog.replace(segments)
-
-    def _has_header(self, base: int) -> bool:
-        path = paths.segment_path(self._catalog.directory, base)
-        file = self._catalog.disk.open(path)
-        try:
-            return read_header(file.read_at(0, HEADER_BYTES), path) is not None
-        finally:
-            file.close()
+        catalog.note_gaps()
 
     def _complete(self, segment: Segment) -> Segment:
         """Complete a segment that has a successor: read it to its end now if it was growing, else when asked for."""

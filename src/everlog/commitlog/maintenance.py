@@ -143,7 +143,7 @@ class Maintenance:
                 with contextlib.suppress(FileNotFoundError):
                     catalog.disk.unlink(path)
             self.removed += 1
-        catalog.disk.sync_directory(catalog.directory)
+            catalog.disk.sync_directory(catalog.directory)  # one by one, so that a crash leaves no gap
         self._committer.remark()
 
     def checkpoint(self) -> None:

@@ -64,21 +64,13 @@ def open_mark(
 
 
 def _salt_of_segments(disk: Disk, directory: str, names: list[str]) -> int | None:
-    for base in reversed(paths.segment_bases(names)):
-        path = paths.segment_path(directory, base)
-        file = disk.open(path)
-        try:
-            header = read_header(file.read_at(0, HEADER_BYTES), path)
-        finally:
-            file.close()
-        if header is not None:
-            return header.salt
-    return None
+    found = (segment_reader.header_of(disk, directory, base) for base in reversed(paths.segment_bases(names)))
+    return next((header.salt for header in found if header is not None), None)
 
 
-def summarize(catalog: Catalog, base_offset: int) -> Segment:
-    """Return what a side file's first bytes say of a segment that has a successor."""
-    segment = Segment(base_offset)
+def summarize(catalog: Catalog, base_offset: int, header: SegmentHeader | None) -> Segment:
+    """Return what its header and a side file's first bytes say of a segment that has a successor."""
+    segment = Segment(base_offset, previous_end=0 if header is None else header.previous_end)
     side = segment_reader.open_side(catalog.disk, paths.side_path(catalog.directory, base_offset), catalog.damage)
     if side is not None:
         summary = side.summary
@@ -97,24 +89,33 @@ def recover(catalog: Catalog, random_bytes: Callable[[int], bytes], now_us: int,
     mark, hint, durable = open_mark(disk, directory, names, random_bytes)
     catalog.salt = mark.salt
     committed = max(hint.committed, durable.committed)
-    bases = paths.segment_bases(names)
-    segments = [summarize(catalog, base) for base in bases[:-1]]
+    listed = paths.segment_bases(names)
+    sure = max((m for m in (hint, durable) if m.committed > m.segment), key=lambda m: m.committed, default=Mark())
+    headers = segment_reader.own_headers(disk, directory, listed, sure._replace(salt=mark.salt), catalog.damage)
+    bases = list(headers)
+    segments = [summarize(catalog, base, headers[base]) for base in bases[:-1]]
     end, last_time, position = 0, 0, HEADER_BYTES
     going_on: Segment | None = None
     topics: list[bytes] = []
     if bases:
         confirmed = max((m.position for m in (hint, durable) if m.synced and m.segment == bases[-1]), default=0)
-        reader, scan, whole = _recover_last(catalog, bases[-1], committed, confirmed, now_us)
+        claimed = sure.committed if sure.segment <= bases[-1] else 0
+        reader, scan, whole = _recover_last(catalog, bases[-1], committed, claimed, confirmed, now_us)
         _sync_before(catalog, segments, reader.header)
         end, position, last_time = scan.offset, scan.position, scan.last_time
-        last = _described(bases[-1], reader, scan)
+        last = Segment(bases[-1], scan.offset, *scan.index.times(), scan.position)
+        last.reader, last.previous_end = reader, reader.header.previous_end
         segments.append(last)
         if not last_time and len(segments) > 1:
             last_time = catalog.describe(segments[-2]).last_time
         going_on = last if whole else None
         topics = scan.table.all_names()
     catalog.replace(segments)
-    next_offset = max(end, committed, durable.reserved, not_below)
+    catalog.note_gaps()
+    if sure.committed > end and sure.segment >= max(bases, default=0):
+        catalog.lost = sure._replace(position=position if sure.segment in headers else HEADER_BYTES)
+    above = listed[-1] + 1 if listed and listed[-1] not in headers else 0  # no name is taken twice
+    next_offset = max(end, committed, durable.reserved, not_below, above)
     layout = max(hint.layout, durable.layout) + 1
     if next_offset > end:
         going_on = None
@@ -126,13 +127,8 @@ def recover(catalog: Catalog, random_bytes: Callable[[int], bytes], now_us: int,
     return Recovered(next_offset, going_on, position, topics, last_time, layout, mark)
 
 
-def _described(base_offset: int, reader: SegmentReader, scan: Scan) -> Segment:
-    first_time, last_time = scan.index.times()
-    return Segment(base_offset, scan.offset, first_time, last_time, scan.position, reader=reader)
-
-
 def _recover_last(
-    catalog: Catalog, base: int, committed: int, confirmed: int, now_us: int
+    catalog: Catalog, base: int, committed: int, claimed: int, confirmed: int, now_us: int
 ) -> tuple[SegmentReader, Scan, bool]:
     """Scan the last segment, cut a torn tail, make the rest durable, and tell whether the log may go on in it."""
     disk, directory, damage = catalog.disk, catalog.directory, catalog.damage
@@ -149,8 +145,8 @@ def _recover_last(
         scan.run(size, complete=False)
     whole = header_whole and not scan.damage and not sealed
     if committed > scan.offset and committed > base:
-        lost = Damage(path, scan.position, "committed batches are missing or damaged", scan.offset, committed)
-        scan.damage.append(lost)
+        lost = Damage(path, scan.position, "committed batches are missing or damaged", scan.offset, claimed)
+        scan.damage += [lost] if claimed > scan.offset else []
         whole = False
     elif scan.position < size:
         file.truncate(scan.position)

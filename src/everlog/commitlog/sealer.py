@@ -6,6 +6,7 @@ synced, and renamed over the old. A damaged segment is indexed and never rewritt
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 
 from everlog.base import Records, TopicTable, gather
 from everlog.commitlog import side_file
@@ -14,9 +15,9 @@ from everlog.commitlog.catalog import Catalog, Segment
 from everlog.commitlog.log_settings import LogSettings
 from everlog.commitlog.open_batch import SPAN_US
 from everlog.commitlog.paths import TEMPORARY, segment_path, side_path
-from everlog.commitlog.ports import Block, File, Indexer
+from everlog.commitlog.ports import Block, Indexer
 from everlog.commitlog.scan import topic_ids
-from everlog.commitlog.segment_format import FRAME_BYTES, HEADER_BYTES, Frame, SegmentHeader
+from everlog.commitlog.segment_format import FRAME_BYTES, HEADER_BYTES, Frame
 from everlog.commitlog.segment_reader import SegmentReader, load_complete
 from everlog.commitlog.segment_view import TOPICS
 from everlog.commitlog.side_file import SEALED, SideSummary
@@ -52,17 +53,14 @@ class Sealer:
         """Write the side file, and let readers find the segment by it."""
         topics = self._index(reader)
         self.write_side(reader, SEALED, topics)
-        side = side_file.SideFile(side_path(self._catalog.directory, segment.base_offset), self._open_side(segment))
-        reader.side = side
+        path = side_path(self._catalog.directory, segment.base_offset)
+        reader.side = side_file.SideFile(path, self._catalog.disk.open(path))
         self._catalog.keep(segment.base_offset, reader)
         segment.size_bytes = reader.file.size()
         segment.sealed = True
         segment.reader = None
         self._catalog.damage.rebuild.discard(segment.base_offset)
         self.sealed += 1
-
-    def _open_side(self, segment: Segment) -> File:
-        return self._catalog.disk.open(side_path(self._catalog.directory, segment.base_offset))
 
     def _pays(self, reader: SegmentReader) -> bool:
         """Return whether merging pays: the segment is undamaged and its batches are small."""
@@ -88,9 +86,7 @@ class Sealer:
         another segment file.
         """
         catalog = self._catalog
-        header = SegmentHeader(
-            old.header.base_offset, old.header.created_us, catalog.salt, old.header.generation + 1, flags
-        )
+        header = replace(old.header, salt=catalog.salt, generation=old.header.generation + 1, flags=flags)
         path = segment_path(catalog.directory, segment.base_offset)
         file = side_file.create_anew(catalog.disk, path + TEMPORARY)
         made = SegmentReader(path, file, header, GrowingIndex(), table, catalog.damage)

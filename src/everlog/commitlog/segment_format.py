@@ -25,7 +25,7 @@ PREVIOUS_SYNCED = 0x01  # header flag: the segment before this one was synced wh
 THINNED = 0x02  # header flag: records of shorter-lived topics were emptied
 AFTER_SYNC = 0x80000000  # frame flag, in the count: all before this frame was synced when it was written
 
-_COPY = struct.Struct("<4sHHQQQQ20sI")
+_COPY = struct.Struct("<4sHHQQQQQ12sI")
 _FRAME = struct.Struct("<4sIQQII")
 _SALT = struct.Struct("<Q")
 
@@ -39,6 +39,7 @@ class SegmentHeader:
     salt: int
     generation: int = 0
     flags: int = 0
+    previous_end: int = 0  # where the records before it ended when it was created; 0 if there were none, or not known
 
     def to_bytes(self) -> bytes:
         """Return both copies of the header."""
@@ -46,13 +47,17 @@ class SegmentHeader:
         return copy + copy
 
     def _body(self) -> bytes:
-        fields = (MAGIC, VERSION, self.flags, self.base_offset, self.created_us, self.salt, self.generation)
-        return _COPY.pack(*fields, b"", 0)[:-4]
+        fields = (self.flags, self.base_offset, self.created_us, self.salt, self.generation, self.previous_end)
+        return _COPY.pack(MAGIC, VERSION, *fields, b"", 0)[:-4]
 
     @property
     def check(self) -> int:
         """The check of the fields, which also binds a side file to this very file."""
         return int(crc32c.crc32c(self._body()))
+
+    def belongs(self, base_offset: int, salt: int) -> bool:
+        """Return whether this is the segment of that offset in the shard with that salt, 0 if it is not known."""
+        return self.base_offset == base_offset and salt in (0, self.salt)
 
 
 def read_header(data: bytes, path: str) -> SegmentHeader | None:
@@ -61,7 +66,7 @@ def read_header(data: bytes, path: str) -> SegmentHeader | None:
         copy = data[start : start + _COPY.size]
         if len(copy) < _COPY.size or copy[:4] != MAGIC:
             continue
-        _, version, flags, base, created, salt, generation, _, check = _COPY.unpack(copy)
+        _, version, flags, base, created, salt, generation, previous_end, _, check = _COPY.unpack(copy)
         if crc32c.crc32c(copy[:-4]) != check:
             continue
         if version != VERSION:
@@ -69,7 +74,7 @@ def read_header(data: bytes, path: str) -> SegmentHeader | None:
                 f"{path}: segment format version {version} is not known to this version of Everlog",
                 hint="open it with a newer Everlog",
             )
-        return SegmentHeader(base, created, salt, generation, flags)
+        return SegmentHeader(base, created, salt, generation, flags, previous_end)
     return None
 
 

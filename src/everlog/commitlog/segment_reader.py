@@ -3,10 +3,14 @@
 A merge makes a new file and a new reader; whoever holds the old one goes on reading the old file.
 """
 
+from collections.abc import Container
+from contextlib import suppress
+
 from everlog.base import Records, StorageError, TopicTable
 from everlog.commitlog import side_file
 from everlog.commitlog.batch_index import GrowingIndex
-from everlog.commitlog.damage import CorruptFile, Damage, DamageList
+from everlog.commitlog.damage import MISPLACED, MISSING, CorruptFile, Damage, DamageList
+from everlog.commitlog.mark import Mark
 from everlog.commitlog.paths import segment_path, side_path
 from everlog.commitlog.ports import Disk, File
 from everlog.commitlog.scan import Scan
@@ -72,15 +76,45 @@ class SegmentReader:
 
 
 def open_header(file: File, path: str, base_offset: int, salt: int, damage: DamageList) -> SegmentHeader:
-    """Return a segment file's header or, if it is damaged, what can be known without it."""
+    """Return a segment file's header or what is known without it; raise FileNotFoundError if it is another's."""
     raw = file.read_at(0, HEADER_BYTES)
     header = read_header(raw, path)
-    if header is None or header.base_offset != base_offset:
+    if header is not None and not header.belongs(base_offset, salt):
+        damage.add(Damage(path, 0, MISPLACED))
+        raise FileNotFoundError(f"{path}: {MISPLACED}")
+    if header is None:
         damage.add(Damage(path, 0, "the segment's header fails its check"))
         return SegmentHeader(base_offset, 0, salt)
     if raw != header.to_bytes():
         damage.add(Damage(path, 0, "one copy of the segment's header fails its check"))
     return header
+
+
+def header_of(disk: Disk, directory: str, base_offset: int) -> SegmentHeader | None:
+    """Return the header in a segment's file, whoever's it is, or None if it can't be read."""
+    path = segment_path(directory, base_offset)
+    file = disk.open(path)
+    try:
+        return read_header(file.read_at(0, HEADER_BYTES), path)
+    except OSError:
+        return None
+
+
+def own_headers(
+    disk: Disk, directory: str, bases: list[int], mark: Mark, damage: DamageList, known: Container[int] = ()
+) -> dict[int, SegmentHeader | None]:
+    """Return the headers of the shard's files, None if bad or `known`; report other files and a missing last one."""
+    found: dict[int, SegmentHeader | None] = {}
+    for base, following in zip(bases, [*bases[1:], mark.committed], strict=False):
+        with suppress(FileNotFoundError):  # removed since
+            header = None if base in known else header_of(disk, directory, base)
+            if header is None or header.belongs(base, mark.salt):
+                found[base] = header
+            else:
+                damage.add(Damage(segment_path(directory, base), 0, MISPLACED, base, max(base, following)))
+    if mark.committed > mark.segment > max(bases, default=-1):
+        damage.add(Damage(segment_path(directory, mark.segment), 0, MISSING, mark.segment, mark.committed))
+    return found
 
 
 def open_side(disk: Disk, path: str, damage: DamageList) -> SideFile | None:

@@ -95,7 +95,8 @@ class SegmentWriter:
         """Create the next segment with its first batches, if any; nothing is marked yet."""
         self.cut()
         catalog = self._catalog
-        header = SegmentHeader(base_offset, self._now_us(), catalog.salt, flags=PREVIOUS_SYNCED if self._sync else 0)
+        flags = PREVIOUS_SYNCED if self._sync else 0
+        header = SegmentHeader(base_offset, self._now_us(), catalog.salt, 0, flags, catalog.records_end())
         path = segment_path(catalog.directory, base_offset)
         file, index = catalog.disk.create(path), GrowingIndex()
         self._file, self._index, self._base = file, index, -1  # -1 until the file is there for sure
@@ -145,9 +146,11 @@ class SegmentWriter:
         return self._marked(self.written)
 
     def _marked(self, committed: int) -> Mark:
-        mark = self.mark
-        base = self.segment.base_offset if self.segment is not None else committed
-        return Mark(0, committed, base, self.position, self.layout, mark.reserved, mark.salt, self._sync)
+        mark, lost, segment = self.mark, self._catalog.lost, self.segment
+        base, position = (lost.segment, lost.position) if lost.committed else (committed, HEADER_BYTES)
+        if segment is not None:
+            base, position = segment.base_offset, self.position
+        return Mark(0, committed, base, position, self.layout, mark.reserved, mark.salt, self._sync)
 
     def _length(self, batches: list[Records]) -> int:
         """Return the size of batches with their frames."""

@@ -9,7 +9,7 @@ from everlog.commitlog.mark import MARK_BYTES, SLOT_BYTES, SLOT_SPACING, Mark, r
 from everlog.commitlog.ports import Disk
 from everlog.commitlog.scan import Scan
 from everlog.commitlog.segment_format import HEADER_BYTES
-from everlog.commitlog.segment_reader import open_header
+from everlog.commitlog.segment_reader import open_header, own_headers
 from everlog.commitlog.side_file import SideFile
 
 
@@ -28,19 +28,23 @@ def verify_directory(disk: Disk, directory: str) -> Verified:
     """Read and check every segment, side file and mark of a shard; a writer may be at work beside it."""
     found = DamageList()
     mark = _verify_mark(disk, directory, found)
-    bases = paths.segment_bases(disk.list(directory))
+    headers = own_headers(disk, directory, paths.segment_bases(disk.list(directory)), mark, found)
     batches = records = size = 0
-    for base in bases:
+    end: int | None = None  # of the segment before
+    for base, header in headers.items():
         try:
             scan = _verify_segment(disk, directory, base, mark, found)
         except FileNotFoundError:
+            end = None
             continue  # removed since
-        index = scan.index
+        if end is not None and header is not None and base <= mark.segment:
+            found.note_gap(scan.path, end, header.previous_end)
+        end, index = scan.offset, scan.index
         batches += len(index)
         records += sum(index.snapshot().counts)
         size += scan.position
         _verify_side(disk, directory, base, found)
-    return Verified(len(bases), batches, records, size, tuple(found.reports()))
+    return Verified(len(headers), batches, records, size, tuple(found.reports()))
 
 
 def _verify_mark(disk: Disk, directory: str, found: DamageList) -> Mark:

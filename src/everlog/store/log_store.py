@@ -6,9 +6,10 @@ logs own their threads; this module owns what readers share: open sealed segment
 
 import errno
 import hashlib
+import logging
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -30,6 +31,7 @@ SECTION_CACHE_BYTES = 32 << 20  # parts of topic indexes in memory, of all shard
 RECENT_BYTES = 64 << 20  # verified batches that a step ended in, of all shards; the least recently used go first
 UNSEALED_BYTES = 64 << 20  # row postings of unsealed segments, of all shards; beyond it, batch by batch
 
+_log = logging.getLogger("everlog.store")
 _NO_PLACE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS)
 _MAGIC = b"EVST"
 _VERSION = 1
@@ -118,8 +120,8 @@ class LogStore:
         self._failure_calls: list[Callable[[int, StorageError], None]] = []
         for number, log in enumerate(shards):
             self._sealed[number].on_list = partial(self._unsealed.keep_only, number)
-            log.on_commit = self._announcer(number)
-            log.on_failure = self._failure_announcer(number)
+            log.on_commit = partial(self._announce, number)
+            log.on_failure = partial(self._announce_failure, number)
 
     @classmethod
     def open(
@@ -150,22 +152,18 @@ class LogStore:
                 )
                 opened.callback(log.close)
                 logs.append(log)
+                for damage in log.damage if writable else ():
+                    _log.warning("shard %d: %s", number, damage)
             opened.pop_all()
             return cls(logs)
 
-    def _announcer(self, number: int) -> Callable[[ShardLog, int], None]:
-        def announce(log: ShardLog, committed: int) -> None:
-            for call in self._calls:
-                call(number)
+    def _announce(self, number: int, log: ShardLog, committed: int) -> None:
+        for call in self._calls:
+            call(number)
 
-        return announce
-
-    def _failure_announcer(self, number: int) -> Callable[[ShardLog, StorageError], None]:
-        def announce(log: ShardLog, failure: StorageError) -> None:
-            for call in self._failure_calls:
-                call(number, failure)
-
-        return announce
+    def _announce_failure(self, number: int, log: ShardLog, failure: StorageError) -> None:
+        for call in self._failure_calls:
+            call(number, failure)
 
     def shard_of(self, topic: bytes) -> int:
         """Return the shard of a topic."""
@@ -339,10 +337,8 @@ def _create(disk: Disk, directory: str, path: str, shards: int) -> int:
     disk.make_directory(directory)
     about = _ABOUT.pack(_MAGIC, _VERSION, shards)
     temporary = path + ".tmp"
-    try:
+    with suppress(FileNotFoundError):
         disk.unlink(temporary)
-    except FileNotFoundError:
-        pass
     file = disk.create(temporary)
     file.commit_at(0, [about + _CHECK.pack(crc32c.crc32c(about))])
     file.close()
