@@ -13,6 +13,11 @@ TOPICS = (b"a", b"b", b"c")
 LIMIT = 12
 
 
+def holder(cursor: GroupCursor, position: int) -> str | None:
+    """Return the member that has a message, if one does."""
+    return cursor._deal_of(position).member if position in cursor._inflight else None
+
+
 class Plain:
     """A message as the model sees it."""
 
@@ -166,7 +171,7 @@ class Dealing(RuleBasedStateMachine):
     def every_message_is_where_the_model_has_it(self) -> None:
         cursor = self.cursor
         inflight = {one: plain.member for one, plain in self.open.items() if plain.member is not None}
-        assert {one: cursor.holder(one) for one in self.open} == {one: inflight.get(one) for one in self.open}
+        assert {one: holder(cursor, one) for one in self.open} == {one: inflight.get(one) for one in self.open}
         assert set(cursor.owed) == set(self.open) - set(inflight)
         assert (cursor.inflight, cursor.pending) == (len(inflight), len(self.open))
         assert cursor.pending <= LIMIT

@@ -1,7 +1,7 @@
 """app: settings from file, environment and flags, and a broker built from its parts."""
 
 from everlog.app.plugins import load_methods
-from everlog.app.setting_keys import Key, all_keys, section_meaning
+from everlog.app.setting_keys import all_keys, section_meaning
 from everlog.app.settings import (
     DEFAULT_HTTP_PORT,
     Settings,

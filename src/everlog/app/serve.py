@@ -7,6 +7,7 @@ import os
 import secrets
 import signal
 from contextlib import AsyncExitStack, ExitStack
+from dataclasses import replace
 
 from everlog import __version__, _kernels
 from everlog.app.cold_tier import cold_tier
@@ -134,33 +135,16 @@ def _reload(broker: Broker, listening: Listening) -> None:
 def listeners_of(settings: Settings) -> list[Listener]:
     """Every listener that the settings ask for."""
     one = settings.listener
-    ports: dict[Kind, int | None] = {
-        "tcp": one.port,
-        "tls": one.tls_port,
-        "ws": one.websocket_port,
-        "wss": one.websocket_tls_port,
-    }
-    plain = [
-        Listener(one.host, port, kind, origins=one.websocket_origins, backlog=one.backlog)
-        for kind, port in ports.items()
-        if port is not None and kind in ("tcp", "ws")
-    ]
-    secure = [
-        Listener(
-            one.host,
-            port,
-            kind,
-            one.cert_file,
-            one.key_file,
-            one.client_ca_file,
-            one.require_client_cert,
-            origins=one.websocket_origins,
-            backlog=one.backlog,
-        )
-        for kind, port in ports.items()
-        if port is not None and kind in ("tls", "wss")
-    ]
-    return plain + secure
+    plain = Listener(one.host, 0, origins=one.websocket_origins, backlog=one.backlog)
+    secure = replace(plain, cert_file=one.cert_file, key_file=one.key_file, client_ca_file=one.client_ca_file)
+    secure = replace(secure, require_client_cert=one.require_client_cert)
+    listeners: tuple[tuple[Listener, Kind, int | None], ...] = (
+        (plain, "tcp", one.port),
+        (plain, "ws", one.websocket_port),
+        (secure, "tls", one.tls_port),
+        (secure, "wss", one.websocket_tls_port),
+    )
+    return [replace(listener, port=port, kind=kind) for listener, kind, port in listeners if port is not None]
 
 
 def _announce(settings: Settings, addresses: list[str], url: str | None, shards: int) -> None:

@@ -8,7 +8,6 @@ from everlog.mqtt.message import Message
 from everlog.mqtt.outbound import MAX_PACKET_BYTES, PublishWriter, write_acks, write_answers
 from everlog.mqtt.packet_type import PacketType
 from everlog.mqtt.packets import (
-    Ack,
     Auth,
     Connack,
     Connect,

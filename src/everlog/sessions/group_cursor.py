@@ -80,11 +80,6 @@ class GroupCursor:
     def __contains__(self, position: int) -> bool:
         return position in self._inflight or position in self.owed
 
-    def holder(self, position: int) -> str | None:
-        """Return the member that has a message, if one does."""
-        value = self._inflight.get(position)
-        return None if value is None else self._deals[value // _PLACES].member
-
     def members(self) -> set[str]:
         """Return the members that have messages."""
         return {deal.member for deal in self._deals.values()}

@@ -154,10 +154,6 @@ class Session:
         """Return what is under way, as `Window.packed` gives it."""
         return b"" if self._window is None else self._window.packed()
 
-    def to_redeliver(self) -> list[Inflight]:
-        """Return what is to be sent again, oldest first."""
-        return list(self._again or ())
-
     def shares_runs(self, shard: int) -> bool:
         """Return whether a QoS 0 run for the session now is the same bytes as for any other of its version."""
         return (

@@ -5,8 +5,6 @@ from everlog.topics.index_builder import build_index
 from everlog.topics.index_format import CorruptTopicIndex
 from everlog.topics.match_cache import MatchCache
 from everlog.topics.names import (
-    MAX_TOPIC_BYTES,
-    MAX_TOPIC_LEVELS,
     Filter,
     check_topic_name,
     matches,

@@ -173,10 +173,6 @@ class Exposition:
         self._collector.numbers = await self._reports.take()
         return generate_latest(self._registry)
 
-    def names(self) -> set[str]:
-        """Return every metric's name, for the reference."""
-        return {one.name + ("_total" if one.type == "counter" else "") for one in self._registry.collect()}
-
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"everlog_{name}", text, value=value)

@@ -70,7 +70,7 @@ class Catchup:
 
     def _look_for_cold(self, cold: ColdReader, session: Session) -> None:
         """Look up what is under way and may be in the log no more."""
-        places = [unpack_position(position) for _, state, position in session.to_redeliver() if state != RELEASED]
+        places = [unpack_position(position) for _, state, position in session.pending() if state != RELEASED]
         starts = [shard.start for shard in self._log.shards]
         gone = [(shard, offset) for shard, offset in places if shard != NOT_KEPT and offset < starts[shard]]
         if gone:

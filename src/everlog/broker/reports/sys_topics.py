@@ -135,8 +135,3 @@ class SysTopics:
         while True:
             await self.publish()
             await asyncio.sleep(self._interval_s)
-
-
-def all_topics() -> list[str]:
-    """Return every topic there is, for the reference."""
-    return sorted(SysInfo().topics(Numbers()))
