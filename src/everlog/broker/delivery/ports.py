@@ -1,5 +1,4 @@
-"""What delivery asks of others: a log to keep messages in, outputs to write to, shared groups, tables that are written
-behind."""
+"""What delivery asks of others: a log to keep messages in, outputs to write to, shared groups, session tables."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol

@@ -30,6 +30,9 @@ cdef class Router:
     cpdef list publish(self, PublishRun run, AckQueue queue=*, bytes acks=*, Py_ssize_t pubacks=*, object publisher=*,
                        Py_ssize_t duplicates=*)
 
+    @cython.locals(topics="uint32_t*", flags="unsigned char*", routes="unsigned char*", marks=bytearray, mark="unsigned char*", row=Py_ssize_t)
+    cdef list _awaited(self, PublishRun run, list positions)
+
     @cython.locals(routes=bytearray, first=Py_ssize_t, last=Py_ssize_t, topic=Py_ssize_t, kept=Py_ssize_t,
                    number=Py_ssize_t, taken=Py_ssize_t)
     cdef Py_ssize_t _keep(self, PublishRun run, list positions, object publisher) except -1

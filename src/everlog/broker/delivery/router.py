@@ -27,7 +27,6 @@ if not cython.compiled:
     from everlog.broker.delivery.pending_acks import AckQueue, PendingAcks
 
 _RETAIN = 0x01
-_DROPPED = 0x80
 _READ_BYTES = 4 << 20
 _GATHERED_BYTES = 1 << 20  # gathered messages are routed at once beyond this
 _GATHERED_TOPICS = 100_000  # the gathered batches' own names are forgotten beyond this
@@ -161,17 +160,20 @@ class Router:
 
     def _awaited(self, run: PublishRun, positions: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """Return what the acks of a run wait for that has messages which came before: where their shards end, too."""
-        columns, routes = run.columns, self.kept.routes
-        topics = memoryview(columns.topics).cast("I")
-        awaited = dict(positions)
+        topics = u32s(run.columns.topics)
+        flags = pointer(run.columns.flags)
+        routes = pointer(self.kept.routes)
+        marks = bytearray(256)  # by shard, whether one of them is kept there
+        mark = pointer(marks)
         for row in range(run.start, run.stop):
-            number = routes[4 * topics[row] + (columns.flags[row] >> 1 & 3)]
-            if columns.flags[row] & _DROPPED and number != NOT_KEPT:
-                shard = self._shards[number]
+            if flags[row] & 0x80:  # dropped
+                mark[routes[4 * topics[row] + (flags[row] >> 1 & 3)]] = 1
+        awaited = dict(positions)
+        for number, shard in enumerate(self._shards):
+            if marks[number] and shard.end > shard.committed:
                 if shard.failure is not None:
                     raise shard.failure
-                if shard.end > shard.committed:
-                    awaited[number] = shard.end
+                awaited[number] = shard.end
         return list(awaited.items())
 
     def retain(self, run: PublishRun, publisher: str) -> dict[int, int]:
