@@ -2,6 +2,7 @@
 
 from everlog.sessions.group_cursor import GroupCursor, Owed, shares
 from everlog.sessions.outgoing_rows import OutgoingRows, is_within, row_at
+from everlog.sessions.retained_feed import RetainedFeed
 from everlog.sessions.row_format import (
     pack_session,
     pack_subscription,
@@ -14,7 +15,16 @@ from everlog.sessions.row_format import (
 )
 from everlog.sessions.session import SHARED_PREFIX, Counters, Session, Terms
 from everlog.sessions.sqlite_tables import SqliteTables
-from everlog.sessions.stored_session import cursor_of, group_row, restored, row_of, settle, settle_group, stored
+from everlog.sessions.stored_session import (
+    cursor_of,
+    group_row,
+    restored,
+    retained_end,
+    row_of,
+    settle,
+    settle_group,
+    stored,
+)
 from everlog.sessions.subscription import MergedSubscription, Subscribed
 from everlog.sessions.tables import (
     ALIVE,

@@ -9,7 +9,6 @@ whoever changes a session must find all that can be done to it in one place.
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import Any, TypeAlias
 
 from everlog.base import DROPPED, NOT_KEPT, QOS_BITS, QOS_SHIFT, AckRun, PublishRun, unpack_position
@@ -18,6 +17,7 @@ from everlog.sessions.inflight_copies import InflightCopies, with_ids
 from everlog.sessions.memory_queue import MemoryQueue
 from everlog.sessions.outgoing_rows import OutgoingRows
 from everlog.sessions.received_ids import ReceivedIds
+from everlog.sessions.retained_feed import RetainedFeed
 from everlog.sessions.subscription import MergedSubscription, Subscribed
 from everlog.sessions.window import RELEASED, Window
 
@@ -78,7 +78,7 @@ class Session:
     memberships: tuple[Any, ...] = ()  # in shared groups with a cursor, while it is connected
     _again: deque[Inflight] | None = None  # what was under way at the last connection, to be sent again
     _copies: InflightCopies | None = None
-    _feeds: deque[Iterator[OutgoingRows]] | None = None  # retained messages for new subscriptions
+    _feeds: deque[RetainedFeed] | None = None  # retained messages for new subscriptions
     _own: dict[int, list[tuple[int, int]]] | None = None  # shard -> stretches of offsets that it published itself
     _window: Window | None = None
     _received: ReceivedIds | None = None
@@ -368,11 +368,16 @@ class Session:
         queue.is_over_quota = False
         return True
 
-    def feed(self, retained: Iterator[OutgoingRows]) -> None:
+    @property
+    def feeds(self) -> Sequence[RetainedFeed]:
+        """The retained messages that are still to be sent, by the subscriptions that asked for them."""
+        return self._feeds or ()
+
+    def feed(self, *feeds: RetainedFeed) -> None:
         """Have retained messages to send by and by; newer messages need not wait for them."""
         if self._feeds is None:
             self._feeds = deque()
-        self._feeds.append(retained)
+        self._feeds.extend(feeds)
 
     def take_feed(self, now_us: int) -> bytes:
         """Return the bytes of some retained messages, as far as there is room."""
@@ -381,14 +386,15 @@ class Session:
         while self._feeds and self.ready and not self._queue and size < _FEED_BYTES:
             if self._window is not None and self._window.room() == 0:
                 break  # before the next is looked at: it may be another by then
-            out = next(self._feeds[0], None)
+            out = self._feeds[0].next()
             if out is None:
                 self._feeds.popleft()
                 continue
             data = self._write(out, NOT_KEPT, now_us)
             if out.start < out.stop:
-                self._feeds[0] = chain((out,), self._feeds[0])
+                self._feeds[0].put_back(out)
                 break
+            self._feeds[0].sent(out)
             found.append(data)
             size += len(data)
         return b"".join(found)

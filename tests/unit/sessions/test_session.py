@@ -5,7 +5,7 @@ from tests.twins import batch_of
 
 from everlog.base import NOT_KEPT
 from everlog.mqtt import Publish
-from everlog.sessions import MergedSubscription, OutgoingRows, Session, Terms, is_within
+from everlog.sessions import MergedSubscription, OutgoingRows, RetainedFeed, Session, Terms, is_within
 
 SIZE = 1_000
 
@@ -124,10 +124,13 @@ def test_what_is_acknowledged_is_let_go_of():
     assert len(one._copies) < 100
 
 
+def feed(messages):
+    return RetainedFeed("t", 0, 100, rows=messages)
+
+
 def test_retained_messages_are_taken_as_there_is_room():
     one = session(3)
-    one.feed(rows(one, 1) for _ in range(10))
-    one.feed(rows(one, 1, 0) for _ in range(2))
+    one.feed(feed(rows(one, 1) for _ in range(10)), feed(rows(one, 1, 0) for _ in range(2)))
     got = 0
     while one.waiting:
         one.take_feed(0)
@@ -141,7 +144,7 @@ def test_retained_messages_are_taken_as_there_is_room():
 
 def test_retained_messages_wait_while_the_output_is_full():
     one = session()
-    one.feed(rows(one, 1) for _ in range(3))
+    one.feed(feed(rows(one, 1) for _ in range(3)))
     one.set_ready(False)
     assert one.take_feed(0) == b""
     assert one.waiting

@@ -4,12 +4,14 @@
 sending.
 """
 
+from dataclasses import replace
 from typing import Protocol
 
-from everlog.base import NOT_KEPT, Records, is_emptied, unpack_position
+from everlog.base import NOT_KEPT, QOS_BITS, QOS_SHIFT, Records, is_emptied, unpack_position
 from everlog.broker.delivery.fanout import Fanout
 from everlog.broker.delivery.overlaps import begun_at
 from everlog.broker.delivery.ports import Log, Sink
+from everlog.broker.delivery.retained_messages import RetainedMessages
 from everlog.mqtt import write_acks
 from everlog.sessions import RELEASED, MergedSubscription, OutgoingRows, Session, row_at
 
@@ -22,11 +24,18 @@ class Elsewhere(Protocol):
     def again(self, session: Session, shard: int, offset: int) -> Records | None: ...
 
 
-def send_again(log: Log, fanout: Fanout, session: Session, sink: Sink, elsewhere: Elsewhere | None = None) -> bool:
+def send_again(
+    log: Log,
+    fanout: Fanout,
+    session: Session,
+    sink: Sink,
+    retained: RetainedMessages,
+    elsewhere: Elsewhere | None = None,
+) -> bool:
     """Send as many of them as the client may be sent now; return whether that was all."""
     for packet_id, state, position in session.redeliveries():
         if state != RELEASED:
-            data = _message(log, fanout, session, packet_id, state, position, elsewhere)
+            data = _message(log, fanout, session, packet_id, state, position, retained, elsewhere)
             if data:
                 sink.write(data)
                 continue
@@ -37,7 +46,14 @@ def send_again(log: Log, fanout: Fanout, session: Session, sink: Sink, elsewhere
 
 
 def _message(
-    log: Log, fanout: Fanout, session: Session, packet_id: int, state: int, position: int, elsewhere: Elsewhere | None
+    log: Log,
+    fanout: Fanout,
+    session: Session,
+    packet_id: int,
+    state: int,
+    position: int,
+    retained: RetainedMessages,
+    elsewhere: Elsewhere | None,
 ) -> bytes:
     """Return the PUBLISH as it was sent, with DUP."""
     shard, offset = unpack_position(position)
@@ -45,7 +61,8 @@ def _message(
     if copy is not None:
         return _again(session, copy, state, packet_id, fanout.now_us(), shard)
     if shard == NOT_KEPT:
-        return b""
+        out = _retained(retained, fanout, session, state, offset)
+        return _again(session, out, state, packet_id, fanout.now_us(), shard) if out is not None else b""
     records = batch_of(log, shard, offset)
     if records is None and elsewhere is not None:
         records = elsewhere.again(session, shard, offset)
@@ -57,6 +74,21 @@ def _message(
         merged = begun_at(merged, shard, offset) or merged
     out = OutgoingRows(records, None, row, row + 1, merged or MergedSubscription(session, state))
     return _again(session, out, state, packet_id, fanout.now_us(), shard)
+
+
+def _retained(
+    retained: RetainedMessages, fanout: Fanout, session: Session, state: int, offset: int
+) -> OutgoingRows | None:
+    """Return the retained message that was under way when the broker stopped, or what has replaced it since.
+
+    None if it is gone, or has a lower QoS now: what replaced it was published to the session too.
+    """
+    records = retained.find(offset)
+    if records is None:
+        return None
+    merged = fanout.audiences.merged_of(records, 0, session) or MergedSubscription(session, state)
+    out = OutgoingRows(records, None, 0, 1, replace(merged, retain_as_published=True))
+    return out if (out.flags()[0] & QOS_BITS) >> QOS_SHIFT >= state else None
 
 
 def batch_of(log: Log, shard: int, offset: int, last: Records | None = None) -> Records | None:

@@ -55,7 +55,7 @@ class Router:
         self.routed = [shard.committed for shard in log.shards]
         self.audiences = Audiences(table, self._target, max_topics)
         self.fanout = Fanout(self.audiences, now_us)
-        self.catchup = Catchup(log, self.fanout, self.routed, soon)
+        self.catchup = Catchup(log, self.fanout, self.routed, soon, retained)
         self.max_unwritten_bytes = max_unwritten_bytes
         self.committing = False  # the router will look by itself: nobody need tell it of a commit
         self.behind = False  # more waits to be written than should

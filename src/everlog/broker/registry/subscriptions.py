@@ -184,6 +184,10 @@ class Subscriptions:
             if flt.group is not None:
                 self._groups.join(session, flt, subscribed)
             self._router.subscribe(session, flt, subscribed)
+        for feed in session.feeds:  # what it was owed when the broker stopped
+            one = session.subscriptions.get(feed.filter)
+            if feed.rows is None and one is not None:
+                self._router.retained.go_on(session, parse_filter(feed.filter), one, feed)
         self._router.resume(session)
 
     def leave(self, session: Session) -> None:
