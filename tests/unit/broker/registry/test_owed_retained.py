@@ -110,11 +110,10 @@ async def test_a_message_that_was_replaced_comes_as_it_is_and_one_that_was_remov
         await client.subscribe("r/#")
         await client.publishes(4)
         async with Running(first.disk.after_crash()) as second:
-            other = await second.client("other")
-            await other.subscribe("other")
             await retain(second, "r/0", "r/5", payload=b"new", qos=1)
             await retain(second, "r/1", "r/6", payload=b"")
             await retain(second, "r/2", payload=b"lower", qos=0)
+            await second.saved()
             async with Running(second.disk.after_crash()) as third:
                 back = await third.client("s", maximum=100)
                 came = [(one.topic, one.payload, one.dup) for one in await take(back, 10) if one.retain]
