@@ -12,7 +12,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from everlog.broker import Broker, Connection
+from everlog.broker import Broker, Connection, Limits
 from everlog.commitlog import LogSettings
 from everlog.mqtt import Packet, decode, encode, read_fixed_header
 from everlog.sessions import Changes
@@ -56,16 +56,21 @@ class SteppedLoop(asyncio.SelectorEventLoop):
 
 
 class Wire(asyncio.Transport):
-    """A connection's two directions, in memory: `out` was sent by the broker and is not yet read."""
+    """A connection's two directions, in memory: `out` was sent by the broker and is not yet read.
 
-    def __init__(self, loop: SteppedLoop, connection: Connection) -> None:
+    With more than `room` bytes in it the broker is told to pause, and when it is empty to go on.
+    """
+
+    def __init__(self, loop: SteppedLoop, connection: Connection, room: int) -> None:
         super().__init__()
         self._loop = loop
         self._connection = connection
         self.out = bytearray()
         self.sent = bytearray()  # by the client, and not yet read
         self.is_gone = False
+        self._room = room
         self._is_paused = False
+        self._is_full = False
         loop.call_soon(connection.connection_made, self)
 
     # What the broker calls
@@ -73,6 +78,9 @@ class Wire(asyncio.Transport):
     def write(self, data: Any) -> None:
         if not self.is_gone:
             self.out += data
+            if len(self.out) > self._room and not self._is_full:
+                self._is_full = True
+                self._connection.pause_writing()
 
     def close(self) -> None:
         if not self.is_gone:
@@ -82,7 +90,7 @@ class Wire(asyncio.Transport):
     abort = close
 
     def get_write_buffer_size(self) -> int:
-        return 0
+        return len(self.out)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass
@@ -121,6 +129,10 @@ class Wire(asyncio.Transport):
         first, length, size = header
         body = bytes(self.out[size : size + length])
         del self.out[: size + length]
+        if self._is_full and not self.out:
+            self._is_full = False
+            if not self.is_gone:
+                self._loop.call_soon(self._connection.resume_writing)
         return decode(first, body, 5, from_client=False)
 
 
@@ -152,16 +164,25 @@ class CrashTables(SlowTables):
 class SteppedBroker:
     """One life of a broker on a disk and tables; the next begins with what `kill` or `cut_power` leaves of them."""
 
-    def __init__(self, disk: SimulatedDisk, tables: CrashTables | None = None, shards: int = 1) -> None:
+    def __init__(
+        self, disk: SimulatedDisk, tables: CrashTables | None = None, shards: int = 1, room: int = 1 << 20
+    ) -> None:
         self.loop = SteppedLoop()
         self.disk = disk
+        self.room = room  # bytes that a client need not have read
         self.store = LogStore.open("data", SETTINGS, shards=shards, disk=disk, background=False)
         self.tables = tables if tables is not None else CrashTables()
         self.tables._committed = self.committed
         self.asked: deque[int] = deque()  # shards that were asked to commit
         for number, shard in enumerate(self.store.shards):
             shard._wake = partial(self._ask, number)
-        self.broker = Broker(self.store, tables=self.tables, now_us=lambda: int(self.loop.now * 1_000_000), keep=KEEP)
+        self.broker = Broker(
+            self.store,
+            Limits(output_bytes=room),
+            tables=self.tables,
+            now_us=lambda: int(self.loop.now * 1_000_000),
+            keep=KEEP,
+        )
         self.inside = Inside(self.broker)
         self.loop.call_soon(self.broker.start)
         self.loop.turn()
@@ -174,7 +195,7 @@ class SteppedBroker:
             self.asked.append(number)
 
     def connect(self) -> Wire:
-        return Wire(self.loop, self.broker.connections.new())
+        return Wire(self.loop, self.broker.connections.new(), self.room)
 
     def turn(self) -> None:
         self.loop.turn()

@@ -178,11 +178,19 @@ class World:
     """One broker after another, and the clients of all."""
 
     def __init__(
-        self, seed: int, *, publish_qos: int = 2, qos: int = 2, maximum: int = 3, shards: int = 1, retained: int = 0
+        self,
+        seed: int,
+        *,
+        publish_qos: int = 2,
+        qos: int = 2,
+        maximum: int = 3,
+        shards: int = 1,
+        retained: int = 0,
+        room: int = 1 << 20,
     ) -> None:
         self.random = Random(seed)
         self.shards = shards
-        self.broker = SteppedBroker(new_disk(seed), shards=shards)
+        self.broker = SteppedBroker(new_disk(seed), shards=shards, room=room)
         self.publisher = Publisher("p", publish_qos)
         self.subscriber = Subscriber("s", qos, maximum)
         self.clients: tuple[Client, ...] = (self.subscriber, self.publisher)
@@ -272,6 +280,14 @@ class World:
     def _client_drop(self, client: Client) -> None:
         client.drop()
 
+    def _client_leave(self, client: Client) -> None:
+        """Send a DISCONNECT, and be gone when the broker has read it."""
+        if client.wire is not None and client.is_open:
+            client.send(Disconnect())
+            client.wire.deliver()
+            self.broker.turn()
+            client.drop()
+
     def _client_lost(self, client: Client) -> None:
         client.lost()
 
@@ -311,7 +327,7 @@ class World:
 
     def _start(self, disk, tables) -> None:
         now = self.broker.loop.now
-        self.broker = SteppedBroker(disk, tables, self.shards)
+        self.broker = SteppedBroker(disk, tables, self.shards, self.broker.room)
         self.broker.loop.now = now + 1
         self.lives += 1
 

@@ -17,6 +17,7 @@ from everlog.sessions import Cursor, Session
 
 KILL_AND_LOSE = (False, 0, 0)  # the threads have done nothing more, and the clients read nothing more
 KILL_AND_KEEP = (True, 100, 100)  # everything that was asked for is done, and all that was sent is read
+GOING = ("s_drop", "p_drop", "s_connect", "p_connect", "s_leave", "p_leave")  # a second connection takes over
 FILTERS = (("t/#",), ("t/0", "t/1", "t/+/3", "t/+/r"))
 
 
@@ -70,7 +71,8 @@ def walk(seed: int) -> None:
     publish_qos, qos = random.choice((2, 2, 1)), random.choice((2, 2, 1))
     retained = random.choice((0, 1, 7))
     maximum, shards = random.choice((1, 2, 3, 5, 20)), random.choice((1, 1, 2))
-    world = World(seed, publish_qos=publish_qos, qos=qos, maximum=maximum, shards=shards, retained=retained)
+    room = random.choice((60, 300, 1 << 20))
+    world = World(seed, publish_qos=publish_qos, qos=qos, maximum=maximum, shards=shards, retained=retained, room=room)
     with closing(world):
         _walk(world, random)
 
@@ -87,7 +89,7 @@ def _walk(world: World, random: Random) -> None:
             for _ in range(random.randint(1, burst)):
                 world.step("publish")
         elif chance < 0.15:
-            world.step(random.choice(("tick", "tick", "seal", "seal", "s_drop", "p_drop", "s_connect", "p_connect")))
+            world.step(random.choice(("tick", "tick", "seal", "seal", *GOING)))
         else:
             name = random.choice(world.enabled())
             for _ in range(random.randint(1, eager) if name in ("s_receive", "s_answer", "p_receive") else 1):

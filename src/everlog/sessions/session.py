@@ -11,11 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from everlog.base import DROPPED, NOT_KEPT, QOS_BITS, QOS_SHIFT, AckRun, PublishRun, unpack_position
+from everlog.base import NOT_KEPT, AckRun, PublishRun, unpack_position
 from everlog.mqtt import MAX_PACKET_BYTES, PublishWriter, Will
 from everlog.sessions.inflight_copies import InflightCopies, with_ids
 from everlog.sessions.memory_queue import MemoryQueue
 from everlog.sessions.outgoing_rows import OutgoingRows
+from everlog.sessions.qos_2_ids import qos_2_ids
 from everlog.sessions.received_ids import ReceivedIds
 from everlog.sessions.retained_feed import RetainedFeed
 from everlog.sessions.subscription import MergedSubscription, Subscribed
@@ -72,7 +73,7 @@ class Session:
     away_us: int = 0  # when its client left, 0 while it is there
     kept: bool = False  # it was durable when it began: its filters are kept, and the tables know it
     will: Will | None = None  # what is published when the client stays away too long
-    ahead: bool = False  # packet ids of QoS 2 messages were given that no table knows of yet
+    ahead: bool = False  # packet ids of QoS 2 messages were given or released, and no table knows of it yet
     unsure: list[tuple[int, int, bytes]] = field(default_factory=list)  # shard, end, QoS 2 ids not known committed
     doubt: dict[int, int] = field(default_factory=dict)  # shard -> below it, messages may have been sent before
     memberships: tuple[Any, ...] = ()  # in shared groups with a cursor, while it is connected
@@ -483,7 +484,7 @@ class Session:
         return self.window.acked(run)
 
     def take_ahead(self) -> bool:
-        """Return whether packet ids were given since the last call that must be stored before they are seen."""
+        """Return whether packet ids have changed since the last call in a way that must be stored before it is seen."""
         ahead, self.ahead = self.ahead, False
         return ahead
 
@@ -524,6 +525,7 @@ class Session:
         self.counters.expired += 1
         if self.window.state(packet_id) == 2:
             self.window.release(packet_id)
+            self.ahead = True
             return True
         self.window.forget(packet_id)
         return False
@@ -571,18 +573,20 @@ class Session:
         `ends` is where the shards that keep some of them end now: a broker that starts knows by the log whether a
         message is there, and so whether its id counts (docs/decisions/qos2-exactly-once.md).
         """
-        columns = run.columns
         if new == len(run) and len(ends) == 1:
-            self.unsure.append((*ends[0], bytes(columns.packet_ids[2 * run.start : 2 * run.stop])))
+            self.unsure.append((*ends[0], bytes(run.columns.packet_ids[2 * run.start : 2 * run.stop])))
             return
-        by_shard: dict[int, bytearray] = {shard: bytearray() for shard, _ in ends}
-        topics = memoryview(columns.topics).cast("I")
-        for row in range(run.start, run.stop):
-            if columns.flags[row] & (QOS_BITS | DROPPED) == 2 << QOS_SHIFT:
-                ids = by_shard.get(routes[4 * topics[row] + 2])
-                if ids is not None:
-                    ids += columns.packet_ids[2 * row : 2 * row + 2]
-        self.unsure.extend((shard, end, bytes(by_shard[shard])) for shard, end in ends if by_shard[shard])
+        ids = qos_2_ids(run, routes)
+        self.unsure.extend((shard, end, bytes(ids[shard])) for shard, end in ends if shard in ids)
+
+    def note_refused(self, run: PublishRun, routes: bytearray, ends: list[tuple[int, int]]) -> None:
+        """Forget the ids of a run that the log refused, but for the shards that had taken their part by then (`ends`).
+
+        The client sends the run again, and what was not kept must not be taken for a repetition.
+        """
+        ids = qos_2_ids(run, routes)
+        self.unsure.extend((shard, end, bytes(ids.pop(shard))) for shard, end in ends if shard in ids)
+        self.free_ids(b"".join(ids.values()))
 
     def drop_confirmed(self, committed: Sequence[int]) -> None:
         """Forget which ids were stored ahead of messages that are committed by now."""

@@ -165,7 +165,13 @@ class SocketReader:
         if new_qos_2 and session.kept and traffic.stores:
             output.hold()  # what nobody keeps waits for no commit, but its id must be known when the client comes back
         publisher = session if session.no_local else None
-        positions = traffic.router.publish(run, self._acks, acks, pubacks, publisher, duplicates)
+        try:
+            positions = traffic.router.publish(run, self._acks, acks, pubacks, publisher, duplicates)
+        except EverlogError:
+            if new_qos_2:
+                session.note_refused(run, traffic.router.kept.routes, traffic.router.taken)
+                traffic.router.ids_ahead = traffic.router.ids_ahead or len(traffic.router.taken) > 0
+            raise
         if new_qos_2 and session.kept and traffic.stores:
             traffic.router.fanout.note_moved(session)
             if positions:

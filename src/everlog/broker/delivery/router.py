@@ -61,6 +61,7 @@ class Router:
         self.behind = False  # more waits to be written than should
         self.messages_in = 0
         self.messages_kept = 0
+        self.taken: list[tuple[int, int]] = []  # the shards that took some of the last run, and where each ended
         self.ids_ahead = False  # QoS 2 messages were appended whose ids are to be stored before them
         self.own = OwnMessages(table)
         self._soon = soon
@@ -147,6 +148,7 @@ class Router:
             self._now = self.now_us()
             self._soon(self._turn)
         positions: list[tuple[int, int]] = []
+        self.taken = positions
         if self.kept.extend():
             kept = self._keep(run, positions, publisher)
             self.messages_kept += kept
