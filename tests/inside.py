@@ -82,7 +82,7 @@ class Inside:
     @property
     def is_verifying(self) -> bool:
         """Whether a password is being checked."""
-        return bool(self._broker.connections.gate._tasks)
+        return bool(self._broker.connections.gate.logins)
 
     @property
     def unfinished_bytes(self) -> int:

@@ -17,6 +17,7 @@ class Metrics:
     vanished: int = 0  # clients gone without a DISCONNECT from either side
     protocol_errors: int = 0
     auth_failures: int = 0
+    logins_refused: int = 0  # passwords not checked, since too many waited
     takeovers: int = 0
     keep_alive_timeouts: int = 0
     connect_timeouts: int = 0

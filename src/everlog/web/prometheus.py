@@ -23,6 +23,7 @@ COUNTERS = {
     "vanished": "Clients gone without a DISCONNECT.",
     "protocol_errors": "Connections ended because the peer broke the protocol or a limit.",
     "auth_failures": "CONNECTs that failed to authenticate.",
+    "logins_refused": "CONNECTs refused because too many passwords waited for their check (limits.logins_waiting).",
     "takeovers": "Connections ended because their client id connected again.",
     "keep_alive_timeouts": "Clients silent for longer than their keep alive.",
     "connect_timeouts": "Peers that sent no CONNECT within limits.connect_timeout_s.",
