@@ -181,6 +181,7 @@ class ConnectGate:
             if packet.user_name is None:
                 raise PeerError(Reason.NOT_AUTHORIZED, "clients need a user name and password")
             raise PeerError(Reason.BAD_USER_NAME_OR_PASSWORD, "user name or password is wrong")
+        connection.proof = admission.proof
         self._accepted(connection, admission.user, NO_PROPERTIES)
 
     # Opening the session
