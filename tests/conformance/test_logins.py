@@ -146,3 +146,24 @@ def test_a_user_deleted_while_the_password_is_checked_is_not_let_in(busy, users)
     security.let_go.set()
     assert client.expect(Connack).reason is Reason.BAD_USER_NAME_OR_PASSWORD
     assert other.expect(Connack).reason is Reason.SUCCESS
+
+
+def test_a_check_that_fails_costs_its_client_alone(busy, monkeypatch):
+    stage, security = busy()
+    client, other = stage.client(), stage.client()
+    send_login(client, "ann", b"right")
+    waiting(stage, 1)
+    send_login(other, "bob", b"right")
+    waiting(stage, 2)
+    verify = Security.verify
+
+    def fail_for_ann(self, user, password):
+        if user == "ann":
+            raise MemoryError
+        return verify(self, user, password)
+
+    monkeypatch.setattr(Security, "verify", fail_for_ann)
+    security.let_go.set()
+    assert client.expect(Connack).reason is Reason.SERVER_UNAVAILABLE
+    client.expect_closed()
+    assert other.expect(Connack).reason is Reason.SUCCESS

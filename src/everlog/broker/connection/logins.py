@@ -1,19 +1,24 @@
 """The checks of passwords: in a few threads, in the queue's order, and only for clients that are still there."""
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from logging import ERROR
 
 from everlog.broker.auth import Admission, Attempt, KnownLogins, LoginQueue, Security, source_of
 from everlog.broker.connection.connection import Connection
-from everlog.mqtt import Connect, State
+from everlog.broker.events import event as report
+from everlog.mqtt import Connect, Reason, State
 
 _THREADS = 4  # passwords checked at a time, each with 19 MiB of memory
 _ATTEMPT_BYTES = 1024  # of an attempt besides its texts and its will
+_GONE_PER_TURN = 100  # clients found gone; then others have their turn
 _TCP_INFO: int | None = getattr(socket, "TCP_INFO", None)  # Linux has it
 _TCP_ESTABLISHED = 1
+_log = logging.getLogger("everlog.broker")
 
 
 class Logins:
@@ -59,10 +64,17 @@ class Logins:
 
     def _go_on(self) -> None:
         """Begin the next checks, as far as threads are free."""
+        gone = 0
         while self._running < _THREADS and not self._closed and (one := self._queue.take()) is not None:
             packet = one.client.connect
-            if packet is None or is_gone(one.client):
-                end(one.client)
+            if packet is None or one.client.state is not State.CONNECTING:
+                continue
+            if is_gone(one.client):
+                one.client.output.transport.abort()  # what it has left behind unread hides its end
+                gone += 1
+                if gone == _GONE_PER_TURN:
+                    asyncio.get_running_loop().call_soon(self._go_on)
+                    return
                 continue
             self._running += 1
             check = partial(self._security.verify, one.name, packet.password or b"")
@@ -73,13 +85,18 @@ class Logins:
         self._running -= 1
         if asked.cancelled() or self._closed:
             return
-        admission, connection = asked.result(), one.client
+        connection, error = one.client, asked.exception()
         try:
             if connection.state is not State.CONNECTING:
                 return  # it has left, or took too long
+            if error is not None:  # such as no memory for the hash
+                report(_log, "login_failed", ERROR, peer=connection.peer, user=one.name, reason=repr(error))
+                connection.close(Reason.SERVER_UNAVAILABLE, "the password can't be checked now")
+                return
             if generation != self._security.generation:  # other users are in force by now
                 self.add(connection)
                 return
+            admission = asked.result()
             if admission.admitted:
                 self._known.add(one.source, one.name)
             self._verified(connection, admission)
@@ -87,18 +104,9 @@ class Logins:
             self._go_on()
 
 
-def end(connection: Connection) -> None:
-    """End a connection whose peer is gone and has left unread bytes behind, which hide its end."""
-    if connection.output.transport is not None:
-        connection.output.transport.abort()
-
-
 def is_gone(connection: Connection) -> bool:
     """Return whether a peer has ended its connection, also where that is behind bytes that nobody reads yet."""
-    transport = connection.output.transport
-    if transport is None or transport.is_closing():
-        return True
-    wire = transport.get_extra_info("socket")
+    wire = connection.output.transport.get_extra_info("socket")
     if wire is None or _TCP_INFO is None or wire.family not in (socket.AF_INET, socket.AF_INET6):
         return False
     try:
