@@ -161,12 +161,12 @@ class Client:
         *,
         clean: bool = False,
         expiry: int = 1000,
-        maximum: int | None = None,
+        receive_maximum: int | None = None,
         answer: bool = True,
         **more: Any,
     ) -> "Client":
         client = cls(*await asyncio.open_connection("127.0.0.1", port))
-        properties = Properties(session_expiry_interval=expiry, receive_maximum=maximum)
+        properties = Properties(session_expiry_interval=expiry, receive_maximum=receive_maximum)
         client.send(Connect(5, client_id, clean_start=clean, properties=properties, **more))
         if answer:
             client.connack = await client.expect(Connack)

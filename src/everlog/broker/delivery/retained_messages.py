@@ -129,7 +129,7 @@ class RetainedMessages:
                 yield message
 
     def feed(self, session: Session, flt: Filter, one: Subscribed) -> RetainedFeed:
-        """Return what a new subscription gets: RETAIN set, and at most at the subscription's QoS."""
+        """Return what a new subscription gets: RETAIN set, at most at its QoS, and while it lasts."""
         feed = RetainedFeed(one.filter, 0, self._next, one.qos)
         feed.rows = self._rows(session, flt, one, feed)
         return feed
@@ -144,6 +144,8 @@ class RetainedMessages:
         merged = MergedSubscription(session, one.qos, identifiers, True, position=one.position)
         for message in self.matching(flt, feed.at):
             if message.records.base_offset & ~RETAINED >= feed.end:
+                return
+            if one.filter not in session.subscriptions:  # given up, or not allowed any more
                 return
             if not one.no_local or message.publisher != session.client_id:  # [MQTT-3.8.3-3]
                 yield OutgoingRows(message.records, None, 0, 1, merged)

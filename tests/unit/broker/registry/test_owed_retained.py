@@ -57,12 +57,12 @@ def topics(messages: list[Publish]) -> list[str]:
 async def test_what_was_not_sent_and_what_was_not_acknowledged_comes_after_a_restart(how: str, qos: int) -> None:
     async with Running(Disk()) as first:
         await retain(first, *TOPICS, qos=qos)
-        client = await first.client("s", maximum=2)
+        client = await first.client("s", receive_maximum=2)
         await client.subscribe("r/#", qos=qos)
         before = await client.publishes(2)
         left = await ended(first, how)
         async with Running(left) as second:
-            back = await second.client("s", maximum=2)
+            back = await second.client("s", receive_maximum=2)
             assert back.connack.session_present
             again = await back.publishes(2)
             assert [(one.topic, one.packet_id, one.dup) for one in again] == [
@@ -92,21 +92,21 @@ async def test_all_of_it_comes_although_the_suback_was_all_that_came(how: str) -
 async def test_what_came_and_was_acknowledged_does_not_come_again() -> None:
     async with Running(Disk()) as first:
         await retain(first, *TOPICS, qos=2)
-        client = await first.client("s", maximum=2)
+        client = await first.client("s", receive_maximum=2)
         await client.subscribe("r/#", qos=2)
         assert topics(await take(client, 2)) == TOPICS[:2]
         released = [await client.expect(Pubrel) for _ in range(2)]
         client.send(*(Pubcomp(one.packet_id) for one in released))
         assert topics(await client.publishes(2)) == TOPICS[2:4]
         async with Running(first.disk.after_crash()) as second:
-            back = await second.client("s", maximum=2)
+            back = await second.client("s", receive_maximum=2)
             assert topics(await take(back, 5)) == TOPICS[2:]
 
 
 async def test_a_message_that_was_replaced_comes_as_it_is_and_one_that_was_removed_does_not() -> None:
     async with Running(Disk()) as first:
         await retain(first, *TOPICS)
-        client = await first.client("s", maximum=4)
+        client = await first.client("s", receive_maximum=4)
         await client.subscribe("r/#")
         await client.publishes(4)
         async with Running(first.disk.after_crash()) as second:
@@ -115,7 +115,7 @@ async def test_a_message_that_was_replaced_comes_as_it_is_and_one_that_was_remov
             await retain(second, "r/2", payload=b"lower", qos=0)
             await second.saved()
             async with Running(second.disk.after_crash()) as third:
-                back = await third.client("s", maximum=100)
+                back = await third.client("s", receive_maximum=100)
                 came = [(one.topic, one.payload, one.dup) for one in await take(back, 9) if one.retain]
                 await back.nothing_more()
     assert came == [
@@ -130,12 +130,12 @@ async def test_messages_of_qos_0_end_with_the_broker() -> None:
     async with Running(Disk()) as first:
         await retain(first, "r/0", "r/2", qos=0)
         await retain(first, "r/1", "r/3", qos=1)
-        client = await first.client("s", maximum=1)
+        client = await first.client("s", receive_maximum=1)
         await client.subscribe("r/#")
         before = await client.publishes(3)
         assert topics(before) == ["r/0", "r/2", "r/1"]
         async with Running(first.disk.after_crash()) as second:
-            back = await second.client("s", maximum=1)
+            back = await second.client("s", receive_maximum=1)
             assert topics(await take(back, 2)) == ["r/1", "r/3"]
             await back.nothing_more()
 
@@ -143,12 +143,12 @@ async def test_messages_of_qos_0_end_with_the_broker() -> None:
 async def test_a_subscription_that_was_given_up_is_owed_nothing() -> None:
     async with Running(Disk()) as first:
         await retain(first, *TOPICS)
-        client = await first.client("s", maximum=1)
+        client = await first.client("s", receive_maximum=1)
         await client.subscribe("r/#")
         (one,) = await client.publishes(1)
         await client.unsubscribe("r/#")
         async with Running(first.disk.after_crash()) as second:
-            back = await second.client("s", maximum=1)
+            back = await second.client("s", receive_maximum=1)
             assert topics(await take(back, 1)) == [one.topic]
             await back.nothing_more()
 
@@ -156,13 +156,13 @@ async def test_a_subscription_that_was_given_up_is_owed_nothing() -> None:
 async def test_no_number_that_a_session_knows_is_given_to_another_topic() -> None:
     async with Running(Disk()) as first:
         await retain(first, "r/0", "r/1")
-        client = await first.client("s", maximum=1)
+        client = await first.client("s", receive_maximum=1)
         await client.subscribe("r/#")
         await client.publishes(1)
         await retain(first, "r/0", "r/1", payload=b"")
         async with Running(first.disk.after_crash()) as second:
             await retain(second, "r/2", "r/3", payload=b"live")
-            back = await second.client("s", maximum=100)
+            back = await second.client("s", receive_maximum=100)
             came = await take(back, 4)
             await back.nothing_more()
     assert [(one.topic, one.retain) for one in came if one.payload] == [("r/2", False), ("r/3", False)]
