@@ -55,7 +55,7 @@ class Broker:
         table = TopicTable(seed, 2 * limits.topics, 2 * limits.topics_bytes + BUFFER_BYTES)
         retained = RetainedMessages(limits.retained_messages, limits.retained_bytes)
         max_topics = max(limits.topics, _CACHED_TOPICS)
-        self.router = Router(log, table, retained, self._soon, now_us, max_topics, limits.unwritten_bytes)
+        self.router = Router(log, table, retained, self._soon, now_us, max_topics, limits.unwritten_bytes, limits.audiences_bytes)
         for text, min_qos in keep or ():
             self.router.kept.add(text, min_qos)
         self.write_behind = None if tables is None else WriteBehind(tables, self.router.routed)

@@ -1,6 +1,7 @@
 """sessions: what a client is owed, what is under way to it, what it has acknowledged, and where that is stored."""
 
 from everlog.sessions.group_cursor import GroupCursor, Owed, shares
+from everlog.sessions.inflight_copies import CopiesTotal
 from everlog.sessions.outgoing_rows import OutgoingRows, is_within, row_at
 from everlog.sessions.row_format import (
     pack_session,

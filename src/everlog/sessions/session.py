@@ -13,8 +13,8 @@ from itertools import chain
 from typing import Any, TypeAlias
 
 from everlog.base import DROPPED, NOT_KEPT, QOS_BITS, QOS_SHIFT, AckRun, PublishRun, unpack_position
-from everlog.mqtt import MAX_PACKET_BYTES, PublishWriter, Will
-from everlog.sessions.inflight_copies import InflightCopies, with_ids
+from everlog.mqtt import ANY_BYTES, MAX_PACKET_BYTES, PublishWriter, Will
+from everlog.sessions.inflight_copies import CopiesTotal, InflightCopies, with_ids
 from everlog.sessions.memory_queue import MemoryQueue
 from everlog.sessions.outgoing_rows import OutgoingRows
 from everlog.sessions.received_ids import ReceivedIds
@@ -23,7 +23,12 @@ from everlog.sessions.window import RELEASED, Window
 
 SHARED_PREFIX = "$share/"
 _FEED_BYTES = 64 << 10  # retained messages written at a time
+_WRITE_BYTES = 1 << 20  # written at a time, as it may be a thousand times what came in; then the output is looked at
+_MAX_WRITERS = 64  # of different subscriptions; beyond, all are made anew
 _MAX_OWN = 10_000  # stretches of the session's own messages that it must not get; of more, the oldest are forgotten
+
+_UNCOUNTED = CopiesTotal()  # for a session that shares no total
+_PLAIN = (b"", False, False)  # the key of a writer for a subscription without anything special
 
 Sent: TypeAlias = tuple[int, list[int]]  # the first of packet ids one after the other, and the positions they are for
 Inflight: TypeAlias = tuple[int, int, int]  # packet id, state, position
@@ -72,9 +77,11 @@ class Session:
     away_us: int = 0  # when its client left, 0 while it is there
     kept: bool = False  # it was durable when it began: its filters are kept, and the tables know it
     will: Will | None = None  # what is published when the client stays away too long
+    cut: bool = False  # the last write ended because it was long, and not for lack of room
     ahead: bool = False  # packet ids of QoS 2 messages were given that no table knows of yet
     unsure: list[tuple[int, int, bytes]] = field(default_factory=list)  # shard, end, QoS 2 ids not known committed
     doubt: dict[int, int] = field(default_factory=dict)  # shard -> below it, messages may have been sent before
+    copies_total: CopiesTotal = _UNCOUNTED  # which its copies count against
     memberships: tuple[Any, ...] = ()  # in shared groups with a cursor, while it is connected
     _again: deque[Inflight] | None = None  # what was under way at the last connection, to be sent again
     _copies: InflightCopies | None = None
@@ -170,7 +177,9 @@ class Session:
         key = (merged.identifiers, merged.retain_as_published, merged.position)
         writer = self._writers.get(key)
         if writer is None:
-            aliases = self.max_aliases if key == (b"", False, False) else 0
+            aliases = self.max_aliases if key == _PLAIN else 0
+            if len(self._writers) >= _MAX_WRITERS:
+                self._writers = {known: one for known, one in self._writers.items() if known == _PLAIN}
             writer = PublishWriter(
                 self.version,
                 self.max_packet_bytes,
@@ -312,12 +321,15 @@ class Session:
     # Taking messages
 
     def push(self, out: OutgoingRows, shard: int, now_us: int) -> bytes:
-        """Return the bytes for as many rows as fit; the rest stays in the log, or waits if it is in none."""
+        """Return the bytes for as many rows as fit; the rest stays in the log, or waits if it is in none.
+
+        What is left in `out` then is for another call, once these bytes are written.
+        """
         if not self.ready or self._queue or self._again or shard in self.lag:
             self._hold(out, shard)
             return b""
         data = self._write(out, shard, now_us)
-        if out.start < out.stop:
+        if out.start < out.stop and not self.cut:
             self._hold(out, shard)
         return data
 
@@ -347,14 +359,16 @@ class Session:
         return data
 
     def drain(self, now_us: int) -> bytes:
-        """Return the bytes for what waited in memory, as far as there is room."""
+        """Return the bytes for some of what waited in memory, as far as there is room; none when that is all."""
         queue = self._queue
         if not queue or not self.ready:
             return b""
-        data = []
-        while queue:
+        data: list[bytes] = []
+        size = 0
+        while queue and size < _WRITE_BYTES:
             out = queue.first
             data.append(self._write(out, NOT_KEPT, now_us))
+            size += len(data[-1])
             if out.start < out.stop:
                 break
             queue.remove_first()
@@ -402,13 +416,18 @@ class Session:
         again: bool = False,
         sent: list[Sent] | None = None,
     ) -> bytes:
-        """Write what the window has room for; `out.start` is where that ended. `sent` is told what has an id."""
+        """Write what the window has room for, or a long stretch of it (`cut`); `out.start` is where that ended.
+
+        `sent` is told what has an id, and all of it is written then.
+        """
         writer = self.writer(out.merged)
         qos = out.merged.qos
         counters = self.counters
+        most = _WRITE_BYTES if sent is None else ANY_BYTES
         if qos == 0:
-            data = writer.write(out.records, out.rows, out.start, out.stop, 0, 1, now_us, False, 0, shard)
-            out.start = out.stop
+            data = writer.write(out.records, out.rows, out.start, out.stop, 0, 1, now_us, False, 0, shard, most)
+            out.start = writer.stopped_at
+            self.cut = writer.is_cut
             counters.sent += writer.written
             counters.expired += writer.left_out
             return data
@@ -419,27 +438,28 @@ class Session:
         while out.start < out.stop:
             room = window.room()
             start = out.start
-            data = writer.write(out.records, out.rows, start, out.stop, qos, window.next_id, now_us, again, room, shard)
-            first_id = window.next_id
+            next_id = window.next_id
+            data = writer.write(out.records, out.rows, start, out.stop, qos, next_id, now_us, again, room, shard, most)
             window.sent(writer, out.records, out.rows, start, shard, tag)
             if sent is not None:
                 if writer.ids_used:
-                    sent.append((first_id, window.newest(writer.ids_used)))
+                    sent.append((next_id, window.newest(writer.ids_used)))
             elif writer.ids_used and (out.merged.group is not None or (shard == NOT_KEPT and self.expiry_s)):
-                self._remember(out, writer, first_id, start, shard)
+                self._remember(out, writer, next_id, start, shard)
             out.start = writer.stopped_at
             counters.sent += writer.written
             counters.expired += writer.left_out
             parts.append(data)
             if qos == 2 and data and (self.expiry_s or tag):
                 self.ahead = True
-            if out.start == start:
+            self.cut = writer.is_cut
+            if out.start == start or self.cut:
                 break
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _remember(self, out: OutgoingRows, writer: PublishWriter, first_id: int, start: int, shard: int) -> None:
         if self._copies is None:
-            self._copies = InflightCopies()
+            self._copies = InflightCopies(self, self.copies_total)
         rows = OutgoingRows(out.records, out.rows, start, writer.stopped_at, out.merged)
         if writer.ids_used < writer.stopped_at - start:
             rows = with_ids(out, start, writer.stopped_at, writer.scratch)
@@ -458,10 +478,11 @@ class Session:
         """Leave rows for later: in the log if they are there, else in memory."""
         if shard != NOT_KEPT and out.merged.group is None:  # no other member's messages are found there
             self.lag.setdefault(shard, out.offset())
-            return
-        if self._queue is None:
-            self._queue = MemoryQueue(self.queue_bytes)
-        self.counters.dropped += self._queue.add(out)
+        else:
+            if self._queue is None:
+                self._queue = MemoryQueue(self.queue_bytes)
+            self.counters.dropped += self._queue.add(out)
+        out.start = out.stop
 
     # What is under way
 
@@ -474,7 +495,10 @@ class Session:
 
     def acked(self, run: AckRun) -> bytes:
         """Take in acks; return the packet ids (as a column) that a PUBREL must be sent for."""
-        return self.window.acked(run)
+        released = self.window.acked(run)
+        if self._copies is not None and self.window.inflight == 0:
+            self.drop_copies()
+        return released
 
     def take_ahead(self) -> bool:
         """Return whether packet ids were given since the last call that must be stored before they are seen."""
@@ -508,6 +532,12 @@ class Session:
     def copy_of(self, packet_id: int, position: int) -> OutgoingRows | None:
         """Return the message that went out with an id, if it had to be kept in memory for that."""
         return None if self._copies is None else self._copies.find(packet_id, position)
+
+    def drop_copies(self) -> None:
+        """Forget what was kept in memory of messages under way: they can't be sent again."""
+        if self._copies is not None:
+            self._copies.drop()
+            self._copies = None
 
     def give_up(self, packet_id: int) -> bool:
         """Let go of a message that can't be sent again: expired, too large now, or no longer in the log.
@@ -546,8 +576,8 @@ class Session:
         shared = [] if self._queue is None else self._queue.take_shared()
         if self._copies is None or self.durable:
             return shared
-        sent = (self._copies.find(packet_id, position) for packet_id, state, position in self.pending() if state == 1)
-        return [*(out for out in sent if out is not None and out.merged.group is not None), *shared]
+        sent = self._copies.find_all((packet_id, position) for packet_id, state, position in self.pending() if state == 1)
+        return [*(out for out in sent if out.merged.group is not None), *shared]
 
     # What it has published
 

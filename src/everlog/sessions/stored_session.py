@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from everlog.base import NOT_KEPT, unpack_position
 from everlog.sessions.group_cursor import GroupCursor, Owed
+from everlog.sessions.inflight_copies import CopiesTotal
 from everlog.sessions.row_format import (
     pack_ids,
     pack_inflight,
@@ -66,14 +67,15 @@ def stored(session: Session, committed: Sequence[int]) -> StoredSession:
     return StoredSession(row_of(session), filters, cursor_of(session, committed))
 
 
-def restored(found: StoredSession, queue_bytes: int) -> Session:
-    """Return the session of a client that is away, made from what was stored."""
+def restored(found: StoredSession, queue_bytes: int, copies: CopiesTotal | None = None) -> Session:
+    """Return the session of a client that is away, made from what was stored; its copies count against `copies`."""
     row, cursor = found.row, found.cursor
     session = Session(
         row.client_id,
         row.version,
         row.expiry_s,
         queue_bytes=queue_bytes,
+        copies_total=copies or CopiesTotal(),
         user=row.user,
         kept=True,
         away_us=row.away_us,

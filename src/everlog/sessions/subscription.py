@@ -41,3 +41,4 @@ class MergedSubscription:
     parts: tuple[Subscribed, ...] = ()
     own: "MergedSubscription | None" = None
     group: tuple[str, str] | None = None
+    only: Subscribed | None = None  # the subscription that it is, if it was made of one

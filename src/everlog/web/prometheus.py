@@ -34,6 +34,7 @@ COUNTERS = {
     "subscribes_refused": "Subscriptions refused: the ACL or a limit.",
     "replays": "Subscriptions that began in the past.",
     "over_quota": "Clients too slow for their QoS 1 and 2 messages (limits.queue_bytes).",
+    "over_copies": "Clients cut off because unacknowledged messages took too much (limits.copies_bytes).",
     "held_back": "Times that reading stopped because of limits.inflight_bytes.",
     "unread_answers": "Times that reading stopped because a client does not read its answers (limits.output_bytes).",
     "unfinished": "Clients cut off because incomplete packets took too much (limits.unfinished_bytes).",
@@ -57,6 +58,7 @@ class BrokerCollector(Collector):
         yield _gauge("uptime_seconds", "Seconds since the start.", self.numbers.uptime_s)
         yield from self._clients()
         yield from self._messages()
+        yield from self._memory()
         yield from self._lag()
         yield from self._groups()
         yield from self._log()
@@ -88,6 +90,12 @@ class BrokerCollector(Collector):
         yield _gauge("inflight_messages", "Messages sent and not acknowledged.", counted.inflight)
         yield _gauge("queued_bytes", "Messages that wait in memory for slow clients.", counted.queued_bytes)
         yield _gauge("held_bytes", "Answers that wait for a commit (limits.inflight_bytes).", now.held_bytes)
+
+    def _memory(self) -> Iterator[Metric]:
+        now = self.numbers
+        yield _gauge("copies_bytes", "Messages not acknowledged and in no log (limits.copies_bytes).", now.copies_bytes)
+        yield _gauge("audiences_bytes", "Who gets which topic (limits.audiences_bytes).", now.audiences_bytes)
+        yield _counter("audience_resets", "Times that this was forgotten at its limit.", now.audience_resets)
 
     def _lag(self) -> Iterator[Metric]:
         counted = self.numbers.survey

@@ -18,7 +18,16 @@ from everlog.broker.registry.expiry import Expiry, will_due_us
 from everlog.broker.registry.subscriptions import Subscriptions
 from everlog.broker.registry.write_behind import Marks, WriteBehind, changes_of
 from everlog.mqtt import Publish, Reason
-from everlog.sessions import Changes, Session, StoredSession, pack_session, restored, stored, unpack_session
+from everlog.sessions import (
+    Changes,
+    CopiesTotal,
+    Session,
+    StoredSession,
+    pack_session,
+    restored,
+    stored,
+    unpack_session,
+)
 
 _SLICE = 200  # sessions between two turns of the event loop: less than a millisecond
 _log = logging.getLogger("everlog.broker")
@@ -59,6 +68,7 @@ class Registry:
         self.sessions: dict[str, Session] = {}
         self.clients: dict[Session, Client] = {}  # the connected ones
         self.asleep: dict[str, bytes] = {}  # client ids that are away and saved, each with its session as one string
+        self.copies = CopiesTotal(limits.copies_bytes)
         self.expiry = Expiry()
         self._router = router
         self._groups = groups
@@ -102,7 +112,7 @@ class Registry:
             self._metrics.sessions_refused += 1
             event(_log, "limit", WARNING, limit="sessions", client=client_id, peer=client.peer)
             raise PeerError(Reason.QUOTA_EXCEEDED, "too many stored sessions")
-        session = Session(client_id, queue_bytes=self._limits.queue_bytes)
+        session = Session(client_id, queue_bytes=self._limits.queue_bytes, copies_total=self.copies)
         self.sessions[client_id] = session
         self._transient += not lasting
         return session
@@ -158,9 +168,24 @@ class Registry:
         self._transient -= not session.kept
         self._groups.ended(session)
         self._subscriptions.drop(session)
+        session.drop_copies()
         self._metrics.count_ended(session.counters)
         if self._write_behind is not None and session.kept:
             self._write_behind.mark_ended(session)
+
+    def shed_copies(self) -> Session:
+        """Close the client with most unacknowledged messages that are in no log, and return its session.
+
+        Other members of its groups get them; a durable session will not be sent its retained messages again.
+        """
+        session = self.copies.largest()
+        assert isinstance(session, Session)
+        client = self.clients.get(session)
+        if client is not None:
+            client.close(Reason.QUOTA_EXCEEDED, "too many bytes not acknowledged")
+            self.lost(client, session)
+        session.drop_copies()
+        return session
 
     def set_expiry(self, session: Session, expiry_s: int) -> None:
         """Change how long a session stays, as a DISCONNECT may."""
@@ -215,7 +240,7 @@ class Registry:
         """Return the session of a client id to look at; one that is asleep stays so."""
         session = self.sessions.get(client_id)
         if session is None and (packed := self.asleep.get(client_id)) is not None:
-            session = restored(unpack_session(packed), self._limits.queue_bytes)
+            session = restored(unpack_session(packed), self._limits.queue_bytes, self.copies)
         return session
 
     def sleep(self, session: Session) -> None:

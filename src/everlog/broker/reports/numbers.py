@@ -35,6 +35,9 @@ class Numbers:
     bytes_in: int = 0
     bytes_out: int = 0
     held_bytes: int = 0
+    copies_bytes: int = 0
+    audiences_bytes: int = 0
+    audience_resets: int = 0
     groups: int = 0
     durable_groups: int = 0
     group_redelivered: int = 0
@@ -94,6 +97,9 @@ class Reports:
             bytes_in=connections.traffic.bytes_in,
             bytes_out=connections.traffic.bytes_out,
             held_bytes=router.pending.waiting_bytes,
+            copies_bytes=self._registry.copies.total_bytes,
+            audiences_bytes=router.audiences.size_bytes,
+            audience_resets=router.audiences.resets,
             groups=len(states),
             durable_groups=len(self._groups),
             group_redelivered=self._groups.counters.redelivered,
