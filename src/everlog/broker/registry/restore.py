@@ -39,7 +39,7 @@ def _restore(tables: SessionTables, registry: Registry, groups: GroupRegistry, r
             if found.subscriptions is not stored.subscriptions:
                 subscribed += [(row.client_id, one) for one in found.subscriptions]
     for topic, message in snapshot.retained:
-        router.retained.put(topic, stored_message(topic, message))
+        router.retained.restore(topic, stored_message(topic, message))
     settled, gone = groups.restore(snapshot.groups, subscribers, snapshot.routed, ends)
     # No LIVE cursor may be left when `routed` moves on: it stands for the old value.
     changes = Changes(
