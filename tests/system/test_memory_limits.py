@@ -157,7 +157,9 @@ def test_messages_with_thousands_of_subscription_identifiers(tmp_path):
             probe.goes_on()
         reader = stack.enter_context(RawClient(served.port))
         reader.connect("s0")  # a client that reads gets each whole
-        reader.send(*(Subscribe(1, (Subscription(text),), Properties(subscription_identifiers=(7,))) for text in filters))
+        reader.send(
+            *(Subscribe(1, (Subscription(text),), Properties(subscription_identifiers=(7,))) for text in filters)
+        )
         for _ in filters:
             reader.answer(Suback)
         publisher.send(*burst[:1000])

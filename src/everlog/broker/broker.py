@@ -55,14 +55,18 @@ class Broker:
         table = TopicTable(seed, 2 * limits.topics, 2 * limits.topics_bytes + BUFFER_BYTES)
         retained = RetainedMessages(limits.retained_messages, limits.retained_bytes)
         max_topics = max(limits.topics, _CACHED_TOPICS)
-        self.router = Router(log, table, retained, self._soon, now_us, max_topics, limits.unwritten_bytes, limits.audiences_bytes)
+        self.router = Router(
+            log, table, retained, self._soon, now_us, max_topics, limits.unwritten_bytes, limits.audiences_bytes
+        )
         for text, min_qos in keep or ():
             self.router.kept.add(text, min_qos)
         self.write_behind = None if tables is None else WriteBehind(tables, self.router.routed)
         if self.write_behind is not None:
             retained.changed = self.write_behind.mark_retained
         changed = (lambda key: None) if self.write_behind is None else self.write_behind.mark_group
-        self.groups = GroupRegistry(self.router, groups or GroupOptions(), self.time, self._soon, changed)
+        self.groups = GroupRegistry(
+            self.router, groups or GroupOptions(), self.time, self._soon, changed, limits.groups_bytes
+        )
         self.router.use(self.groups, self.write_behind)
         self.history = History(log, self.router.ends, cold)
         replays = ReplayRequests(self.router, self.groups, self.history, self.security, self.metrics)

@@ -13,9 +13,19 @@ from everlog.sessions.row_format import (
     unpack_subscription,
     unpack_will,
 )
-from everlog.sessions.session import SHARED_PREFIX, Counters, Session, Terms
+from everlog.sessions.session import SHARED_PREFIX, Session
+from everlog.sessions.session_memory import STORED_BYTES, SessionMemory, filter_bytes, will_bytes
 from everlog.sessions.sqlite_tables import SqliteTables
-from everlog.sessions.stored_session import cursor_of, group_row, restored, row_of, settle, settle_group, stored
+from everlog.sessions.stored_session import (
+    cursor_of,
+    group_row,
+    restored,
+    row_of,
+    settle,
+    settle_group,
+    stored,
+    stored_bytes,
+)
 from everlog.sessions.subscription import MergedSubscription, Subscribed
 from everlog.sessions.tables import (
     ALIVE,
@@ -31,4 +41,5 @@ from everlog.sessions.tables import (
     StoredSession,
     SubscriptionRow,
 )
+from everlog.sessions.terms import Counters, Terms
 from everlog.sessions.window import RELEASED, Window

@@ -8,53 +8,32 @@ whoever changes a session must find all that can be done to it in one place.
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, TypeAlias
 
-from everlog.base import DROPPED, NOT_KEPT, QOS_BITS, QOS_SHIFT, AckRun, PublishRun, unpack_position
+from everlog.base import NOT_KEPT, AckRun, PublishRun, unpack_position
 from everlog.mqtt import ANY_BYTES, MAX_PACKET_BYTES, PublishWriter, Will
 from everlog.sessions.inflight_copies import CopiesTotal, InflightCopies, with_ids
 from everlog.sessions.memory_queue import MemoryQueue
 from everlog.sessions.outgoing_rows import OutgoingRows
 from everlog.sessions.received_ids import ReceivedIds
-from everlog.sessions.subscription import MergedSubscription, Subscribed
+from everlog.sessions.session_memory import STORED_BYTES, filter_bytes, will_bytes
+from everlog.sessions.subscription import MergedSubscription, Subscribed, begin_later
+from everlog.sessions.terms import Counters, Terms
+from everlog.sessions.unsure_ids import unsure_ids
 from everlog.sessions.window import RELEASED, Window
+from everlog.sessions.writers import Writers
 
 SHARED_PREFIX = "$share/"
 _FEED_BYTES = 64 << 10  # retained messages written at a time
 _WRITE_BYTES = 1 << 20  # written at a time, as it may be a thousand times what came in; then the output is looked at
-_MAX_WRITERS = 64  # of different subscriptions; beyond, all are made anew
 _MAX_OWN = 10_000  # stretches of the session's own messages that it must not get; of more, the oldest are forgotten
 
 _UNCOUNTED = CopiesTotal()  # for a session that shares no total
-_PLAIN = (b"", False, False)  # the key of a writer for a subscription without anything special
 
 Sent: TypeAlias = tuple[int, list[int]]  # the first of packet ids one after the other, and the positions they are for
 Inflight: TypeAlias = tuple[int, int, int]  # packet id, state, position
-
-
-@dataclass(slots=True)
-class Counters:
-    """What happened to a session's messages."""
-
-    sent: int = 0
-    dropped: int = 0
-    expired: int = 0
-    lost: int = 0  # offsets that the log did not have any more when the session asked for them
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What client and broker agreed on at CONNECT."""
-
-    version: int = 4
-    user: str | None = None
-    expiry_s: int = 0
-    will: Will | None = None
-    max_inflight: int = 2048
-    max_packet_bytes: int = MAX_PACKET_BYTES
-    max_aliases: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -81,8 +60,11 @@ class Session:
     ahead: bool = False  # packet ids of QoS 2 messages were given that no table knows of yet
     unsure: list[tuple[int, int, bytes]] = field(default_factory=list)  # shard, end, QoS 2 ids not known committed
     doubt: dict[int, int] = field(default_factory=dict)  # shard -> below it, messages may have been sent before
+    counted_bytes: int = 0  # of `held_bytes`, what the total of all sessions has
     copies_total: CopiesTotal = _UNCOUNTED  # which its copies count against
     memberships: tuple[Any, ...] = ()  # in shared groups with a cursor, while it is connected
+    _filter_bytes: int = 0
+    _will_bytes: int = 0
     _again: deque[Inflight] | None = None  # what was under way at the last connection, to be sent again
     _copies: InflightCopies | None = None
     _feeds: deque[Iterator[OutgoingRows]] | None = None  # retained messages for new subscriptions
@@ -90,7 +72,10 @@ class Session:
     _window: Window | None = None
     _received: ReceivedIds | None = None
     _queue: MemoryQueue | None = None
-    _writers: dict[tuple[bytes, bool, bool], PublishWriter] = field(default_factory=dict)
+    _writers: Writers = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._writers = Writers(self.version, self.max_packet_bytes, self.max_aliases)
 
     # What others read
 
@@ -139,6 +124,23 @@ class Session:
         return bool(self._feeds) or bool(self._own) or (self._copies is not None and self.inflight > 0)
 
     @property
+    def held_bytes(self) -> int:
+        """The memory of its filters and its will."""
+        return self._filter_bytes + self._will_bytes + STORED_BYTES * self.kept
+
+    def restore_held(self) -> None:
+        """Count what it was stored with, which the total of all sessions has already."""
+        self._filter_bytes = sum(filter_bytes(text, self.kept) for text in self.subscriptions)
+        self._will_bytes = will_bytes(self.will)
+        self.counted_bytes = self.held_bytes
+
+    def take_growth(self) -> int:
+        """Return by how much `held_bytes` has grown since the last call."""
+        grown = self.held_bytes - self.counted_bytes
+        self.counted_bytes += grown
+        return grown
+
+    @property
     def queued(self) -> bool:
         """Whether messages that are in no log wait."""
         return bool(self._queue)
@@ -174,22 +176,7 @@ class Session:
 
     def writer(self, merged: MergedSubscription) -> PublishWriter:
         """Return the writer for a subscription; aliases belong to the connection, so only the plain one uses them."""
-        key = (merged.identifiers, merged.retain_as_published, merged.position)
-        writer = self._writers.get(key)
-        if writer is None:
-            aliases = self.max_aliases if key == _PLAIN else 0
-            if len(self._writers) >= _MAX_WRITERS:
-                self._writers = {known: one for known, one in self._writers.items() if known == _PLAIN}
-            writer = PublishWriter(
-                self.version,
-                self.max_packet_bytes,
-                aliases,
-                merged.retain_as_published,
-                merged.identifiers,
-                merged.position,
-            )
-            self._writers[key] = writer
-        return writer
+        return self._writers[merged.identifiers, merged.retain_as_published, merged.position]
 
     # Connecting and leaving
 
@@ -200,11 +187,12 @@ class Session:
         self.expiry_s = terms.expiry_s
         self.kept = self.kept or terms.expiry_s > 0
         self.will = terms.will
+        self._will_bytes = will_bytes(terms.will)
         self.away_us = 0
         self.max_inflight = terms.max_inflight
         self.max_packet_bytes = terms.max_packet_bytes
         self.max_aliases = terms.max_aliases
-        self._writers.clear()
+        self._writers = Writers(terms.version, terms.max_packet_bytes, terms.max_aliases)
         if self._window is not None:
             self._window.limit = terms.max_inflight
         self.no_local = sum(one.no_local for one in self.subscriptions.values())
@@ -229,6 +217,7 @@ class Session:
     def take_will(self) -> Will | None:
         """Remove and return the will."""
         will, self.will = self.will, None
+        self._will_bytes = 0
         return will
 
     def set_ready(self, ready: bool) -> None:
@@ -241,6 +230,8 @@ class Session:
         """Hold a subscription, new or changed; return the one that it replaces."""
         old = self.subscriptions.get(one.filter)
         self.subscriptions[one.filter] = one
+        if old is None:
+            self._filter_bytes += filter_bytes(one.filter, self.kept)
         self.no_local += one.no_local - (old.no_local if old is not None else False)
         return old
 
@@ -249,6 +240,7 @@ class Session:
         old = self.subscriptions.pop(text, None)
         if old is not None:
             self.no_local -= old.no_local
+            self._filter_bytes -= filter_bytes(text, self.kept)
         return old
 
     def join(self, member: Any) -> None:
@@ -284,15 +276,12 @@ class Session:
         back = [shard for shard, begin in enumerate(begins) if begin < here[shard]]
         for shard in back:
             self.lag[shard] = begins[shard]
-        changed = []
-        for other, one in self.subscriptions.items() if back else ():
-            if other in replays or other.startswith(SHARED_PREFIX):
-                continue
-            since = list(one.since or (0,) * len(here))
-            for shard in back:
-                since[shard] = max(since[shard], here[shard])
-            if tuple(since) != one.since:
-                changed.append(replace(one, since=tuple(since)))
+        others = [
+            one
+            for text, one in self.subscriptions.items()
+            if text not in replays and not text.startswith(SHARED_PREFIX)
+        ]
+        changed = [later for one in others if (later := begin_later(one, here, back)) is not one] if back else []
         for one in changed:
             self.subscriptions[one.filter] = one
         return changed
@@ -576,7 +565,9 @@ class Session:
         shared = [] if self._queue is None else self._queue.take_shared()
         if self._copies is None or self.durable:
             return shared
-        sent = self._copies.find_all((packet_id, position) for packet_id, state, position in self.pending() if state == 1)
+        sent = self._copies.find_all(
+            (packet_id, position) for packet_id, state, position in self.pending() if state == 1
+        )
         return [*(out for out in sent if out.merged.group is not None), *shared]
 
     # What it has published
@@ -595,18 +586,7 @@ class Session:
         `ends` is where the shards that keep some of them end now: a broker that starts knows by the log whether a
         message is there, and so whether its id counts (docs/decisions/qos2-exactly-once.md).
         """
-        columns = run.columns
-        if new == len(run) and len(ends) == 1:
-            self.unsure.append((*ends[0], bytes(columns.packet_ids[2 * run.start : 2 * run.stop])))
-            return
-        by_shard: dict[int, bytearray] = {shard: bytearray() for shard, _ in ends}
-        topics = memoryview(columns.topics).cast("I")
-        for row in range(run.start, run.stop):
-            if columns.flags[row] & (QOS_BITS | DROPPED) == 2 << QOS_SHIFT:
-                ids = by_shard.get(routes[4 * topics[row] + 2])
-                if ids is not None:
-                    ids += columns.packet_ids[2 * row : 2 * row + 2]
-        self.unsure.extend((shard, end, bytes(by_shard[shard])) for shard, end in ends if by_shard[shard])
+        self.unsure.extend(unsure_ids(run, new, routes, ends))
 
     def drop_confirmed(self, committed: Sequence[int]) -> None:
         """Forget which ids were stored ahead of messages that are committed by now."""

@@ -26,6 +26,7 @@ from everlog.sessions.row_format import (
     unpack_will,
 )
 from everlog.sessions.session import Session
+from everlog.sessions.session_memory import STORED_BYTES, filter_bytes, will_bytes
 from everlog.sessions.tables import (
     ALIVE,
     GROUP_ORDERED,
@@ -86,8 +87,15 @@ def restored(found: StoredSession, queue_bytes: int, copies: CopiesTotal | None 
         unsure=unpack_unsure(cursor.unsure),
     )
     pending = _without(unpack_inflight(cursor.inflight), lambda position: unpack_position(position)[0] == NOT_KEPT)
+    session.restore_held()
     session.restore_ids(pending, cursor.next_id, unpack_ids(cursor.received) if cursor.received else None)
     return session
+
+
+def stored_bytes(found: StoredSession) -> int:
+    """Return what the filters and the will of a stored session take, as `Session.held_bytes` does."""
+    filters = sum(filter_bytes(one.filter, True) for one in found.subscriptions)
+    return STORED_BYTES + filters + will_bytes(unpack_will(found.row.will))
 
 
 def settle(found: StoredSession, routed: Sequence[int], alive_us: int, ends: Sequence[int]) -> StoredSession:

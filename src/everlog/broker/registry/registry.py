@@ -19,6 +19,7 @@ from everlog.broker.registry.subscriptions import Subscriptions
 from everlog.broker.registry.write_behind import Marks, WriteBehind, changes_of
 from everlog.mqtt import Publish, Reason
 from everlog.sessions import (
+    STORED_BYTES,
     Changes,
     CopiesTotal,
     Session,
@@ -26,7 +27,9 @@ from everlog.sessions import (
     pack_session,
     restored,
     stored,
+    stored_bytes,
     unpack_session,
+    will_bytes,
 )
 
 _SLICE = 200  # sessions between two turns of the event loop: less than a millisecond
@@ -87,6 +90,11 @@ class Registry:
         """The number of sessions that outlive their connection, or did when they began."""
         return len(self) - self._transient
 
+    @property
+    def held_bytes(self) -> int:
+        """The memory of the filters and wills of all sessions."""
+        return self._subscriptions.memory.total_bytes
+
     # Connecting
 
     def open(self, client: Client, terms: ConnectTerms) -> tuple[Session, bool]:
@@ -97,14 +105,25 @@ class Registry:
         will = terms.session.will
         if will is not None and not self._security.acl.may_publish(user, client_id, will.topic):
             raise PeerError(Reason.NOT_AUTHORIZED, "the will's topic is not allowed")
+        self._check_memory(client, terms)
         session = self._take_over(client_id, terms.clean_start)
         present = session is not None
         if session is None:
             session = self._begin(client, client_id, terms.session.expiry_s > 0)
         self.clients[session] = client
         session.connected(terms.session)
+        self._subscriptions.count(session)
         self._mark(session)
         return session, present
+
+    def _check_memory(self, client: Client, terms: ConnectTerms) -> None:
+        """Refuse a will, or a session that is stored, if those there are take too much."""
+        is_new = terms.client_id not in self.sessions and terms.client_id not in self.asleep
+        more = will_bytes(terms.session.will) + STORED_BYTES * (is_new and terms.session.expiry_s > 0)
+        if more and not self._subscriptions.memory.has_room(0, more):
+            self._metrics.sessions_refused += 1
+            event(_log, "limit", WARNING, limit="sessions_bytes", client=terms.client_id, peer=client.peer)
+            raise PeerError(Reason.QUOTA_EXCEEDED, "all sessions together take too much")
 
     def _begin(self, client: Client, client_id: str, lasting: bool) -> Session:
         """Make a session; one that outlives its connection counts against `limits.sessions`."""
@@ -218,6 +237,7 @@ class Registry:
         will = session.take_will()
         if will is None:
             return
+        self._subscriptions.count(session)
         if not self._security.acl.may_publish(session.user, session.client_id, will.topic):
             self._metrics.refused += 1  # the rules have changed since CONNECT
             event(_log, "will_refused", WARNING, client=session.client_id, user=session.user, topic=will.topic)
@@ -248,9 +268,15 @@ class Registry:
         if session in self.clients or self.sessions.get(session.client_id) is not session or session.in_memory_only:
             return
         del self.sessions[session.client_id]
+        self._subscriptions.count(session)
         session.drop_confirmed(committed := self._committed())
         self.put_asleep(stored(session, committed))
         self._metrics.count_ended(session.counters)
+
+    def restore(self, found: StoredSession) -> None:
+        """Take in a session that was stored before the broker started."""
+        self._subscriptions.memory.total_bytes += stored_bytes(found)
+        self.put_asleep(found)
 
     def put_asleep(self, found: StoredSession) -> None:
         """Take in a session that is away, as the tables have it."""

@@ -32,7 +32,7 @@ def _restore(tables: SessionTables, registry: Registry, groups: GroupRegistry, r
             if one.filter.startswith(SHARED_PREFIX):
                 subscribers.setdefault(one.filter, []).append(row.client_id)
         registry.expiry.schedule(row.client_id, row.away_us, row.expiry_s, unpack_will(row.will))
-        registry.put_asleep(found)
+        registry.restore(found)
         if found is not stored:
             rows.append(row)
             cursors.append((row.client_id, found.cursor))

@@ -38,6 +38,9 @@ class Numbers:
     copies_bytes: int = 0
     audiences_bytes: int = 0
     audience_resets: int = 0
+    sessions_bytes: int = 0
+    groups_bytes: int = 0
+    groups_shortened: int = 0
     groups: int = 0
     durable_groups: int = 0
     group_redelivered: int = 0
@@ -100,6 +103,9 @@ class Reports:
             copies_bytes=self._registry.copies.total_bytes,
             audiences_bytes=router.audiences.size_bytes,
             audience_resets=router.audiences.resets,
+            sessions_bytes=self._registry.held_bytes,
+            groups_bytes=self._groups.size_bytes,
+            groups_shortened=self._groups.shortened,
             groups=len(states),
             durable_groups=len(self._groups),
             group_redelivered=self._groups.counters.redelivered,
