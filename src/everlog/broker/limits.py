@@ -34,6 +34,7 @@ class Limits:
     groups: int = 10_000  # durable shared groups; one more in a SUBSCRIBE: QUOTA_EXCEEDED
     groups_per_client: int = 1_000  # of them, those that one client is a member of; the same
     groups_bytes: int = 128 << 20  # of durable groups and what they deal; beyond, each deals a few at a time
+    cold_bytes: int = 64 << 20  # read from the cold tier and not yet sent, 2 MiB a session; more wait their turn
     sessions: int = 1_000_000  # that are stored, and so outlive their connection; more: QUOTA_EXCEEDED
     session_expiry_s: int = 7 * 24 * 3600  # the longest; 3.1.1 sessions that are not clean get this
     keep_alive_s: int = 0  # the longest that a client may ask for; 0 leaves it to the client

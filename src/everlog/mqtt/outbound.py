@@ -90,8 +90,8 @@ class PublishWriter:
     """The writer of one subscriber's PUBLISH packets (or, at QoS 0 and without aliases, of all of one version).
 
     `identifiers` are the encoded Subscription Identifier properties. After each `write`, `next_id` is the packet id
-    that comes after the `ids_used`, `written` and `left_out` count records, and `is_cut` tells that it ended early to stay
-    within the bytes it was given. With `max_aliases` each topic gets the
+    that comes after the `ids_used`, `written` and `left_out` count records, and `is_cut` tells that
+    it ended early to stay within the bytes it was given. With `max_aliases` each topic gets the
     alias that its id selects, so that an alias may pass to another topic but the table never grows.
     """
 

@@ -9,16 +9,16 @@ _LEVEL_BYTES = 145  # of a filter with wildcards, which are the nodes of a tree
 _KEPT_BYTES = 320  # more for a filter whose messages are kept, and the nodes once more
 _SHARED_BYTES = 1400  # more for a place in a shared group
 _WILL_BYTES = 600
-_PAIR_BYTES = 170  # of a user property
 _LITTLE_BYTES = 32 << 10  # with up to this a session has little
 
 
 def filter_bytes(text: str, kept: bool) -> int:
     """Return what a subscription takes; `kept` if what matches it is kept for its session."""
     levels = text.count("/") + 1 if "+" in text or "#" in text else 0
-    size = _FILTER_BYTES + len(text.encode()) + _LEVEL_BYTES * levels
+    name = len(text.encode())
+    size = _FILTER_BYTES + name + _LEVEL_BYTES * levels
     if kept:
-        size += _KEPT_BYTES + _LEVEL_BYTES * levels
+        size += _KEPT_BYTES + name + _LEVEL_BYTES * levels
     return size + _SHARED_BYTES if text.startswith("$share/") else size
 
 
@@ -26,10 +26,8 @@ def will_bytes(will: Will | None) -> int:
     """Return what a will takes."""
     if will is None:
         return 0
-    pairs = will.properties.user_properties
     data = will.properties.correlation_data or b""
-    size = _WILL_BYTES + len(will.topic.encode()) + len(will.payload) + len(data)
-    return size + _PAIR_BYTES * len(pairs) + sum(len(name) + len(value) for name, value in pairs)
+    return _WILL_BYTES + len(will.topic.encode()) + len(will.payload) + len(data) + len(will.packed_pairs)
 
 
 class SessionMemory:

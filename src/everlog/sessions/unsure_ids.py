@@ -8,7 +8,7 @@ from everlog.base import DROPPED, QOS_BITS, QOS_SHIFT, PublishRun
 def unsure_ids(
     run: PublishRun, new: int, routes: bytearray, ends: list[tuple[int, int]]
 ) -> Iterator[tuple[int, int, bytes]]:
-    """Yield shard, end and ids (a column) of a run with `new` QoS 2 messages, for each shard that keeps some of them."""
+    """Yield shard, end and ids (a column) of a run with `new` QoS 2 messages, for each shard that keeps some."""
     columns = run.columns
     if new == len(run) and len(ends) == 1:
         yield (*ends[0], bytes(columns.packet_ids[2 * run.start : 2 * run.stop]))

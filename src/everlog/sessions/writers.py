@@ -11,7 +11,7 @@ Manner: TypeAlias = tuple[bytes, bool, bool]  # identifiers, retain as published
 
 
 class Writers(dict[Manner, PublishWriter]):
-    """The writers by manner, made when they are first asked for; aliases are the connection's, so one alone has them."""
+    """The writers by manner, made when first asked for; aliases are the connection's, so one writer alone has them."""
 
     __slots__ = ("_max_aliases", "_max_packet_bytes", "_version")
 

@@ -96,6 +96,8 @@ class BrokerCollector(Collector):
         yield _gauge("copies_bytes", "Messages not acknowledged and in no log (limits.copies_bytes).", now.copies_bytes)
         yield _gauge("audiences_bytes", "Who gets which topic (limits.audiences_bytes).", now.audiences_bytes)
         yield _gauge("sessions_bytes", "Filters and wills of all sessions (limits.sessions_bytes).", now.sessions_bytes)
+        yield _gauge("cold_bytes", "Read from the cold tier and not yet sent (limits.cold_bytes).", now.cold_bytes)
+        yield _counter("cold_waits", "Times that a replay waited for room for that.", now.cold_waits)
         yield _gauge("groups_bytes", "Durable groups and what they deal (limits.groups_bytes).", now.groups_bytes)
         yield _counter("groups_shortened", "Seconds in which groups dealt less at that limit.", now.groups_shortened)
         yield _counter("audience_resets", "Times that this was forgotten at its limit.", now.audience_resets)

@@ -111,7 +111,10 @@ class Catchup:
         """Send what was under way; return whether all of it is sent."""
         if self.cold is not None and self.cold.is_looking(session):
             return False
-        return send_again(self._log, self._fanout, session, sink, self.cold)
+        is_done = send_again(self._log, self._fanout, session, sink, self.cold)
+        if is_done and self.cold is not None:
+            self.cold.forget_again(session)
+        return is_done
 
     # Turns
 

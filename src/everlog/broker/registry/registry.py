@@ -17,7 +17,7 @@ from everlog.broker.registry.connect_terms import ConnectTerms
 from everlog.broker.registry.expiry import Expiry, will_due_us
 from everlog.broker.registry.subscriptions import Subscriptions
 from everlog.broker.registry.write_behind import Marks, WriteBehind, changes_of
-from everlog.mqtt import Publish, Reason
+from everlog.mqtt import Publish, Reason, unpack_pairs
 from everlog.sessions import (
     STORED_BYTES,
     Changes,
@@ -243,6 +243,7 @@ class Registry:
             event(_log, "will_refused", WARNING, client=session.client_id, user=session.user, topic=will.topic)
             return
         self._metrics.wills += 1
+        will = unpack_pairs(will)
         properties = replace(will.properties, will_delay_interval=None)
         packet_id = 1 if will.qos else 0
         self._router.send(Publish(will.topic, will.payload, will.qos, will.retain, False, packet_id, properties))

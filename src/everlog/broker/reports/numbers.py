@@ -39,6 +39,8 @@ class Numbers:
     audiences_bytes: int = 0
     audience_resets: int = 0
     sessions_bytes: int = 0
+    cold_bytes: int = 0
+    cold_waits: int = 0
     groups_bytes: int = 0
     groups_shortened: int = 0
     groups: int = 0
@@ -104,6 +106,8 @@ class Reports:
             audiences_bytes=router.audiences.size_bytes,
             audience_resets=router.audiences.resets,
             sessions_bytes=self._registry.held_bytes,
+            cold_bytes=0 if router.catchup.cold is None else router.catchup.cold.held_bytes,
+            cold_waits=0 if router.catchup.cold is None else router.catchup.cold.waits,
             groups_bytes=self._groups.size_bytes,
             groups_shortened=self._groups.shortened,
             groups=len(states),
