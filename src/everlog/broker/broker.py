@@ -98,9 +98,8 @@ class Broker:
         self.log.on_commit(lambda shard: None if self.router.committing else self._wake(self._committed))
         self.log.on_failure(lambda shard, error: self._wake(partial(self._log_failed, shard, error)))
         if self.history.cold is not None:
-            self.router.catchup.read_cold(
-                ColdReader(self.history.cold, self.history, self._wake, self.limits.cold_bytes)
-            )
+            cold = ColdReader(self.history.cold, self.history, self._wake, self.limits.cold_bytes)
+            self.router.catchup.read_cold(cold)
         if self.write_behind is not None:
             restore_sessions(self.write_behind.tables, self.registry, self.groups, self.router)
             self.write_behind.start(loop, self.registry.changes, self.registry.sleep)

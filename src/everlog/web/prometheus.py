@@ -18,7 +18,7 @@ COUNTERS = {
     "connects": "Clients accepted.",
     "connects_refused": "CONNECTs refused.",
     "connects_limited": "Connections refused because of limits.connections or limits.connects_per_second.",
-    "sessions_refused": "CONNECTs refused because of limits.sessions.",
+    "sessions_refused": "CONNECTs refused because of limits.sessions or limits.sessions_bytes.",
     "disconnects": "Connections that ended, of clients accepted or not.",
     "vanished": "Clients gone without a DISCONNECT.",
     "protocol_errors": "Connections ended because the peer broke the protocol or a limit.",
