@@ -116,7 +116,7 @@ class Inside:
 
     def waits_its_turn(self, client_id: str) -> bool:
         """Return whether packets that a client has sent wait for the next turn of the loop."""
-        return self.connection(client_id).reader.is_postponing
+        return self.connection(client_id).reader.is_waiting
 
     def close(self, client_id: str, reason: int, why: str) -> None:
         """End a client's connection."""

@@ -51,6 +51,15 @@ class Served:
             self._log.close()
         assert kind is not None or status == 0
 
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        return self._process.pid
+
+    def cpu_s(self) -> float:
+        """How long the thread of the event loop has worked."""
+        return int(Path(f"/proc/{self.pid}/task/{self.pid}/schedstat").read_text().split()[0]) / 1e9
+
     def metrics(self) -> dict[str, float]:
         """Every metric without labels, by its name without the prefix."""
         url = f"http://127.0.0.1:{self.http_port}/metrics"

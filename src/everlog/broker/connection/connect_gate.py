@@ -10,6 +10,7 @@ import logging
 import secrets
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from logging import DEBUG, WARNING
 from typing import Protocol
 
@@ -21,9 +22,9 @@ from everlog.broker.delivery import Router
 from everlog.broker.events import event as report
 from everlog.broker.limits import Limits
 from everlog.broker.metrics import Metrics
-from everlog.broker.registry import Registry, Subscriptions, agree
+from everlog.broker.registry import ConnectTerms, Registry, Subscriptions, agree
 from everlog.broker.token_bucket import TokenBucket
-from everlog.mqtt import NO_PROPERTIES, Auth, Connack, Connect, Properties, Reason
+from everlog.mqtt import NO_PROPERTIES, Auth, Connack, Connect, Properties, Reason, State
 
 _VERIFIERS = 4  # passwords checked at a time, each with 19 MiB of memory; the others wait
 _ANSWERS = 100  # peers over a limit that are told so, at a time and in a second; the others are closed unanswered
@@ -187,6 +188,16 @@ class ConnectGate:
         terms = agree(packet, self._limits, user, more, new_id=lambda: f"everlog-{secrets.token_hex(8)}")
         if connection.output.encoded(Connack(False, Reason.SUCCESS, terms.connack)) is None:
             raise PeerError(Reason.PACKET_TOO_LARGE, "a CONNACK is larger than the client's maximum packet size allows")
+        self._registry.check(terms)
+        self._enter(connection, terms)
+
+    def _enter(self, connection: Connection, terms: ConnectTerms) -> None:
+        """Open the session as soon as the last connection with the client id, if there was one, has left."""
+        packet, user = connection.connect, terms.session.user
+        assert packet is not None
+        if not self._registry.make_way(terms, partial(self._enter_later, connection, terms)):
+            connection.is_entering = True
+            return
         session, present = self._registry.open(connection, terms)
         connection.keep_alive_s = terms.keep_alive_s
         self.forget(connection)
@@ -196,5 +207,13 @@ class ConnectGate:
         report(_log, "connected", DEBUG, **fields, resumed=present)
         connection.opened(session, present, terms.connack)
         if present:
-            self._subscriptions.resume(session)
+            connection.work(self._subscriptions.resume(session), lambda _: None)
         connection.reader.proceed()
+
+    def _enter_later(self, connection: Connection, terms: ConnectTerms) -> None:
+        try:
+            if connection.output.transport is not None and connection.state is not State.CLOSING:
+                self._registry.check(terms)
+                self._enter(connection, terms)
+        except PeerError as error:
+            connection.close(error.reason, str(error), told=error.message)

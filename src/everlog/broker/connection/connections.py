@@ -18,6 +18,7 @@ from everlog.broker.events import event as report
 from everlog.broker.limits import Limits
 from everlog.broker.metrics import Metrics
 from everlog.broker.registry import Registry, Subscriptions, WriteBehind
+from everlog.broker.turns import Turns
 from everlog.mqtt import Carried, Reason
 from everlog.sessions import Session
 
@@ -38,12 +39,13 @@ class Connections:
         metrics: Metrics,
         write_behind: WriteBehind | None,
         soon: Callable[[Callable[[], None]], object],
+        turns: Turns,
     ) -> None:
         self.limits = limits
         self.metrics = metrics
         self.carried = Carried(limits.unfinished_bytes, self._unfinished)
         self.traffic = Traffic(
-            bytearray(BUFFER_BYTES), router, limits, metrics, write_behind is not None, time.monotonic
+            bytearray(BUFFER_BYTES), router, limits, metrics, write_behind is not None, time.monotonic, turns
         )
         self.rules = self.traffic.rules = PublishRules(self.traffic, security)
         self.traffic.hold_back = self._hold_back
@@ -113,12 +115,13 @@ class Connections:
     @property
     def is_empty(self) -> bool:
         """Whether nobody is connected."""
-        return not (self._registry.clients or self.gate.pending)
+        return not (self._registry.clients or self._registry.is_ending or self.gate.pending)
 
     def rules_changed(self) -> None:
         """Apply users and rules that were read again to connected clients."""
         for session in list(self._registry.clients):
-            self._subscriptions.revoke(session)
+            for _ in self._subscriptions.revoke(session):
+                pass  # at once: nobody may be sent what it may not read any more
 
     def close_outputs(self, outputs: list[Sink], why: str) -> None:
         """Close connections by their outputs: their acks will not come."""
@@ -143,7 +146,7 @@ class Connections:
         if self._held_back and not router.behind and router.pending.waiting_bytes < self.limits.inflight_bytes // 2:
             held, self._held_back = self._held_back, []
             for reader in held:
-                reader.resume_reading()
+                reader.release()
 
     def _over_quota(self, session: Session) -> None:
         """Close a client that does not keep up, when too much waits for it and none of that may be dropped."""

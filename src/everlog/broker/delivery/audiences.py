@@ -20,6 +20,7 @@ from everlog.topics import Subscription as Match
 UNKNOWN = b"\xff\xff\xff\xff"
 _NO_NAME = 0xFFFFFFFF
 _MAX_AUDIENCES = 1 << 16  # beyond, all are forgotten and made anew as topics come by
+_MANY = 64  # subscriptions of one topic; those of the next are often the same
 _MAX_GONE = 4096  # so too when more subscriptions than this have gone: audiences hold on to the sessions they had
 
 Part: TypeAlias = tuple[int, bytearray | None, int, int]  # audience, rows (None: every row), start, stop
@@ -57,6 +58,7 @@ class Audiences:
         self.by_number: list[Audience] = [Audience()]
         self._numbers: dict[tuple[object, ...], int] = {(): 0}
         self._by_session: dict[int, dict[Session, MergedSubscription]] = {}
+        self._last: tuple[list[Match[Session, Subscribed]], int] = ([], 0)  # the last of many subscriptions
         self._gone = 0  # subscriptions that audiences may still hold the sessions of
         self._generation = table.generation
         self._names: list[_Names] = []
@@ -172,6 +174,7 @@ class Audiences:
         self.by_number = [Audience()]
         self._numbers = {(): 0}
         self._by_session = {}
+        self._last = [], 0
         self._gone = 0
         self._extend()
 
@@ -190,6 +193,14 @@ class Audiences:
 
     def _make(self, matches: list[Match[Session, Subscribed]]) -> int:
         """Return the number of the audience that these subscriptions are."""
+        if len(matches) > _MANY and matches == self._last[0]:
+            return self._last[1]
+        number = self._number(matches)
+        if len(matches) > _MANY:
+            self._last = matches, number
+        return number
+
+    def _number(self, matches: list[Match[Session, Subscribed]]) -> int:
         by_session: dict[Session, list[Subscribed]] = {}
         groups: set[tuple[str, str]] = set()
         for match in matches:

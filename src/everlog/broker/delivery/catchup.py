@@ -174,11 +174,11 @@ class Catchup:
             self._stand_in_line(session)
 
     def _feed(self, session: Session, sink: Sink) -> int:
-        """Send some retained messages; return how many bytes."""
-        data = session.take_feed(self._fanout.now_us())
+        """Send some retained messages; return how many bytes, or what looking for them was worth."""
+        data, worth = session.take_feed(self._fanout.now_us())
         if data:
             sink.write(data)
-        return len(data)
+        return worth
 
     # Reading on
 
