@@ -75,6 +75,11 @@ class Inside:
         return {session.client_id for session in self._broker.registry.clients}
 
     @property
+    def is_clearing(self) -> bool:
+        """Whether something of clients that have left is still to be cleared away."""
+        return bool(self._broker.connections._gone) or self._broker.registry.is_ending
+
+    @property
     def pending(self) -> int:
         """How many peers have connected and have no session yet."""
         return len(self._broker.connections.gate.pending)

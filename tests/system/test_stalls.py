@@ -16,6 +16,7 @@ from tests.system.innocent import innocent
 from tests.system.serving import Served
 
 from everlog.bench.load.brokers import free_port
+from everlog.broker import set_password
 from everlog.mqtt import Connack, Connect, Pingreq, Properties, Publish, Suback, Subscribe, Subscription, Unsubscribe, Will, encode
 
 MIB = 1 << 20
@@ -212,7 +213,7 @@ def test_a_connect_with_a_mebibyte_of_properties(tmp_path, of_will, refused):
     user, password = ("nobody", b"x") if refused else (None, None)
     connect = encode(Connect(5, "big", True, 0, will, user, password, Properties() if of_will else pairs), 5)
     passwords = tmp_path / "passwords"
-    passwords.write_text("somebody:$2b$12$GhvMmNVjRW29ulnudl.LbuAnUtN/LRfe1JsBm1Xu6LE3059z5Tr8m\n")
+    set_password(passwords, "somebody", b"secret")
     settings = {"security__password_file": passwords, "security__allow_anonymous": "true"}
     with serving(tmp_path, **settings) as served:
         with stalled(served, f"a CONNECT of 1 MiB of {'will' if of_will else 'user'} properties"):

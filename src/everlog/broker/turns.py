@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator
 from typing import Any, TypeAlias
 
 TURN_S = 0.002  # for all work together, in one turn of the event loop
-_SLICE_S = 0.0005  # for one, before the next in line
+SLICE_S = 0.0005  # for one, before the next in line
 
 Steps: TypeAlias = Generator[None, None, Any]
 
@@ -103,9 +103,11 @@ class Turns:
         now = self._clock()
         self._until = now + TURN_S
         self._ask()
-        while self._line and now < self._until:
+        while self._line:
             work = self._line.popleft()
-            work.go_on(now + _SLICE_S, self._clock)
+            work.go_on(now + SLICE_S, self._clock)
             if not work.is_over:
                 self._line.append(work)
             now = self._clock()
+            if now >= self._until:
+                break

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from logging import DEBUG, WARNING
 
@@ -18,7 +19,7 @@ from everlog.broker.events import event as report
 from everlog.broker.limits import Limits
 from everlog.broker.metrics import Metrics
 from everlog.broker.registry import Registry, Subscriptions, WriteBehind
-from everlog.broker.turns import Turns
+from everlog.broker.turns import Steps, Turns
 from everlog.mqtt import Carried, Reason
 from everlog.sessions import Session
 
@@ -55,6 +56,7 @@ class Connections:
         self._registry = registry
         self._subscriptions = subscriptions
         self._soon = soon
+        self._turns = turns
         handlers = PacketHandlers(self.gate, registry, subscriptions).table
         self._shared = Shared(
             self.traffic,
@@ -68,6 +70,7 @@ class Connections:
             handlers,
         )
         self._open: dict[Sink, Connection] = {}  # by their outputs
+        self._gone: deque[Connection] = deque()  # those of them to let go of
         self._too_slow: dict[Connection, None] = {}
         self._shedding = False
         self._held_back: list[SocketReader] = []
@@ -82,6 +85,25 @@ class Connections:
         return self.gate.admit(connection)
 
     def _lost(self, connection: Connection) -> None:
+        """Let go of a connection that is gone; of thousands at once, in turns."""
+        self._gone.append(connection)
+        if len(self._gone) == 1:
+            self._turns.run(self._let_go_of_all(), lambda _: None, self._failed)
+
+    def _let_go_of_all(self) -> Steps:
+        while self._gone:
+            try:
+                self._let_go(self._gone[0])
+            finally:
+                self._gone.popleft()
+            yield
+
+    def _failed(self, error: Exception) -> None:
+        if self._gone:
+            self._turns.later(self._let_go_of_all(), lambda _: None, self._failed)
+        raise error
+
+    def _let_go(self, connection: Connection) -> None:
         self._open.pop(connection.output, None)
         self.gate.forget(connection)
         self.metrics.disconnects += 1
@@ -115,7 +137,7 @@ class Connections:
     @property
     def is_empty(self) -> bool:
         """Whether nobody is connected."""
-        return not (self._registry.clients or self._registry.is_ending or self.gate.pending)
+        return not (self._gone or self._registry.clients or self._registry.is_ending or self.gate.pending)
 
     def rules_changed(self) -> None:
         """Apply users and rules that were read again to connected clients."""

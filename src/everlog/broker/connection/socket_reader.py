@@ -31,7 +31,8 @@ _PUBREL_HEADER = 0x62
 _PUBCOMP_HEADER = 0x70
 _ALIVE_BYTES = 1024  # so much at once of a packet that is not whole yet is a sign of life; less is not
 _TOLD_BYTES = 5  # of an ack with a reason
-_UNKNOWN_ID = "no message with this packet identifier is under way"
+_NOT_SENT = "no message with this packet identifier is under way"
+_NOT_RECEIVED = "no message with this packet identifier waits to be released"
 _QUICK_ACK: int | None = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
 
@@ -233,9 +234,9 @@ class SocketReader:
         """Answer acks, some of them for unknown packet ids (sections 3.6.2.1 and 3.7.2.1); a lone one with words."""
         output = self.output
         if len(known) == 1 and not known[0]:
+            make, why = (Pubrel, _NOT_SENT) if first_byte == _PUBREL_HEADER else (Pubcomp, _NOT_RECEIVED)
             packet_id = int.from_bytes(ids, "little")
-            make = Pubrel if first_byte == _PUBREL_HEADER else Pubcomp
-            output.send(make(packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND, output.explain(_UNKNOWN_ID)))
+            output.send(make(packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND, output.explain(why)))
         else:
             fits = output.has_room_for(_TOLD_BYTES)
             output.write(write_told_acks(first_byte, ids, known, Reason.PACKET_IDENTIFIER_NOT_FOUND if fits else 0))
