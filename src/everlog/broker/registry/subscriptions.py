@@ -254,11 +254,11 @@ class Subscriptions:
 
     def leave(self, session: Session) -> Steps:
         """Let a session that is away cost nothing until it is back, in steps; it is halted."""
+        if session.durable:
+            session.leave(self._router.routed)  # before a filter goes: what is routed from now on, it reads later
         for text in list(session.subscriptions):
             self._withdraw(session, parse_filter(text))
             yield
-        if session.durable:
-            session.leave(self._router.routed)
 
     def drop(self, session: Session) -> Steps:
         """Keep nothing any more for a session that is gone, in steps."""
