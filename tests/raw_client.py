@@ -46,9 +46,7 @@ class Closed(Exception):
 class RawClient:
     """One connection; `with RawClient(port, 5) as client:` closes it without a DISCONNECT at the end."""
 
-    def __init__(
-        self, port: int, version: int = 5, *, receive_buffer: int = 0, deadline_s: float = DEADLINE_S
-    ) -> None:
+    def __init__(self, port: int, version: int = 5, *, receive_buffer: int = 0, deadline_s: float = DEADLINE_S) -> None:
         self.version = version
         self._deadline_s = deadline_s
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)

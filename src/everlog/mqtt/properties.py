@@ -18,7 +18,6 @@ from everlog.mqtt.packet_type import PacketType
 from everlog.mqtt.primitives import MAX_VARINT, U32_MAX, Reader, malformed, protocol_error
 from everlog.mqtt.reasons import Reason
 
-
 UserProperties: TypeAlias = tuple[tuple[str, str], ...] | LongList[tuple[str, str]]
 
 

@@ -614,7 +614,9 @@ def test_a_subscribe_of_many_replays_in_many_turns_sends_each_message_once(made,
     stage.call(stage.running.log.commit_now)
     assert client.answer(Suback).reasons == (Reason.GRANTED_QOS_1,) * 20
     found = client.payloads(60)
-    assert sorted(found) == sorted([str(number) for number in range(40)] + [f"live {number}" for number in range(20, 40)])
+    assert sorted(found) == sorted(
+        [str(number) for number in range(40)] + [f"live {number}" for number in range(20, 40)]
+    )
     client.expect_nothing()
 
 
