@@ -60,6 +60,10 @@ class Served:
         """How long the thread of the event loop has worked."""
         return int(Path(f"/proc/{self.pid}/task/{self.pid}/schedstat").read_text().split()[0]) / 1e9
 
+    def send(self, number: int) -> None:
+        """Send a signal to it."""
+        self._process.send_signal(number)
+
     def metrics(self) -> dict[str, float]:
         """Every metric without labels, by its name without the prefix."""
         url = f"http://127.0.0.1:{self.http_port}/metrics"

@@ -3,6 +3,7 @@
 from everlog.mqtt.client import Client, ClientEvent, Received, RefusedPublish
 from everlog.mqtt.codec import decode, encode
 from everlog.mqtt.inbound import Carried, Decoder
+from everlog.mqtt.long_list import LongList
 from everlog.mqtt.machine import NEXT, Event, State, Step, next_state, step_of
 from everlog.mqtt.message import Message
 from everlog.mqtt.outbound import MAX_PACKET_BYTES, PublishWriter, write_acks, write_answers, write_told_acks

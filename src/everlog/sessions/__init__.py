@@ -12,7 +12,7 @@ from everlog.sessions.row_format import (
     unpack_subscription,
     unpack_will,
 )
-from everlog.sessions.session import SHARED_PREFIX, Counters, Session, Terms
+from everlog.sessions.session import SHARED_PREFIX, Session
 from everlog.sessions.sqlite_tables import SqliteTables
 from everlog.sessions.stored_session import cursor_of, group_row, restored, row_of, settle, settle_group, stored
 from everlog.sessions.subscription import MergedSubscription, Subscribed
@@ -30,4 +30,5 @@ from everlog.sessions.tables import (
     StoredSession,
     SubscriptionRow,
 )
+from everlog.sessions.terms import Counters, Terms
 from everlog.sessions.window import RELEASED, Window

@@ -133,8 +133,11 @@ class SocketReader:
                         self._acked(event)
                         continue
                 if not connection.dispatch(event):  # type: ignore[union-attr]
-                    self._blocked = True  # the decoder stops at such a packet, so nothing is left behind it here
-                    self.pause_reading()
+                    # The decoder stops at such a packet, so nothing is left behind it here. It is read on until more
+                    # comes: the end of a peer that waits for its CONNACK is noticed.
+                    self._blocked = True
+                    if self.decoder.has_more:
+                        self.pause_reading()
                     return
         except PeerError as error:
             connection.broke_the_rules(error)  # type: ignore[union-attr]

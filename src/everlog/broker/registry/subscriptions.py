@@ -230,9 +230,14 @@ class Subscriptions:
             return
         refused = 0
         for text in list(session.subscriptions):
-            if not access.may_subscribe(parse_filter(text).pattern):
+            flt = parse_filter(text)
+            if not access.may_subscribe(flt.pattern):
                 refused += self._give_up(session, text)
+                if flt.group is not None:
+                    self._groups.hand_on(session, flt)
             yield
+        if self._router.fanout.rights is not None:
+            self._router.fanout.rights.withhold(session)
         if refused:
             event(_log, "revoked", WARNING, client=session.client_id, user=session.user, filters=refused)
 
