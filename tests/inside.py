@@ -103,6 +103,11 @@ class Inside:
         return {session.client_id for session in self._broker.registry.clients}
 
     @property
+    def is_clearing(self) -> bool:
+        """Whether something of clients that have left is still to be cleared away."""
+        return bool(self._broker.connections._gone) or self._broker.registry.is_ending
+
+    @property
     def pending(self) -> int:
         """How many peers have connected and have no session yet."""
         return len(self._broker.connections.gate.pending)
@@ -144,7 +149,7 @@ class Inside:
 
     def waits_its_turn(self, client_id: str) -> bool:
         """Return whether packets that a client has sent wait for the next turn of the loop."""
-        return self.connection(client_id).reader.is_postponing
+        return self.connection(client_id).reader.is_waiting
 
     def close(self, client_id: str, reason: int, why: str) -> None:
         """End a client's connection."""

@@ -18,6 +18,7 @@ from everlog.broker.limits import Limits
 from everlog.broker.metrics import Metrics
 from everlog.broker.registry import Registry, ReplayRequests, Subscriptions, WriteBehind, restore_sessions
 from everlog.broker.reports import Reports, SysTopics
+from everlog.broker.turns import Turns
 from everlog.mqtt import Reason
 from everlog.sessions import SessionTables
 from everlog.store import ColdStore
@@ -74,8 +75,9 @@ class Broker:
         shared = (self.security, limits, self.metrics, self.write_behind)
         kept = tuple(parse_filter(text) for text, min_qos in keep or () if min_qos == 0)
         subscriptions = Subscriptions(self.router, self.groups, replays, *shared, kept)
-        self.registry = Registry(self.router, self.groups, subscriptions, *shared)
-        self.connections = Connections(self.router, self.registry, subscriptions, *shared, self._soon)
+        turns = Turns(self._soon)
+        self.registry = Registry(self.router, self.groups, subscriptions, *shared, turns)
+        self.connections = Connections(self.router, self.registry, subscriptions, *shared, self._soon, turns)
         self.reports = Reports(self.router, self.registry, self.groups, self.connections)
 
     def time(self) -> float:

@@ -27,6 +27,7 @@ from everlog.sessions.writers import Writers
 
 SHARED_PREFIX = "$share/"
 _FEED_BYTES = 64 << 10  # retained messages written at a time
+_LOOK_BYTES = 1024  # that could be written in the time it takes to look for a filter's retained messages
 _WRITE_BYTES = 1 << 20  # written at a time, as it may be a thousand times what came in; then the output is looked at
 _MAX_OWN = 10_000  # stretches of the session's own messages that it must not get; of more, the oldest are forgotten
 
@@ -51,7 +52,7 @@ class Session:
     lag: dict[int, int] = field(default_factory=dict)  # shard -> first offset not handed over
     counters: Counters = field(default_factory=Counters)
     user: str | None = None
-    ready: bool = False  # connected, and its output has room
+    ready: bool = False  # connected, its output has room, and it is not halted
     no_local: int = 0  # how many of its subscriptions have No Local
     away_us: int = 0  # when its client left, 0 while it is there
     kept: bool = False  # it was durable when it began: its filters are kept, and the tables know it
@@ -73,6 +74,8 @@ class Session:
     _received: ReceivedIds | None = None
     _queue: MemoryQueue | None = None
     _writers: Writers = field(init=False)
+    _has_room: bool = False  # of its output
+    _halted: bool = False
 
     def __post_init__(self) -> None:
         self._writers = Writers(self.version, self.max_packet_bytes, self.max_aliases)
@@ -196,12 +199,13 @@ class Session:
         if self._window is not None:
             self._window.limit = terms.max_inflight
         self.no_local = sum(one.no_local for one in self.subscriptions.values())
-        self.ready = True
+        self._halted = False
+        self.set_ready(True)
 
     def disconnected(self, now_us: int) -> None:
         """Stop being served by a connection; what waited in no log is gone with it."""
         self.away_us = now_us
-        self.ready = False
+        self.set_ready(False)
         self._writers.clear()
         self._again = None
         if not self.durable:
@@ -222,7 +226,18 @@ class Session:
 
     def set_ready(self, ready: bool) -> None:
         """Take messages, or none until the client has read what was sent."""
-        self.ready = ready
+        self._has_room = ready
+        self.ready = ready and not self._halted
+
+    def halt(self) -> None:
+        """Take no messages, whatever room there is, while its subscriptions change in several steps."""
+        self._halted = True
+        self.ready = False
+
+    def go_on(self) -> None:
+        """Take messages again after `halt`."""
+        self._halted = False
+        self.ready = self._has_room
 
     # Subscriptions and groups
 
@@ -251,6 +266,11 @@ class Session:
         """Be a member no more."""
         self.memberships = tuple(one for one in self.memberships if one is not member)
 
+    def leave_groups(self) -> tuple[Any, ...]:
+        """Be a member of no group any more; return what it was."""
+        memberships, self.memberships = self.memberships, ()
+        return memberships
+
     # How far it is
 
     def read_on(self, shard: int, offset: int) -> None:
@@ -269,22 +289,22 @@ class Session:
         for shard, at in enumerate(routed):
             self.lag.setdefault(shard, at)
 
-    def rewind(self, replays: dict[str, Sequence[int]], routed: Sequence[int]) -> list[Subscribed]:
-        """Go back to where the first of replays (by filter) begins; return its others, which begin later by that."""
-        begins = list(map(min, zip(*replays.values(), strict=True)))
-        here = [self.lag.get(shard, end) for shard, end in enumerate(routed)]
-        back = [shard for shard, begin in enumerate(begins) if begin < here[shard]]
-        for shard in back:
-            self.lag[shard] = begins[shard]
-        others = [
-            one
-            for text, one in self.subscriptions.items()
-            if text not in replays and not text.startswith(SHARED_PREFIX)
-        ]
-        changed = [later for one in others if (later := begin_later(one, here, back)) is not one] if back else []
-        for one in changed:
-            self.subscriptions[one.filter] = one
+    def ahead_of(self, begins: Sequence[int], routed: Sequence[int]) -> dict[int, int]:
+        """Return by shard where it is, of those in which a replay begins earlier."""
+        here = {shard: self.lag.get(shard, end) for shard, end in enumerate(routed)}
+        return {shard: at for shard, at in here.items() if begins[shard] < at}
+
+    def begin_later(self, text: str, here: dict[int, int], shards: int) -> Subscribed | None:
+        """Let a subscription begin where the session is, since it will go back; return it if that is a change."""
+        one = self.subscriptions.get(text)
+        changed = None if one is None or text.startswith(SHARED_PREFIX) else begin_later(one, here, shards)
+        if changed is not None:
+            self.subscriptions[text] = changed
         return changed
+
+    def rewind(self, begins: dict[int, int]) -> None:
+        """Go back to these offsets, by shard."""
+        self.lag.update(begins)
 
     def published(self, shard: int, start: int, end: int, floor: int) -> None:
         """Note offsets as its own messages; below `floor` it has been handed everything."""
@@ -382,8 +402,8 @@ class Session:
             self._feeds = deque()
         self._feeds.extend(feeds)
 
-    def take_feed(self, now_us: int) -> bytes:
-        """Return the bytes of some retained messages, as far as there is room."""
+    def take_feed(self, now_us: int) -> tuple[bytes, int]:
+        """Return the bytes of some retained messages, as far as there is room, and what it was worth in bytes."""
         found: list[bytes] = []
         size = 0
         while self._feeds and self.ready and not self._queue and size < _FEED_BYTES:
@@ -392,6 +412,7 @@ class Session:
             out = self._feeds[0].next()
             if out is None:
                 self._feeds.popleft()
+                size += _LOOK_BYTES
                 continue
             data = self._write(out, NOT_KEPT, now_us)
             if out.start < out.stop:
@@ -400,7 +421,7 @@ class Session:
             self._feeds[0].sent(out)
             found.append(data)
             size += len(data)
-        return b"".join(found)
+        return b"".join(found), size
 
     def _write(
         self,
@@ -591,6 +612,10 @@ class Session:
     def free_ids(self, ids: bytes) -> int:
         """Forget packet ids (a column) that the client has released; return how many were known."""
         return self.received.discard(ids)
+
+    def release_ids(self, ids: bytes) -> bytes:
+        """Forget packet ids (a column) that the client has released; return a byte for each: 1 if it was known."""
+        return self.received.release(ids)
 
     def note_unconfirmed(self, run: PublishRun, new: int, routes: bytearray, ends: list[tuple[int, int]]) -> None:
         """Note the ids of a run with `new` QoS 2 messages, which are stored ahead of the messages themselves.

@@ -155,7 +155,7 @@ def test_retained_messages_wait_while_the_output_is_full():
     one = session()
     one.feed(feed(rows(one, 1) for _ in range(3)))
     one.set_ready(False)
-    assert one.take_feed(0) == b""
+    assert one.take_feed(0) == (b"", 0)
     assert one.waiting
     one.disconnected(1)
     assert not one.waiting

@@ -179,12 +179,12 @@ class Catchup:
             self._stand_in_line(session)
 
     def _feed(self, session: Session, sink: Sink) -> int:
-        """Send some retained messages; return how many bytes."""
-        data = session.take_feed(self._fanout.now_us())
+        """Send some retained messages; return how many bytes, or what looking for them was worth."""
+        data, worth = session.take_feed(self._fanout.now_us())
         if data:
             self._fanout.note_moved(session)
             sink.write(data)
-        return len(data)
+        return worth
 
     # Reading on
 

@@ -130,6 +130,14 @@ class Router:
         self.audiences.unsubscribe(session, flt)
         self.catchup.changed(session)
 
+    def learn(self, first: int) -> None:
+        """Find who gets the messages of the topics from this id on: whoever brings names waits for it, others do not.
+
+        Called after a few of them each time.
+        """
+        if len(self.audiences):
+            self.audiences.resolve(range(first, self.table.count))
+
     # The way in
 
     def publish(

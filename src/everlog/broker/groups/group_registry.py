@@ -16,6 +16,7 @@ from everlog.broker.groups.durable_group import DurableGroup
 from everlog.broker.groups.group_options import GroupCounters, GroupOptions, GroupState
 from everlog.broker.groups.group_ports import GroupPorts
 from everlog.broker.groups.shared_group import Member, SharedGroup
+from everlog.broker.turns import Steps
 from everlog.sessions import (
     GROUP_ORDERED,
     SHARED_PREFIX,
@@ -124,26 +125,27 @@ class GroupRegistry:
             for out in session.give_up_shared(group.key):
                 group.split(out.records, out.rows, out.start, out.stop, NOT_KEPT, self._router.now_us())
 
-    def left(self, session: Session) -> None:
+    def left(self, session: Session) -> Steps:
         """Give others what a session that has no connection any more, and is in no audience, was dealt at QoS 1."""
-        for member in session.memberships:
+        for member in session.leave_groups():
             self._members.pop(member.tag, None)
-            session.leave_group(member)
             durable = self._durable.get(member.group)
             if durable is not None:
                 durable.lose(member)
                 self._wake(durable)
+            yield
         now_us = self._router.now_us()
         for out in session.give_up_shared():
             group = self._connected.get(out.merged.group or ("", ""))
             if group is not None:
                 group.split(out.records, out.rows, out.start, out.stop, NOT_KEPT, now_us)
 
-    def ended(self, session: Session) -> None:
-        """Give up all places of a session that is forgotten."""
+    def ended(self, session: Session) -> Steps:
+        """Give up all places of a session that is forgotten, in steps."""
         for text in session.subscriptions:
             if text.startswith(SHARED_PREFIX):
                 self.unsubscribed(session, parse_filter(text))
+                yield
 
     def _make(self, group: SharedGroup, since: Sequence[int] | None, ordered: bool) -> DurableGroup:
         """Make a group durable. One with other members goes on where it is; a new one begins where the log ends."""
