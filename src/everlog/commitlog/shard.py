@@ -216,6 +216,17 @@ class ShardLog(HotPath):
                 continue  # removed since
         return views
 
+    def bytes_from(self, offset: int) -> int:
+        """Return about how many bytes of files the records from an offset on take."""
+        total, end = 0, self.committed
+        for segment in reversed(self._catalog.segments):
+            if end <= offset:
+                break
+            share = (end - max(offset, segment.base_offset)) / max(1, end - segment.base_offset)
+            total += int(max(0, segment.size_bytes) * share)
+            end = segment.base_offset
+        return total
+
     def offset_at(self, time_us: int) -> int:
         """Return the first offset whose record is not older than a time, or the committed end."""
         found = self._catalog.offset_at(time_us)

@@ -55,24 +55,42 @@ def test_the_oldest_qos_0_messages_are_dropped_when_too_much_waits():
     for number in range(5):
         one.push(rows(one, 10, number % 2), NOT_KEPT, 0)
     assert one.queued_bytes <= 25 * SIZE
-    assert not one.take_over_quota()
+    assert not one.shed()
     assert one.counters.dropped == 30
     one.set_ready(True)
     one.drain(0)
     assert (one.counters.sent, one.inflight) == (20, 20)
 
 
-def test_without_qos_0_messages_the_session_is_over_its_quota():
+def test_without_qos_0_messages_its_queue_gets_long_and_it_sheds_what_is_too_much():
     one = session(queue_bytes=25 * SIZE)
     one.set_ready(False)
-    for _ in range(3):
-        one.push(rows(one), NOT_KEPT, 0)
-    assert one.take_over_quota()
-    assert not one.take_over_quota()
+    one.push(rows(one, 5), NOT_KEPT, 0)
+    assert not one.take_long()
+    one.push(rows(one), NOT_KEPT, 0)
+    assert one.take_long()
+    assert not one.take_long()
+    assert not one.shed()
+    one.push(rows(one), NOT_KEPT, 0)
+    assert one.shed()
+    assert not one.shed()
+    assert one.counters.dropped == 5
     one.push(rows(one), NOT_KEPT, 0)
     one.disconnected(1)
     one.connected(Terms())
-    assert not one.take_over_quota()
+    assert not one.take_long()
+    assert not one.shed()
+
+
+def test_what_waits_when_a_session_spills_may_wait():
+    one = session(queue_bytes=25 * SIZE)
+    one.set_ready(False)
+    one.push(rows(one, 40), NOT_KEPT, 0)
+    assert one.take_long()
+    one.spilled()
+    assert not one.shed()
+    one.push(rows(one, 50), NOT_KEPT, 0)
+    assert one.shed()
 
 
 @pytest.mark.parametrize("queue_bytes", [500, 5 * SIZE, 99 * SIZE])

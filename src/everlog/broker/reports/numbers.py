@@ -35,6 +35,9 @@ class Numbers:
     bytes_in: int = 0
     bytes_out: int = 0
     held_bytes: int = 0
+    spills: int = 0
+    spilled: int = 0  # sessions and groups that read the log because of that
+    spilled_bytes: int = 0  # of the log, from the slowest of them on
     groups: int = 0
     durable_groups: int = 0
     group_redelivered: int = 0
@@ -94,6 +97,9 @@ class Reports:
             bytes_in=connections.traffic.bytes_in,
             bytes_out=connections.traffic.bytes_out,
             held_bytes=router.pending.waiting_bytes,
+            spills=router.spills.count,
+            spilled=len(router.spills),
+            spilled_bytes=router.spills.held_bytes,
             groups=len(states),
             durable_groups=len(self._groups),
             group_redelivered=self._groups.counters.redelivered,
