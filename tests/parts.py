@@ -5,7 +5,8 @@ from typing import Any
 
 from everlog.base import AckRun, MessageColumns, TopicTable
 from everlog.broker.delivery.audiences import Audiences
-from everlog.broker.delivery.kept_topics import SPILLED, KeptTopics
+from everlog.broker.delivery.kept_topics import SPILLED as SPILLED
+from everlog.broker.delivery.kept_topics import KeptTopics
 from everlog.broker.delivery.pending_acks import AckQueue
 from everlog.broker.delivery.read_plan import ReadPlans
 from everlog.broker.delivery.retained_messages import RetainedMessages
@@ -63,9 +64,7 @@ class SinkClient:
 class RouterStage:
     """A router, its log and its clients; `turn` does what the event loop would."""
 
-    def __init__(
-        self, shards: int = 1, manual: bool = False, max_topics: int = 1000, spill_bytes: int = 0
-    ) -> None:
+    def __init__(self, shards: int = 1, manual: bool = False, max_topics: int = 1000, spill_bytes: int = 0) -> None:
         self.log = MemoryLog(shards, manual)
         self.table = TopicTable(0, max_topics)
         self.soon: list[Callable[[], None]] = []

@@ -157,6 +157,7 @@ class Spills(RuleBasedStateMachine):
     def work(self, name: str) -> None:
         if name not in self.workers:
             self.stage.turn()
+            self.stage.commit()  # a transient group gets what is routed from now on
             client = self.workers[name] = self.stage.transient(name, QUEUE_BYTES, 3)
             self.stage.subscribe(client.session, Subscribed(SHARED, 1))
 
@@ -167,7 +168,7 @@ class Spills(RuleBasedStateMachine):
         for _ in range(3000):
             stage.turn()
             stage.commit()
-            for client in [*(model.client for model in self.models.values()), *self.workers.values()]:
+            for client in self._clients():
                 client.session.set_ready(True)
                 stage.router.pump(client.session)
                 stage.puback(client)
@@ -195,10 +196,11 @@ class Spills(RuleBasedStateMachine):
         assert len(stage.groups) == 0
 
     def _is_done(self) -> bool:
-        sessions = [*(model.client.session for model in self.models.values()), *(c.session for c in self.workers.values())]
-        return not any(session.waiting or session.inflight for session in sessions) and not len(
-            self.stage.router.spills
-        )
+        sessions = [client.session for client in self._clients()]
+        return not any(one.waiting or one.inflight for one in sessions) and not len(self.stage.router.spills)
+
+    def _clients(self) -> list[SinkClient]:
+        return [*(model.client for model in self.models.values()), *self.workers.values()]
 
     def _numbers(self, client: SinkClient) -> list[int]:
         return [int(payload) for payload in client.payloads]

@@ -26,7 +26,9 @@ class Limits:
     unfinished_bytes: int = 64 << 20  # of incomplete packets, over all; beyond, who has most: QUOTA_EXCEEDED
     output_bytes: int = 256 << 10  # unsent bytes of one client; beyond, it counts as slow and is sent nothing more
     queue_bytes: int = 4 << 20  # what waits for a slow client; beyond, QoS 0 is dropped; QoS 1 and 2 spill at a quarter
-    spill_bytes: int = 1 << 30  # of the log, for clients that spill; beyond, the slowest: QUOTA_EXCEEDED; 0: none spills
+    spill_bytes: int = (
+        1 << 30
+    )  # of the log, for clients that spill; beyond, the slowest: QUOTA_EXCEEDED; 0: none spills
     retained_messages: int = 1_000_000  # more: QUOTA_EXCEEDED
     retained_bytes: int = 256 << 20  # more: QUOTA_EXCEEDED
     sessions: int = 1_000_000  # that are stored, and so outlive their connection; more: QUOTA_EXCEEDED

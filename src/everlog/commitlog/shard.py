@@ -279,6 +279,26 @@ class ShardLog(HotPath):
             self._tail.forget(done[-1].end_offset)
         return done
 
+    def collect_spilled(self, below: int, *, removes: bool) -> list[Thinned]:
+        """Empty what spills have left in sealed segments that end at or before `below`.
+
+        If it `removes`, the oldest segments that are left with nothing go.
+        """
+        self._writing()
+        assert self._maintenance is not None
+        try:
+            done = self._maintenance.collect_spilled(below, removes=removes)
+        except OSError as error:
+            raise StorageError(f"reading from {self._catalog.directory} failed: {error}") from error
+        if done:
+            self._tail.forget(done[-1].end_offset)
+        return done
+
+    @property
+    def has_spilled(self) -> bool:
+        """Whether sealed segments hold records that spills have left, or nothing at all."""
+        return any(segment.contents for segment in self._catalog.segments)
+
     def repair(self) -> int:
         """Make missing or damaged side files again, never changing a segment; return how many."""
         self._writing()

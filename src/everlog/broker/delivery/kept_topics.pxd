@@ -22,5 +22,5 @@ cdef class KeptTopics:
     @cython.locals(route="unsigned char*", topic=Py_ssize_t)
     cpdef Py_ssize_t _forget(self, topics) except -1
 
-    @cython.locals(qos=Py_ssize_t, to=Py_ssize_t)
+    @cython.locals(qos=Py_ssize_t, to=Py_ssize_t, spilled=Py_ssize_t)
     cdef int _look_up(self, Py_ssize_t topic) except -1

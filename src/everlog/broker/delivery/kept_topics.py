@@ -1,8 +1,9 @@
 """Which messages the log keeps, by filters of settings, durable sessions and spills: four bytes for each topic id.
 
 The byte at 4 * topic + QoS is the shard that keeps such a message, or NOT_KEPT; the append kernel reads it. The fourth
-byte says that the topic must be looked up before these count. That happens when a message of it comes, so that adding
-or removing a filter costs a bit for each topic whose answer it changes, and for the others nothing.
+byte tells that kernel what only spilled filters keep, or says that the topic must be looked up before any of this
+counts. That happens when a message of it comes, so that adding or removing a filter costs a bit for each topic whose
+answer it changes, and for the others nothing.
 """
 
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from collections.abc import Callable
 import cython
 from pyroaring import BitMap
 
-from everlog.base import NOT_KEPT
+from everlog.base import FOR_SPILL, NOT_KEPT
 from everlog.topics import Filter, Postings, SubscriptionTrie, parse_filter
 
 if not cython.compiled:
@@ -94,7 +95,7 @@ class KeptTopics:
             route = pointer(self.routes)
             for row in range(run.start, run.stop):
                 topic = topics[row]
-                if topic < self._count and route[4 * topic + 3]:
+                if topic < self._count and route[4 * topic + 3] & _UNKNOWN:
                     self._look_up(topic)
         return True
 
@@ -118,12 +119,15 @@ class KeptTopics:
         ordinary = min((lowest for lowest in found if lowest != SPILLED), default=_NEVER)
         lowest = min(ordinary, _SPILLED_FROM) if SPILLED in found else ordinary
         shard = self._shard_of(name) if lowest < _NEVER else NOT_KEPT
+        spilled = 0
         for qos in range(3):
+            if lowest <= qos < ordinary:
+                spilled |= FOR_SPILL | 1 << qos
             to = shard if qos >= lowest else NOT_KEPT
             if to != NOT_KEPT and self.routes[4 * topic + qos] == NOT_KEPT:
                 self.began = True
             self.routes[4 * topic + qos] = to
-        self.routes[4 * topic + 3] = 0
+        self.routes[4 * topic + 3] = spilled
         self._unknown -= 1
         self._by_lowest[ordinary].add(topic)
         if lowest < ordinary:

@@ -60,6 +60,7 @@ class Router:
         self.spills = Spills(self.kept, log, self.routed, spill_bytes, soon)
         self.fanout = Fanout(self.audiences, now_us, self.spills.released)
         self.fanout.on_long = self.spills.too_long
+        self.spills.connected = self.fanout.sinks
         self.catchup = Catchup(log, self.fanout, self.routed, soon)
         self.max_unwritten_bytes = max_unwritten_bytes
         self.committing = False  # the router will look by itself: nobody need tell it of a commit

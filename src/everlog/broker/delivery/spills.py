@@ -9,7 +9,7 @@ from the slowest such reader on counts against a limit over all; beyond it the s
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from logging import DEBUG
@@ -25,6 +25,7 @@ _SLICE = 200  # filters added or let go in one turn of the event loop
 _PATIENCE = 5  # sweeps to wait for a moment at which filters can go, before one is made
 _REST_TOPICS = 10_000  # topics to look up again because filters went, for each sweep until others may go
 _MOST_CUT_OFF = 100  # readers in one sweep
+_LOOKED_AT = 2000  # sessions between two turns of the event loop
 _log = logging.getLogger("everlog.broker")
 
 
@@ -87,6 +88,7 @@ class Spills:
         self.spill_group: Callable[[tuple[str, str]], bool] = lambda key: False
         self.on_over_quota: Callable[[Session], None] = lambda session: None
         self.on_full: Callable[[Session], None] = lambda session: None
+        self.connected: Iterable[Session] = ()
         self._kept = kept
         self._log = log
         self._routed = routed
@@ -94,6 +96,7 @@ class Spills:
         self._soon = soon
         self._sessions: dict[Session, SpilledSession] = {}
         self._groups: dict[tuple[str, str], SpilledReader] = {}
+        self._kept_groups: set[tuple[str, str]] = set()  # of them, those whose filters are kept
         self._leaving: dict[str, int] = {}  # filters to let go, each with how many of its users
         self._waited = 0  # sweeps
         self._rest = 0  # sweeps
@@ -172,9 +175,10 @@ class Spills:
 
     def add_group(self, key: tuple[str, str], group: SpilledReader) -> bool:
         """Have the filter of a shared group kept, which reads it by a cursor of its own; return whether that is new."""
-        if key in self._groups:
+        if key in self._kept_groups:
             return False
         self._groups[key] = group
+        self._kept_groups.add(key)
         self._kept.add(key[1], SPILLED)
         self.count += 1
         event(_log, "spilled", DEBUG, group=group.name)
@@ -184,10 +188,16 @@ class Spills:
         """Return whether a filter that someone spilled has let go of is still kept for that."""
         return text in self._leaving
 
-    def forget_group(self, key: tuple[str, str]) -> None:
-        """Let go of the filter of a group that is live again, or has no members any more."""
-        if self._groups.pop(key, None) is not None:
+    def release_group(self, key: tuple[str, str]) -> None:
+        """Let go of the filter of a group that is live again, and may still need what it has dealt."""
+        if key in self._kept_groups:
+            self._kept_groups.remove(key)
             self.leave((key[1],))
+
+    def forget_group(self, key: tuple[str, str]) -> None:
+        """Let go of a group that needs nothing of the log any more."""
+        self.release_group(key)
+        self._groups.pop(key, None)
 
     # Letting go
 
@@ -237,6 +247,20 @@ class Spills:
         found = list(self._routed)
         for one in self._readers():
             found = list(map(min, found, one.reads_on()))
+        return found
+
+    def look(self) -> Generator[None, None, list[int]]:
+        """Return for each shard the first offset that someone connected may need who has nothing stored.
+
+        Looks at all who are connected, pausing after some: also who was never spilled may be behind in what was kept
+        for others. Who falls behind meanwhile does so at a later offset.
+        """
+        found = self.needed()
+        for number, session in enumerate(list(self.connected)):
+            for shard, at in session.lag.items() if not session.kept else ():
+                found[shard] = min(found[shard], at)
+            if number % _LOOKED_AT == 0:
+                yield
         return found
 
     def _readers(self) -> list[SpilledReader]:

@@ -177,8 +177,9 @@ class GroupRegistry:
         spills = self._router.spills
         for key, durable in [(key, one) for key, one in self._durable.items() if one.spilled]:
             if has_caught_up(durable):
-                spills.forget_group(key)
+                spills.release_group(key)
             if is_done(durable) and not spills.keeps(durable.pattern):
+                spills.forget_group(key)
                 del self._durable[key]
                 self._woken.pop(durable, None)
                 for member in self._connected[key].withdraw():
