@@ -78,10 +78,10 @@ class Subscriber:
 @contextmanager
 def served(tmp_path: Path, **settings: object) -> Iterator[tuple[Served, ExitStack]]:
     """A broker with a probe that is under way, and clients that are closed at the end."""
-    with Served(tmp_path / "data", **NOTHING_KEPT, **settings) as broker, Probe(broker.port) as probe:
-        with ExitStack() as stack:
-            yield broker, stack
-            probe.goes_on()
+    data = tmp_path / "data"
+    with Served(data, **NOTHING_KEPT, **settings) as broker, Probe(broker.port) as probe, ExitStack() as stack:
+        yield broker, stack
+        probe.goes_on()
 
 
 def test_a_burst_spills_and_everything_comes_in_order(tmp_path):

@@ -158,3 +158,5 @@ class Broker:
             self.connections.sweep(now)
             self.router.catchup.retry()
             self.router.spills.sweep()
+            if self.router.behind:  # nobody is held back longer than this without need
+                self._committed()

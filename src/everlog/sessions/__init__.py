@@ -12,7 +12,8 @@ from everlog.sessions.row_format import (
     unpack_subscription,
     unpack_will,
 )
-from everlog.sessions.session import SHARED_PREFIX, Counters, Session, Terms
+from everlog.sessions.session import SHARED_PREFIX, Session
+from everlog.sessions.session_terms import Counters, Terms
 from everlog.sessions.sqlite_tables import SqliteTables
 from everlog.sessions.stored_session import cursor_of, group_row, restored, row_of, settle, settle_group, stored
 from everlog.sessions.subscription import MergedSubscription, Subscribed

@@ -19,6 +19,7 @@ from everlog.sessions.inflight_copies import InflightCopies, with_ids
 from everlog.sessions.memory_queue import MemoryQueue
 from everlog.sessions.outgoing_rows import OutgoingRows
 from everlog.sessions.received_ids import ReceivedIds
+from everlog.sessions.session_terms import Counters, Terms
 from everlog.sessions.subscription import MergedSubscription, Subscribed
 from everlog.sessions.window import RELEASED, Window
 
@@ -28,29 +29,6 @@ _MAX_OWN = 10_000  # stretches of the session's own messages that it must not ge
 
 Sent: TypeAlias = tuple[int, list[int]]  # the first of packet ids one after the other, and the positions they are for
 Inflight: TypeAlias = tuple[int, int, int]  # packet id, state, position
-
-
-@dataclass(slots=True)
-class Counters:
-    """What happened to a session's messages."""
-
-    sent: int = 0
-    dropped: int = 0
-    expired: int = 0
-    lost: int = 0  # offsets that the log did not have any more when the session asked for them
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What client and broker agreed on at CONNECT."""
-
-    version: int = 4
-    user: str | None = None
-    expiry_s: int = 0
-    will: Will | None = None
-    max_inflight: int = 2048
-    max_packet_bytes: int = MAX_PACKET_BYTES
-    max_aliases: int = 0
 
 
 @dataclass(eq=False, slots=True)
