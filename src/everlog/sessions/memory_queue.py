@@ -5,9 +5,12 @@ it, since whoever looks after the session may have the rest kept in the log inst
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias
 
 from everlog.sessions.outgoing_rows import OutgoingRows
+
+Entry: TypeAlias = tuple[OutgoingRows, tuple[int, ...]]  # rows, and the offsets they come after
 
 _LONG = 4  # a queue is long when this part of its limit is owed at QoS 1 and 2
 
@@ -22,7 +25,7 @@ class MemoryQueue:
         self.size_bytes = 0
         self.owed_bytes = 0  # of that, what must not be dropped
         self._most_owed_bytes = max_bytes
-        self._waiting: deque[tuple[OutgoingRows, tuple[int, ...]]] = deque()
+        self._waiting: deque[Entry] = deque()
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -82,14 +85,30 @@ class MemoryQueue:
             dropped += out.stop - out.start
         return dropped
 
-    def take_shared(self) -> list[OutgoingRows]:
-        """Remove and return what a shared group has given to the session."""
-        shared = [out for out, _ in self._waiting if out.merged.group is not None]
+    def take_shared(self, group: tuple[str, str] | None = None) -> list[OutgoingRows]:
+        """Remove and return what a shared group, or any, has given to the session."""
+        shared: list[OutgoingRows] = []
+        others: list[Entry] = []
+        for out, after in self._waiting:
+            if out.merged.group is not None and group in (None, out.merged.group):
+                shared.append(out)
+            else:
+                others.append((out, after))
         if shared:
-            self._waiting = deque(entry for entry in self._waiting if entry[0].merged.group is None)
-            for out in shared:
-                self._count(out, -1)
+            self._put(others)
         return shared
+
+    def withhold(self, allows: Callable[[bytes], bool]) -> int:
+        """Remove the messages of topics that are not allowed; return how many."""
+        before = sum(out.stop - out.start for out, _ in self._waiting)
+        self._put([(left, after) for out, after in self._waiting if (left := out.only(allows)) is not None])
+        return before - sum(out.stop - out.start for out, _ in self._waiting)
+
+    def _put(self, waiting: Iterable[Entry]) -> None:
+        self._waiting = deque(waiting)
+        self.size_bytes = self.owed_bytes = 0
+        for out, _ in self._waiting:
+            self._count(out, 1)
 
     def clear(self) -> int:
         """Forget everything; return how many messages that were."""
