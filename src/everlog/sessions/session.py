@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, TypeAlias
 
-from everlog.base import DROPPED, NOT_KEPT, QOS_BITS, QOS_SHIFT, AckRun, PublishRun, unpack_position
+from everlog.base import NOT_KEPT, AckRun, PublishRun, unpack_position
 from everlog.mqtt import MAX_PACKET_BYTES, PublishWriter, Will
 from everlog.sessions.inflight_copies import InflightCopies, with_ids
 from everlog.sessions.memory_queue import MemoryQueue
@@ -21,6 +21,7 @@ from everlog.sessions.outgoing_rows import OutgoingRows
 from everlog.sessions.received_ids import ReceivedIds
 from everlog.sessions.session_terms import Counters, Terms
 from everlog.sessions.subscription import MergedSubscription, Subscribed
+from everlog.sessions.unconfirmed_ids import ids_by_shard
 from everlog.sessions.window import RELEASED, Window
 
 SHARED_PREFIX = "$share/"
@@ -578,18 +579,7 @@ class Session:
         `ends` is where the shards that keep some of them end now: a broker that starts knows by the log whether a
         message is there, and so whether its id counts (docs/decisions/qos2-exactly-once.md).
         """
-        columns = run.columns
-        if new == len(run) and len(ends) == 1:
-            self.unsure.append((*ends[0], bytes(columns.packet_ids[2 * run.start : 2 * run.stop])))
-            return
-        by_shard: dict[int, bytearray] = {shard: bytearray() for shard, _ in ends}
-        topics = memoryview(columns.topics).cast("I")
-        for row in range(run.start, run.stop):
-            if columns.flags[row] & (QOS_BITS | DROPPED) == 2 << QOS_SHIFT:
-                ids = by_shard.get(routes[4 * topics[row] + 2])
-                if ids is not None:
-                    ids += columns.packet_ids[2 * row : 2 * row + 2]
-        self.unsure.extend((shard, end, bytes(by_shard[shard])) for shard, end in ends if by_shard[shard])
+        self.unsure.extend(ids_by_shard(run, new, routes, ends))
 
     def drop_confirmed(self, committed: Sequence[int]) -> None:
         """Forget which ids were stored ahead of messages that are committed by now."""
