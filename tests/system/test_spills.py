@@ -3,12 +3,16 @@
 The publisher has 500 messages of 2 KB in flight and is acknowledged at once; each subscriber takes one at a time.
 """
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import pytest
+from tests.broker_process import BrokerProcess
+from tests.listening import eventually
 from tests.raw_client import Closed, RawClient
 from tests.system.serving import PATIENCE_S, Probe, Served
 
@@ -75,6 +79,16 @@ class Subscriber:
             self.take(1)
 
 
+def wait_for_port(port: int) -> None:
+    """Wait until a broker that was just started listens."""
+
+    def listens() -> bool:
+        with socket.socket() as one:
+            return one.connect_ex(("127.0.0.1", port)) == 0
+
+    eventually(listens, "the broker listens", PATIENCE_S)
+
+
 @contextmanager
 def served(tmp_path: Path, **settings: object) -> Iterator[tuple[Served, ExitStack]]:
     """A broker with a probe that is under way, and clients that are closed at the end."""
@@ -108,6 +122,36 @@ def test_a_burst_spills_and_everything_comes_in_order(tmp_path):
         found = broker.metrics()
         assert found["over_quota_total"] == found["messages_dropped_total"] == found["messages_lost_total"] == 0
         assert found["messages_kept_total"] == kept, "the filters were let go"
+
+
+@pytest.mark.parametrize("sync_ms", [40, pytest.param(400, marks=pytest.mark.slow)])
+def test_a_slow_disk_slows_the_publisher_and_loses_nothing(tmp_path, sync_ms):
+    with BrokerProcess(tmp_path, "--set", "keep.filters=[]", sync_ms=sync_ms) as broker:
+        wait_for_port(broker.port)
+        slow = Subscriber(broker.port, "slow")
+        publisher = Publisher(broker.port, 3_000)
+        publisher.acknowledged(1_500)
+        slow.take(3_000)
+        publisher.join()
+        slow.client.close()
+        assert slow.got == list(range(3_000))
+
+
+def test_a_broker_that_is_killed_forgets_what_was_spilled(tmp_path):
+    with BrokerProcess(tmp_path, "--set", "keep.filters=[]") as broker:
+        wait_for_port(broker.port)
+        slow = Subscriber(broker.port, "slow")
+        publisher = Publisher(broker.port, 3_000)
+        publisher.join()
+        broker.kill()
+        slow.client.close()
+        broker.start()
+        wait_for_port(broker.port)
+        again = Subscriber(broker.port, "slow")
+        Publisher(broker.port, 600).join()
+        again.take(600)
+        again.client.close()
+        assert again.got == list(range(600))
 
 
 def test_a_spilled_client_that_is_killed_leaves_nothing_and_begins_anew(tmp_path):
