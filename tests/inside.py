@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from everlog.broker import Broker, Connection, GroupState
+from everlog.broker.delivery.kept_topics import SPILLED
 from everlog.mqtt import Connect, Publish
 from everlog.sessions import Session, StoredSession, Subscribed
 from everlog.topics import parse_filter
@@ -241,6 +242,10 @@ class Inside:
     def kept_filters(self) -> list[tuple[str, int]]:
         """Return the filters whose messages are kept, each with its lowest QoS."""
         return self._broker.router.kept.filters()
+
+    def spilled_filters(self) -> list[str]:
+        """Return the filters that are kept for clients that were too slow."""
+        return [text for text, lowest in self.kept_filters() if lowest == SPILLED]
 
     def publish(self, packet: Publish) -> None:
         """Publish a message of the broker's own."""

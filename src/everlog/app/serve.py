@@ -83,7 +83,7 @@ async def _serve(settings: Settings, store: LogStore, tables: SqliteTables, cold
         topics.start()
         parts.push_async_callback(topics.stop)
         options = RetentionOptions(settings.log.data, settings.retention.await_table, cold is not None)
-        loop = RetentionLoop(store, broker.reports.unread_loss, options, broker.now_us)
+        loop = RetentionLoop(store, broker.reports.unread_loss, options, broker.now_us, spills=broker.router.spills)
         retention = asyncio.create_task(loop.run())
         parts.callback(retention.cancel)
         _on_signals(stopping, broker, listening)

@@ -57,7 +57,15 @@ class Broker:
         retained = RetainedMessages(limits.retained_messages, limits.retained_bytes)
         max_topics = max(limits.topics, _CACHED_TOPICS)
         self.router = Router(
-            log, table, retained, self._soon, now_us, max_topics, limits.unwritten_bytes, limits.audiences_bytes
+            log,
+            table,
+            retained,
+            self._soon,
+            now_us,
+            max_topics,
+            limits.unwritten_bytes,
+            limits.audiences_bytes,
+            limits.spill_bytes,
         )
         for text, min_qos in keep or ():
             self.router.kept.add(text, min_qos)
@@ -152,6 +160,8 @@ class Broker:
     def _log_failed(self, shard: int, error: StorageError) -> None:
         report(_log, "log_failed", ERROR, shard=shard, reason=error)
         self.connections.close_outputs(self.router.failed(shard), "the log can't be written")
+        for session in self.router.spills.failed():
+            self.connections.cut_off(session, "the log can't be written")
 
     async def _sweep(self) -> None:
         while True:
@@ -161,3 +171,6 @@ class Broker:
             self.groups.sweep(now)
             self.connections.sweep(now)
             self.router.catchup.retry()
+            self.router.spills.sweep()
+            if self.router.behind:  # nobody is held back longer than this without need
+                self._committed()

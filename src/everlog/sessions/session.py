@@ -2,8 +2,9 @@
 
 Pure, and written by its own methods only. What is to be sent comes back as bytes. A session takes what it is given
 until its window or its output is full. Then messages of the log are left there (`lag` says from which offset on, and
-the session pulls them later), and messages that are in no log wait in a `MemoryQueue`. Longer than other modules, since
-whoever changes a session must find all that can be done to it in one place.
+the session pulls them later), and messages that are in no log wait in a `MemoryQueue`. When that gets long, whoever
+looks after the session has its filters kept (spills it), so that what follows is left in the log. Longer than other
+modules, since whoever changes a session must find all that can be done to it in one place.
 """
 
 from collections import deque
@@ -66,6 +67,7 @@ class Session:
     memberships: tuple[Any, ...] = ()  # in shared groups with a cursor, while it is connected
     _filter_bytes: int = 0
     _will_bytes: int = 0
+    _is_long: bool = False  # something was added to a long queue
     _again: deque[Inflight] | None = None  # what was under way at the last connection, to be sent again
     _copies: InflightCopies | None = None
     _feeds: deque[RetainedFeed] | None = None  # retained messages for new subscriptions
@@ -144,9 +146,14 @@ class Session:
         return grown
 
     @property
-    def queued(self) -> bool:
-        """Whether messages that are in no log wait."""
-        return bool(self._queue)
+    def drains_next(self) -> bool:
+        """Whether messages that are in no log wait, and come before any that are in the log."""
+        return self._queue is not None and self._queue.is_due(self.lag)
+
+    def reads_up_to(self, shard: int, end: int) -> int:
+        """Return the offset up to which the log comes before what waits in memory, or `end` if nothing waits."""
+        after = () if self._queue is None else self._queue.after
+        return after[shard] if after else end
 
     @property
     def queued_bytes(self) -> int:
@@ -213,6 +220,7 @@ class Session:
         if self._queue is not None:
             self.counters.dropped += self._queue.clear()
             self._queue = None
+            self._is_long = False
 
     def set_expiry(self, expiry_s: int) -> None:
         """Change how long the session stays after its connection."""
@@ -329,18 +337,28 @@ class Session:
 
     # Taking messages
 
-    def push(self, out: OutgoingRows, shard: int, now_us: int) -> bytes:
+    def push(self, out: OutgoingRows, shard: int, now_us: int, released: Sequence[int] = ()) -> bytes:
         """Return the bytes for as many rows as fit; the rest stays in the log, or waits if it is in none.
 
-        What is left in `out` then is for another call, once these bytes are written.
+        What is left in `out` then is for another call, once these bytes are written. Below the offsets `released`, the
+        log may have older messages of topics that are in no log any more.
         """
-        if not self.ready or self._queue or self._again or shard in self.lag:
-            self._hold(out, shard)
+        if not self.ready or self._queue or self._again or (self.lag and self._comes_later(out, shard, released)):
+            self._hold(out, shard, released)
             return b""
         data = self._write(out, shard, now_us)
         if out.start < out.stop and not self.cut:
-            self._hold(out, shard)
+            self._hold(out, shard, released)
         return data
+
+    def _comes_later(self, out: OutgoingRows, shard: int, released: Sequence[int]) -> bool:
+        """Return whether what the session has not read of the log comes before these rows."""
+        if shard != NOT_KEPT:
+            return shard in self.lag
+        return self._is_below(released) and not out.all_at_most_once()
+
+    def _is_below(self, offsets: Sequence[int]) -> bool:
+        return any(at < offsets[shard] for shard, at in self.lag.items()) if offsets else False
 
     def pull(self, out: OutgoingRows, shard: int, now_us: int) -> tuple[bytes, int]:
         """Return the bytes for as many rows of the log as fit, and the offset at which that stopped, -1 for the end."""
@@ -374,7 +392,7 @@ class Session:
             return b""
         data: list[bytes] = []
         size = 0
-        while queue and size < _WRITE_BYTES:
+        while size < _WRITE_BYTES and queue.is_due(self.lag):
             out = queue.first
             data.append(self._write(out, NOT_KEPT, now_us))
             size += len(data[-1])
@@ -383,13 +401,21 @@ class Session:
             queue.remove_first()
         return b"".join(data)
 
-    def take_over_quota(self) -> bool:
-        """Return whether more had to wait than may since the last call."""
-        queue = self._queue
-        if queue is None or not queue.is_over_quota:
-            return False
-        queue.is_over_quota = False
-        return True
+    def take_long(self) -> bool:
+        """Return whether something had to wait in a long queue since the last call."""
+        is_long, self._is_long = self._is_long, False
+        return is_long
+
+    def spilled(self) -> None:
+        """Expect that what follows is in the log: what waits in memory by now may wait."""
+        if self._queue is not None:
+            self._queue.spilled()
+
+    def shed(self) -> bool:
+        """Drop what is owed and waits beyond the limit; return whether there was any."""
+        dropped = 0 if self._queue is None else self._queue.shed()
+        self.counters.dropped += dropped
+        return dropped > 0
 
     @property
     def feeds(self) -> Sequence[RetainedFeed]:
@@ -490,14 +516,16 @@ class Session:
             del self.doubt[shard]
         return False
 
-    def _hold(self, out: OutgoingRows, shard: int) -> None:
+    def _hold(self, out: OutgoingRows, shard: int, released: Sequence[int]) -> None:
         """Leave rows for later: in the log if they are there, else in memory."""
         if shard != NOT_KEPT and out.merged.group is None:  # no other member's messages are found there
             self.lag.setdefault(shard, out.offset())
         else:
             if self._queue is None:
                 self._queue = MemoryQueue(self.queue_bytes)
-            self.counters.dropped += self._queue.add(out)
+            after = tuple(released) if self.lag and out.merged.group is None and self._is_below(released) else ()
+            self.counters.dropped += self._queue.add(out, after)
+            self._is_long = self._queue.is_long
         out.start = out.stop
 
     # What is under way

@@ -4,6 +4,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from logging import DEBUG, WARNING
 
 from everlog.base import MessageColumns
@@ -76,8 +77,9 @@ class Connections:
         self._shedding = False
         self._shedding_copies = False
         self._held_back: list[SocketReader] = []
-        router.fanout.on_over_quota = self._over_quota
         registry.copies.on_over = self._too_many_copies
+        router.spills.on_over_quota = partial(self._too_slow_for, limit="queue_bytes")
+        router.spills.on_full = partial(self._too_slow_for, limit="spill_bytes")
 
     def new(self, certificates: Certificates | None = None) -> Connection:
         """Return a protocol for a peer that connects, by a listener that may know peers by certificates."""
@@ -189,14 +191,20 @@ class Connections:
             for reader in held:
                 reader.release()
 
-    def _over_quota(self, session: Session) -> None:
+    def cut_off(self, session: Session, why: str) -> None:
+        """Close the connection that a session has, since it can't get what it is owed."""
+        output = self._router.sink(session)
+        if output is not None:
+            self.close_outputs([output], why)
+
+    def _too_slow_for(self, session: Session, limit: str) -> None:
         """Close a client that does not keep up, when too much waits for it and none of that may be dropped."""
         output = self._router.sink(session)
         connection = None if output is None else self._open.get(output)
         if connection is not None and connection.is_open and connection not in self._too_slow:
             self._too_slow[connection] = None
             self.metrics.over_quota += 1
-            report(_log, "limit", WARNING, limit="queue_bytes", client=session.client_id)
+            report(_log, "limit", WARNING, limit=limit, client=session.client_id)
             self._soon(self._end_too_slow)  # not while a batch is on its way through the audiences
 
     def _end_too_slow(self) -> None:

@@ -43,6 +43,9 @@ class Numbers:
     cold_waits: int = 0
     groups_bytes: int = 0
     groups_shortened: int = 0
+    spills: int = 0
+    spilled: int = 0  # sessions and groups that read the log because of that
+    spilled_bytes: int = 0  # of the log, from the slowest of them on
     groups: int = 0
     durable_groups: int = 0
     group_redelivered: int = 0
@@ -110,6 +113,9 @@ class Reports:
             cold_waits=0 if router.catchup.cold is None else router.catchup.cold.waits,
             groups_bytes=self._groups.size_bytes,
             groups_shortened=self._groups.shortened,
+            spills=router.spills.count,
+            spilled=len(router.spills),
+            spilled_bytes=router.spills.held_bytes,
             groups=len(states),
             durable_groups=len(self._groups),
             group_redelivered=self._groups.counters.redelivered,
