@@ -9,17 +9,25 @@ import signal
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 
-from everlog import __version__, _kernels
 from everlog.app.cold_tier import cold_tier
 from everlog.app.log_lines import set_up_logging
 from everlog.app.plugins import load_methods
 from everlog.app.retention_loop import RetentionLoop, RetentionOptions
-from everlog.app.settings import DEFAULT_HTTP_PORT, Settings, classes_of, groups_of, limits_of, log_arguments
+from everlog.app.settings import (
+    DEFAULT_HTTP_PORT,
+    Settings,
+    classes_of,
+    groups_of,
+    keep_rules_of,
+    limits_of,
+    log_arguments,
+)
+from everlog.app.start_lines import announce
 from everlog.base import EverlogError
 from everlog.broker import Broker, Kind, Listener, Listening, Security, listen
 from everlog.commitlog import LogSettings
 from everlog.sessions import SqliteTables
-from everlog.store import ColdStore, LogStore
+from everlog.store import ColdStore, LogStore, write_keep_rules
 from everlog.web import is_listening, log_is_writable, not_stopping, start_web
 
 _log = logging.getLogger("everlog")
@@ -31,10 +39,10 @@ def run(settings: Settings) -> int:
     gc.set_threshold(20_000, 20, 20)  # what messages make dies by itself; what lives, sessions and names, is many
     with ExitStack() as parts:
         log = settings.log
-        store = LogStore.open(
-            log.data, LogSettings(**log_arguments(settings)), shards=log.shards, classes=classes_of(settings)
-        )
+        limits = LogSettings(**log_arguments(settings))
+        store = LogStore.open(log.data, limits, shards=log.shards, classes=classes_of(settings))
         parts.callback(store.close)
+        write_keep_rules(log.data, keep_rules_of(settings))
         tables = SqliteTables(os.path.join(log.data, "sessions.db"), sync=log.durability == "fsync")
         parts.callback(tables.close)
         cold = cold_tier(log.data, store.identity)
@@ -65,6 +73,7 @@ async def _serve(settings: Settings, store: LogStore, tables: SqliteTables, cold
         limits_of(settings),
         security,
         keep=[(text, settings.keep.min_qos) for text in settings.keep.filters],
+        never=settings.keep.never,
         seed=secrets.randbits(64),
         tables=tables,
         cold=cold,
@@ -85,7 +94,8 @@ async def _serve(settings: Settings, store: LogStore, tables: SqliteTables, cold
         retention = asyncio.create_task(loop.run())
         parts.callback(retention.cancel)
         _on_signals(stopping, broker, listening)
-        _announce(settings, [str(address) for address in listening.addresses()], url, len(store.shards))
+        kept_bytes = store.shards[0].settings.retention_bytes
+        announce(settings, [str(address) for address in listening.addresses()], url, kept_bytes)
         gc.freeze()  # modules and tables stay: no collection need walk them
         await stopping.wait()
 
@@ -145,17 +155,3 @@ def listeners_of(settings: Settings) -> list[Listener]:
         (secure, "wss", one.websocket_tls_port),
     )
     return [replace(listener, port=port, kind=kind) for listener, kind, port in listeners if port is not None]
-
-
-def _announce(settings: Settings, addresses: list[str], url: str | None, shards: int) -> None:
-    """What an operator wants to know at start."""
-    lines = {
-        "data": f"{os.path.abspath(settings.log.data)} ({shards} shard{'s' if shards > 1 else ''})",
-        "durability": settings.log.durability,
-        "keeps": ", ".join(settings.keep.filters) or "what durable sessions are subscribed to",
-        "http": url or "none",
-        "kernels": _kernels.describe(),
-    }
-    print(f"everlog {__version__} listens on {', '.join(addresses)}")
-    for name, value in lines.items():
-        print(f"  {name:<11} {value}", flush=True)

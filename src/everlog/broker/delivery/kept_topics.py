@@ -1,7 +1,8 @@
 """Which messages the log keeps, by the filters of durable sessions and settings: a byte for each topic id and QoS.
 
 The byte at 4 * topic + QoS is the shard that keeps such a message, or NOT_KEPT. The append kernel reads it; adding or
-removing a filter changes exactly the topics that it matches.
+removing a filter changes exactly the topics that it matches. What the settings never keep (`never`) takes topics from
+their own filters alone: a durable session gets all it has subscribed to.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,6 +17,8 @@ if not cython.compiled:
 
 _NOTHING = bytes((NOT_KEPT,)) * 4
 _HIGHEST = 3  # a QoS that no message has
+_NEVER = 4  # in place of a lowest QoS: the settings do not keep what matches
+_OWED = -1  # in place of a lowest QoS: a durable session is owed what matches, at any QoS
 
 
 class KeptTopics:
@@ -35,8 +38,18 @@ class KeptTopics:
         self._changed = False  # a filter was added or removed, and `routes` does not reflect it yet
         self.routes = bytearray()
 
-    def add(self, text: str, min_qos: int = 0) -> None:
-        """Keep what matches a filter from now on, from `min_qos` upwards."""
+    def configure(self, filters: Iterable[tuple[str, int]], never: Iterable[str] = ()) -> None:
+        """Keep what matches filters of the settings, each from a QoS upwards, unless it matches one of `never`."""
+        for text, min_qos in filters:
+            self._add(text, min_qos)
+        for text in never if self._counts else ():
+            self._add(text, _NEVER)
+
+    def add(self, text: str) -> None:
+        """Keep what matches a filter of a durable session from now on."""
+        self._add(text, _OWED)
+
+    def _add(self, text: str, min_qos: int) -> None:
         flt = _plain(text)
         count = self._counts.get((flt.pattern, min_qos), 0)
         self._counts[flt.pattern, min_qos] = count + 1
@@ -46,20 +59,20 @@ class KeptTopics:
             if len(self._counts) == 1:
                 self._stale = list(range(self._known))  # topics that came while nothing was kept were never looked up
 
-    def remove(self, text: str, min_qos: int = 0) -> None:
-        """Take back one `add` of a filter; with the last it is not kept any more."""
+    def remove(self, text: str) -> None:
+        """Take back one `add` of a filter; with the last it is not kept for a session any more."""
         flt = _plain(text)
-        count = self._counts.get((flt.pattern, min_qos), 0)
+        count = self._counts.get((flt.pattern, _OWED), 0)
         if count > 1:
-            self._counts[flt.pattern, min_qos] = count - 1
+            self._counts[flt.pattern, _OWED] = count - 1
         elif count == 1:
-            del self._counts[flt.pattern, min_qos]
-            self._cache.remove(flt, min_qos)
+            del self._counts[flt.pattern, _OWED]
+            self._cache.remove(flt, _OWED)
             self._changed = True
 
     def filters(self) -> list[tuple[str, int]]:
         """Return every kept filter with its lowest QoS."""
-        return sorted(self._counts)
+        return sorted((pattern, max(min_qos, 0)) for pattern, min_qos in self._counts if min_qos != _NEVER)
 
     def extend(self) -> bool:
         """Bring `routes` up to date with the table and the filters; return whether anything is kept.
@@ -108,4 +121,8 @@ def _plain(text: str) -> Filter:
 
 
 def _lowest(matches: list[Subscription[int, int]]) -> int:
-    return min((match.value for match in matches), default=_HIGHEST)
+    """Return from which QoS upwards a topic's messages are kept, by all that is said of it."""
+    found = {match.value for match in matches}
+    if _NEVER in found and _OWED not in found:
+        return _HIGHEST
+    return min(found, default=_HIGHEST)

@@ -162,6 +162,15 @@ class Registry:
         if self._write_behind is not None and session.kept:
             self._write_behind.mark_ended(session)
 
+    def end_stored(self) -> None:
+        """End every session that was stored and whose client is away: none may outlive its connection any more."""
+        client_ids = list(self.asleep)
+        for session in filter(None, map(self.find, client_ids)):
+            self.end(session)
+        if client_ids:
+            why = "no session may outlive its connection"
+            event(_log, "sessions_ended", WARNING, count=len(client_ids), reason=why)
+
     def set_expiry(self, session: Session, expiry_s: int) -> None:
         """Change how long a session stays, as a DISCONNECT may."""
         session.set_expiry(min(expiry_s, self._limits.session_expiry_s))

@@ -16,7 +16,7 @@ from everlog.broker.groups import GroupRegistry
 from everlog.broker.metrics import Metrics
 from everlog.mqtt import Properties, Publish, Reason, Subscribe, encode
 from everlog.sessions import Session, Subscribed
-from everlog.store import Begin, Positions, parse_begin, show_positions
+from everlog.store import Begin, KeepRules, Positions, parse_begin, say_unkept, show_positions
 from everlog.topics import Filter
 
 PREFIX = "$replay/"
@@ -25,6 +25,7 @@ FROM, POSITION, LIVE = "everlog-from", "everlog-position", "everlog-live"
 BEGIN, END = "everlog-begin", "everlog-end"  # user properties of a SUBACK
 
 _YES = ("yes", "true", "1")
+_LOOKED_AT = 100  # replays of one SUBSCRIBE of which it is said whether the settings keep them
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +90,20 @@ class ReplayRequests:
     """The lookup of where replays begin."""
 
     def __init__(
-        self, router: Router, groups: GroupRegistry, history: History, security: Security, metrics: Metrics
+        self,
+        router: Router,
+        groups: GroupRegistry,
+        history: History,
+        security: Security,
+        metrics: Metrics,
+        kept: KeepRules,
     ) -> None:
         self._router = router
         self._groups = groups
         self._history = history
         self._security = security
         self._metrics = metrics
+        self._kept = kept
 
     def find_places(self, session: Session, packet: Subscribe, wishes: Wishes, then: Callable[[Places], None]) -> bool:
         """Ask the cold tier where the packet's replays begin, for `then`; return False if there is no need to."""
@@ -126,6 +134,8 @@ class ReplayRequests:
             answer.why["the group exists already and goes on where it is"] = None
             return begins
         self._metrics.replays += 1
+        if len(answer.begins) <= _LOOKED_AT and not self._kept.keeps(flt):
+            answer.why[say_unkept(flt.pattern)] = None
         if flt.group is None:
             for shard, (first, stop) in lost.items():
                 self._router.catchup.lose(session, shard, first, stop)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from logging import WARNING
 
 from everlog.base import PeerError
-from everlog.broker.auth import Security, covers
+from everlog.broker.auth import Security
 from everlog.broker.delivery import Places, Router
 from everlog.broker.events import event
 from everlog.broker.groups import GroupRegistry
@@ -15,7 +15,7 @@ from everlog.broker.registry.replay_request import Answer, ReplayRequests, Wishe
 from everlog.broker.registry.write_behind import WriteBehind
 from everlog.mqtt import Reason, Subscribe, Subscription, Unsubscribe
 from everlog.sessions import Session, Subscribed
-from everlog.topics import Filter, parse_filter
+from everlog.topics import Filter, covers, parse_filter
 
 _IN_ORDER = ("everlog-order", "topic")  # the user property that asks for a group's messages of a topic in order
 _log = logging.getLogger("everlog.broker")
