@@ -9,6 +9,7 @@ import signal
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 
+from everlog.app.clock_watch import ClockWatch
 from everlog.app.cold_tier import cold_tier
 from everlog.app.log_lines import set_up_logging
 from everlog.app.plugins import load_methods
@@ -24,11 +25,11 @@ from everlog.app.settings import (
 )
 from everlog.app.start_lines import announce
 from everlog.base import EverlogError
-from everlog.broker import Broker, Kind, Listener, Listening, Security, listen
+from everlog.broker import Broker, ExpiryClock, Kind, Listener, Listening, Security, listen
 from everlog.commitlog import LogSettings
 from everlog.sessions import SqliteTables
 from everlog.store import ColdStore, LogStore, write_keep_rules
-from everlog.web import is_listening, log_is_writable, not_stopping, start_web
+from everlog.web import clock_is_believed, is_listening, log_is_writable, not_stopping, start_web
 
 _log = logging.getLogger("everlog")
 
@@ -49,7 +50,7 @@ def run(settings: Settings) -> int:
         if cold is not None:
             parts.callback(cold.close)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_serve(settings, store, tables, cold))
+            runner.run(_serve(settings, store, tables, cold, ClockWatch(log.data)))
     return 0
 
 
@@ -61,7 +62,9 @@ def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
     return uvloop.Loop
 
 
-async def _serve(settings: Settings, store: LogStore, tables: SqliteTables, cold: ColdStore | None) -> None:
+async def _serve(
+    settings: Settings, store: LogStore, tables: SqliteTables, cold: ColdStore | None, watch: ClockWatch
+) -> None:
     security = Security(
         allow_anonymous=settings.allows_anonymous,
         password_file=settings.security.password_file,
@@ -78,6 +81,8 @@ async def _serve(settings: Settings, store: LogStore, tables: SqliteTables, cold
         tables=tables,
         cold=cold,
         groups=groups_of(settings),
+        now_us=watch.clock.now_us,
+        due_us=watch.clock.due_us,
     )
     stopping = asyncio.Event()
     async with AsyncExitStack() as parts:  # ended in the opposite order
@@ -85,14 +90,14 @@ async def _serve(settings: Settings, store: LogStore, tables: SqliteTables, cold
         parts.push_async_callback(broker.stop)
         listening = await listen(broker.connections, listeners_of(settings))
         parts.callback(listening.close)
-        url = await _serve_http(settings, broker, listening, parts)
+        url = await _serve_http(settings, broker, listening, watch.clock, parts)
         topics = broker.sys_topics(settings.sys.interval)
         topics.start()
         parts.push_async_callback(topics.stop)
         options = RetentionOptions(settings.log.data, settings.retention.await_table, cold is not None)
-        loop = RetentionLoop(store, broker.reports.unread_loss, options, broker.now_us)
-        retention = asyncio.create_task(loop.run())
-        parts.callback(retention.cancel)
+        loop = RetentionLoop(store, broker.reports.unread_loss, options, watch.clock.due_us)
+        for task in (loop.run(), watch.run()):
+            parts.callback(asyncio.create_task(task).cancel)
         _on_signals(stopping, broker, listening)
         kept_bytes = store.shards[0].settings.retention_bytes
         announce(settings, [str(address) for address in listening.addresses()], url, kept_bytes)
@@ -100,15 +105,17 @@ async def _serve(settings: Settings, store: LogStore, tables: SqliteTables, cold
         await stopping.wait()
 
 
-async def _serve_http(settings: Settings, broker: Broker, listening: Listening, parts: AsyncExitStack) -> str | None:
+async def _serve_http(
+    settings: Settings, broker: Broker, listening: Listening, clock: ExpiryClock, parts: AsyncExitStack
+) -> str | None:
     """Metrics and health; None when nothing listens."""
     http = settings.http
     if http.port is None:
         return None
     checks = [not_stopping(lambda: broker.closing), is_listening(listening), log_is_writable(broker.log)]
-    web = await start_web(
-        broker.reports, http.host, http.port or DEFAULT_HTTP_PORT, must=bool(http.port), checks=checks
-    )
+    warnings = [clock_is_believed(lambda: clock.is_believed)]
+    port, must = http.port or DEFAULT_HTTP_PORT, bool(http.port)
+    web = await start_web(broker.reports, http.host, port, must=must, checks=checks, warnings=warnings)
     if web is None:
         return None
     parts.push_async_callback(web.close)

@@ -44,6 +44,7 @@ class Broker:
         cold: ColdStore | None = None,
         groups: GroupOptions | None = None,
         now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+        due_us: Callable[[], int] | None = None,
     ) -> None:
         limits = limits or Limits()
         self.log = log
@@ -56,7 +57,7 @@ class Broker:
         table = TopicTable(seed, 2 * limits.topics, 2 * limits.topics_bytes + BUFFER_BYTES)
         retained = RetainedMessages(limits.retained_messages, limits.retained_bytes)
         max_topics = max(limits.topics, _CACHED_TOPICS)
-        self.router = Router(log, table, retained, self._soon, now_us, max_topics, limits.unwritten_bytes)
+        self.router = Router(log, table, retained, self._soon, now_us, max_topics, limits.unwritten_bytes, due_us)
         self.router.kept.configure(keep or (), never)
         self.write_behind = None if tables is None else WriteBehind(tables, self.router.routed)
         if self.write_behind is not None:

@@ -45,6 +45,7 @@ class Router:
         now_us: Callable[[], int],
         max_topics: int = 200_000,
         max_unwritten_bytes: int = 64 << 20,
+        due_us: Callable[[], int] | None = None,
     ) -> None:
         self.log = log
         self.table = table
@@ -52,9 +53,10 @@ class Router:
         self.pending = PendingAcks(len(log.shards))
         self.retained = retained
         self.now_us = now_us
+        self.due_us = due_us or now_us  # the time by which messages and sessions expire
         self.routed = [shard.committed for shard in log.shards]
         self.audiences = Audiences(table, self._target, max_topics)
-        self.fanout = Fanout(self.audiences, now_us)
+        self.fanout = Fanout(self.audiences, self.due_us)
         self.catchup = Catchup(log, self.fanout, self.routed, soon)
         self.max_unwritten_bytes = max_unwritten_bytes
         self.committing = False  # the router will look by itself: nobody need tell it of a commit

@@ -184,8 +184,9 @@ class Registry:
                 if will_due_us(session.will, session.away_us, session.expiry_s) <= wall_us:  # else away again since
                     self._send_will(session)
                 self._mark(session)
-        for session in self._away(self.expiry.due_ends(wall_us)):
-            if session.away_us + session.expiry_s * 1_000_000 <= wall_us:
+        due_us = self._router.due_us()
+        for session in self._away(self.expiry.due_ends(due_us)):
+            if session.away_us + session.expiry_s * 1_000_000 <= due_us:
                 self.end(session)
             else:
                 self._mark(session)
