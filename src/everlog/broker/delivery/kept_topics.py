@@ -2,7 +2,8 @@
 
 The byte at 4 * topic + QoS is the shard that keeps such a message, or NOT_KEPT. The append kernel reads it; adding or
 removing a filter changes exactly the topics that it matches. What the settings never keep (`never`) takes topics from
-their own filters alone: a durable session gets all it has subscribed to.
+their own filters alone: a durable session gets all it has subscribed to. A topic that the settings keep at every QoS
+stays so whoever subscribes, and is not cached.
 """
 
 from collections.abc import Callable, Iterable
@@ -32,6 +33,7 @@ class KeptTopics:
         self._cache: MatchCache[int, int, int] = MatchCache(
             self._trie, _lowest, max_topics=max_topics, on_drop=self._refresh
         )
+        self._settings: SubscriptionTrie[int, int] = SubscriptionTrie()
         self._generation = table.generation
         self._known = 0
         self._stale: list[int] = []
@@ -40,10 +42,10 @@ class KeptTopics:
 
     def configure(self, filters: Iterable[tuple[str, int]], never: Iterable[str] = ()) -> None:
         """Keep what matches filters of the settings, each from a QoS upwards, unless it matches one of `never`."""
-        for text, min_qos in filters:
+        rules = list(filters)
+        for text, min_qos in [*rules, *((text, _NEVER) for text in never)] if rules else ():
             self._add(text, min_qos)
-        for text in never if self._counts else ():
-            self._add(text, _NEVER)
+            self._settings.insert(_plain(text), min_qos, min_qos)
 
     def add(self, text: str) -> None:
         """Keep what matches a filter of a durable session from now on."""
@@ -106,7 +108,10 @@ class KeptTopics:
             if topic >= self._known:
                 continue
             name = self._table.name(topic)
-            lowest = self._cache.lookup(topic, name.decode())
+            text = name.decode()
+            lowest = _lowest(self._settings.match(text)) if len(self._settings) else _HIGHEST
+            if lowest > 0:
+                lowest = self._cache.lookup(topic, text)
             if lowest < _HIGHEST:
                 shard = self._shard_of(name)
                 route = bytes(shard if qos >= lowest else NOT_KEPT for qos in range(4))
