@@ -7,7 +7,7 @@ whoever changes a session must find all that can be done to it in one place.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, TypeAlias
@@ -509,13 +509,13 @@ class Session:
         """Return the message that went out with an id, if it had to be kept in memory for that."""
         return None if self._copies is None else self._copies.find(packet_id, position)
 
-    def give_up(self, packet_id: int) -> bool:
-        """Let go of a message that can't be sent again: expired, too large now, or no longer in the log.
+    def give_up(self, packet_id: int, withheld: bool = False) -> bool:
+        """Let go of a message that can't be sent again: expired, too large now, no longer in the log, or `withheld`.
 
         Return whether a PUBREL must go out: of QoS 2 the client may have it, and would take the next message with this
         id for it.
         """
-        self.counters.expired += 1
+        self.counters.expired += not withheld
         if self.window.state(packet_id) == 2:
             self.window.release(packet_id)
             return True
@@ -540,11 +540,16 @@ class Session:
         for packet_id, _, _ in self.window.tagged(tag):
             self.window.untag(packet_id)
 
-    def give_up_shared(self) -> list[OutgoingRows]:
+    def withhold(self, allows: Callable[[bytes], bool]) -> int:
+        """Remove what waits in memory of topics that are not allowed; return how many messages."""
+        return 0 if self._queue is None else self._queue.withhold(allows)
+
+    def give_up_shared(self, group: tuple[str, str] | None = None) -> list[OutgoingRows]:
         """Return what a shared group gave to the session and another member must get: what waits, and, if the session
-        ends now, QoS 1 messages under way. [MQTT-4.8.2-5] a QoS 2 message that was sent goes to nobody else."""
-        shared = [] if self._queue is None else self._queue.take_shared()
-        if self._copies is None or self.durable:
+        ends now, QoS 1 messages under way. [MQTT-4.8.2-5] a QoS 2 message that was sent goes to nobody else. With a
+        `group`, only what waits of that one: the session is no member of it any more."""
+        shared = [] if self._queue is None else self._queue.take_shared(group)
+        if self._copies is None or self.durable or group is not None:
             return shared
         sent = (self._copies.find(packet_id, position) for packet_id, state, position in self.pending() if state == 1)
         return [*(out for out in sent if out is not None and out.merged.group is not None), *shared]

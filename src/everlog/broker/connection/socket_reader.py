@@ -279,7 +279,10 @@ class SocketReader:
             self.proceed()
 
     def _postpone(self, events: list[Any], behind: bool) -> None:
-        """Take these later, before or behind what waits already, and read nothing more until then."""
+        """Take these later, before or behind what waits already; with some, read nothing more until then.
+
+        With none it is read on: the end of a peer that waits for its CONNACK is noticed.
+        """
         if self._waiting is None:
             self._waiting = deque()
         later = detached(events, self.traffic.table)
@@ -287,7 +290,8 @@ class SocketReader:
             self._waiting.extend(later)
         else:
             self._waiting.extendleft(reversed(later))
-        self.pause_reading()
+        if later:
+            self.pause_reading()
 
     def _learnt(self, names: int) -> None:
         """Read a little at a time from who brings many new names at once: they cost much more than known ones."""

@@ -30,7 +30,7 @@ def send_again(log: Log, fanout: Fanout, session: Session, sink: Sink, elsewhere
             if data:
                 sink.write(data)
                 continue
-            if not session.give_up(packet_id):
+            if not session.give_up(packet_id, withheld=data is None):
                 continue
         sink.write(write_acks(_PUBREL_HEADER, packet_id.to_bytes(2, "little"), 0, 1))
     return not session.is_redelivering
@@ -38,25 +38,33 @@ def send_again(log: Log, fanout: Fanout, session: Session, sink: Sink, elsewhere
 
 def _message(
     log: Log, fanout: Fanout, session: Session, packet_id: int, state: int, position: int, elsewhere: Elsewhere | None
-) -> bytes:
-    """Return the PUBLISH as it was sent, with DUP."""
+) -> bytes | None:
+    """Return the PUBLISH as it was sent, with DUP; nothing if it is gone, None if its client may not read it now."""
     shard, offset = unpack_position(position)
-    copy = session.copy_of(packet_id, position)
-    if copy is not None:
-        return _again(session, copy, state, packet_id, fanout.now_us(), shard)
-    if shard == NOT_KEPT:
+    out = session.copy_of(packet_id, position) or _of_log(log, fanout, session, state, shard, offset, elsewhere)
+    if out is None:
         return b""
+    if fanout.rights is not None and not fanout.rights.allow(session, out):
+        return None
+    return _again(session, out, state, packet_id, fanout.now_us(), shard)
+
+
+def _of_log(
+    log: Log, fanout: Fanout, session: Session, state: int, shard: int, offset: int, elsewhere: Elsewhere | None
+) -> OutgoingRows | None:
+    """Return a message that is in the log or was there, and how it goes to the session."""
+    if shard == NOT_KEPT:
+        return None
     records = batch_of(log, shard, offset)
     if records is None and elsewhere is not None:
         records = elsewhere.again(session, shard, offset)
     if records is None:
-        return b""
+        return None
     row = row_at(records, offset)
     merged = fanout.audiences.merged_of(records, row, session)
     if merged is not None:  # sent before another subscription went back, it may be below where its own begins now
         merged = begun_at(merged, shard, offset) or merged
-    out = OutgoingRows(records, None, row, row + 1, merged or MergedSubscription(session, state))
-    return _again(session, out, state, packet_id, fanout.now_us(), shard)
+    return OutgoingRows(records, None, row, row + 1, merged or MergedSubscription(session, state))
 
 
 def batch_of(log: Log, shard: int, offset: int, last: Records | None = None) -> Records | None:

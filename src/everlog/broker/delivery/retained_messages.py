@@ -100,10 +100,12 @@ class RetainedMessages:
                 yield message
 
     def feed(self, session: Session, flt: Filter, one: Subscribed) -> Iterator[OutgoingRows]:
-        """Yield what a new subscription gets: RETAIN set, and at most at the subscription's QoS."""
+        """Yield what a new subscription gets: RETAIN set, at most at its QoS, and while it lasts."""
         identifiers = encode_identifiers([one.identifier] if one.identifier else [])
         merged = MergedSubscription(session, one.qos, identifiers, True, position=one.position)
         for message in self.matching(flt):
+            if one.filter not in session.subscriptions:  # given up, or not allowed any more
+                return
             if not one.no_local or message.publisher != session.client_id:  # [MQTT-3.8.3-3]
                 yield OutgoingRows(message.records, None, 0, 1, merged)
 

@@ -15,6 +15,7 @@ from everlog.broker.delivery.catchup import Catchup
 from everlog.broker.delivery.fanout import Fanout
 from everlog.broker.delivery.own_messages import OwnMessages
 from everlog.broker.delivery.ports import Log, SharedGroups, SharedTarget, Sink, WriteBehind
+from everlog.broker.delivery.read_rights import ReadRights
 from everlog.broker.delivery.retained_messages import RetainedMessages
 from everlog.mqtt import Publish
 from everlog.sessions import Session, Subscribed
@@ -75,11 +76,12 @@ class Router:
         self._saves = 0  # how often commits wait for packet ids to be stored
         self._groups: SharedGroups | None = None
 
-    def use(self, groups: SharedGroups, write_behind: WriteBehind | None) -> None:
-        """Take in the shared groups, and where to say which stored sessions have moved."""
+    def use(self, groups: SharedGroups, write_behind: WriteBehind | None, rights: ReadRights | None = None) -> None:
+        """Take in the shared groups, where to say which stored sessions have moved, and what they may be sent."""
         self._groups = groups
         self._write_behind = write_behind
         self.fanout.moved = None if write_behind is None else write_behind.moved
+        self.fanout.rights = rights
 
     def _target(self, name: str, pattern: str) -> SharedTarget:
         assert self._groups is not None

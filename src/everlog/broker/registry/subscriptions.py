@@ -173,6 +173,10 @@ class Subscriptions:
         refused = [text for text in session.subscriptions if not access.may_subscribe(parse_filter(text).pattern)]
         for text in refused:
             self._give_up(session, text)
+            if (flt := parse_filter(text)).group is not None:
+                self._groups.hand_on(session, flt)
+        if self._router.fanout.rights is not None:
+            self._router.fanout.rights.withhold(session)
         if refused:
             event(_log, "revoked", WARNING, client=session.client_id, user=session.user, filters=len(refused))
 
