@@ -29,12 +29,14 @@ class Served:
             *(sys.executable, "-m", "everlog", "serve", "--port", str(self.port), "--data", str(data)),
             *("--http-port", str(self.http_port), *arguments, *sets),
         ]
+        self.start_lines: list[str] = []
         self._log = open(data.parent / "broker.log", "wb")  # noqa: SIM115 - closed at the end
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log)
 
     def __enter__(self) -> "Served":
         assert self._process.stdout is not None
         for line in self._process.stdout:
+            self.start_lines.append(line.decode())
             if b"kernels" in line:
                 return self
         raise AssertionError("the broker did not start")

@@ -59,6 +59,9 @@ class BrokerCollector(Collector):
         build.add_metric([__version__, _kernels.describe()], 1)
         yield build
         yield _gauge("uptime_seconds", "Seconds since the start.", self.numbers.uptime_s)
+        yield _gauge(
+            "clock_doubted", "1 while the wall clock has jumped and nothing expires.", self.numbers.clock_doubted
+        )
         yield from self._clients()
         yield from self._messages()
         yield from self._memory()

@@ -50,6 +50,7 @@ class Router:
         max_unwritten_bytes: int = 64 << 20,
         max_audiences_bytes: int = 64 << 20,
         spill_bytes: int = 0,
+        due_us: Callable[[], int] | None = None,
     ) -> None:
         self.log = log
         self.table = table
@@ -57,10 +58,11 @@ class Router:
         self.pending = PendingAcks(len(log.shards))
         self.retained = retained
         self.now_us = now_us
+        self.due_us = due_us or now_us  # the time by which messages and sessions expire
         self.routed = [shard.committed for shard in log.shards]
         self.audiences = Audiences(table, self._target, max_topics, max_audiences_bytes)
         self.spills = Spills(self.kept, log, self.routed, spill_bytes, soon)
-        self.fanout = Fanout(self.audiences, now_us, self.spills.released)
+        self.fanout = Fanout(self.audiences, self.due_us, self.spills.released)
         self.fanout.on_long = self.spills.too_long
         self.spills.connected = self.fanout.sinks
         self.catchup = Catchup(log, self.fanout, self.routed, soon, retained)

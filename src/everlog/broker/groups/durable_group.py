@@ -78,7 +78,7 @@ class DurableGroup:
         """Deal what waits, as far as members have credit; owed messages first."""
         if self.group is None or not self.is_waiting:
             return
-        now_us = self._router.now_us()
+        now_us = self._router.due_us()
         if self.cursor.owed:
             self._deal_owed(now_us)
         try:

@@ -148,7 +148,7 @@ class GroupRegistry:
                 durable.lose(member)
                 self._wake(durable)
             yield
-        now_us = self._router.now_us()
+        now_us = self._router.due_us()
         for out in session.give_up_shared():
             group = self._connected.get(out.merged.group or ("", ""))
             if group is not None:

@@ -246,6 +246,15 @@ class Registry:
             session.drop_copies()
         return session
 
+    def end_stored(self) -> None:
+        """End every session that was stored and whose client is away: none may outlive its connection any more."""
+        client_ids = list(self.asleep)
+        for session in filter(None, map(self.find, client_ids)):
+            self.end(session)
+        if client_ids:
+            why = "no session may outlive its connection"
+            event(_log, "sessions_ended", WARNING, count=len(client_ids), reason=why)
+
     def set_expiry(self, session: Session, expiry_s: int) -> None:
         """Change how long a session stays, as a DISCONNECT may."""
         session.set_expiry(min(expiry_s, self._limits.session_expiry_s))
@@ -259,8 +268,9 @@ class Registry:
                 if will_due_us(session.will, session.away_us, session.expiry_s) <= wall_us:  # else away again since
                     self._send_will(session)
                 self._mark(session)
-        for session in self._away(self.expiry.due_ends(wall_us)):
-            if session.away_us + session.expiry_s * 1_000_000 <= wall_us:
+        due_us = self._router.due_us()
+        for session in self._away(self.expiry.due_ends(due_us)):
+            if session.away_us + session.expiry_s * 1_000_000 <= due_us:
                 self.end(session)
             else:
                 self._mark(session)

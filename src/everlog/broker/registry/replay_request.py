@@ -26,7 +26,7 @@ from everlog.mqtt import (
     user_properties,
 )
 from everlog.sessions import RetainedFeed, Session
-from everlog.store import Begin, Positions, parse_begin, show_positions
+from everlog.store import Begin, KeepRules, Positions, parse_begin, say_unkept, show_positions
 from everlog.topics import Filter
 
 PREFIX = "$replay/"
@@ -39,6 +39,7 @@ IN_ORDER = ("everlog-order", "topic")  # the user property that asks for a group
 _YES = ("yes", "true", "1")
 _MOST_WISHES = 1000  # user properties of a SUBSCRIBE that are looked at
 _MOST_PLACES = 1000  # beginnings of a SUBSCRIBE that are remembered, so that each is looked up once
+_LOOKED_AT = 100  # replays of one SUBSCRIBE of which it is said whether the settings keep them
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +106,20 @@ class ReplayRequests:
     """The lookup of where replays begin."""
 
     def __init__(
-        self, router: Router, groups: GroupRegistry, history: History, security: Security, metrics: Metrics
+        self,
+        router: Router,
+        groups: GroupRegistry,
+        history: History,
+        security: Security,
+        metrics: Metrics,
+        kept: KeepRules,
     ) -> None:
         self._router = router
         self._groups = groups
         self._history = history
         self._security = security
         self._metrics = metrics
+        self._kept = kept
 
     def find_places(self, session: Session, asked: dict[str, Begin], then: Callable[[Places], None]) -> None:
         """Ask the cold tier where replays begin, for `then`."""
@@ -143,6 +151,8 @@ class ReplayRequests:
             answer.why["the group exists already and goes on where it is"] = None
             return begins
         self._metrics.replays += 1
+        if len(answer.begins) <= _LOOKED_AT and not self._kept.keeps(flt):
+            answer.why[say_unkept(flt.pattern)] = None
         if flt.group is None:
             for shard, (first, stop) in lost.items():
                 self._router.catchup.lose(session, shard, first, stop)

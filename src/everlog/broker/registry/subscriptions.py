@@ -6,7 +6,7 @@ from logging import WARNING
 from typing import Any
 
 from everlog.base import PeerError
-from everlog.broker.auth import Security, covers
+from everlog.broker.auth import Security
 from everlog.broker.delivery import Places, Router
 from everlog.broker.events import event
 from everlog.broker.groups import GroupRegistry
@@ -18,7 +18,7 @@ from everlog.broker.turns import Steps
 from everlog.mqtt import Reason, Subscribe, Subscription, Unsubscribe
 from everlog.sessions import Session, SessionMemory, Subscribed, filter_bytes
 from everlog.store import Begin, show_positions
-from everlog.topics import Filter, parse_filter
+from everlog.topics import Filter, covers, parse_filter
 
 _log = logging.getLogger("everlog.broker")
 

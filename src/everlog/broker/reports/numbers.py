@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from everlog.broker.connection import Connections
 from everlog.broker.delivery import Router
+from everlog.broker.expiry_clock import NEVER_DUE_US
 from everlog.broker.groups import GroupRegistry, GroupState
 from everlog.broker.metrics import Metrics
 from everlog.broker.registry import Registry
@@ -58,6 +59,7 @@ class Numbers:
     counters: Metrics = field(default_factory=Metrics)
     retention: RetentionState = field(default_factory=RetentionState)
     next_loss_s: float | None = None  # until the next segment is old enough to be deleted
+    clock_doubted: bool = False  # the wall clock has jumped, and nothing expires
 
 
 class Reports:
@@ -128,4 +130,5 @@ class Reports:
             counters=replace(connections.metrics),
             retention=replace(retention),
             next_loss_s=None if next_us is None else max(0, next_us - router.now_us()) / 1_000_000,
+            clock_doubted=router.due_us() == NEVER_DUE_US,
         )

@@ -11,6 +11,7 @@ from everlog.broker import Security
 from everlog.broker.registry.replay_request import filter_of, split_filter, wishes_of
 from everlog.mqtt import Properties, Publish, Reason, Suback, Subscribe, Subscription
 from everlog.sessions import Session, Subscribed
+from everlog.store import say_unkept
 
 
 @pytest.fixture
@@ -285,6 +286,33 @@ def test_what_is_in_no_log_is_pushed_meanwhile():
         assert client.expect(Publish).payload == b"now"
         client.acknowledge(first)
         assert client.payloads(2) == ["1", "2"]
+    finally:
+        stage.close()
+
+
+@pytest.mark.parametrize(
+    ("keep", "never", "text", "is_kept"),
+    [
+        ([("#", 0)], ["response/#"], "#", True),
+        ([("#", 0)], ["response/#"], "response/c/1", False),
+        ([("#", 0)], ["response/c/+"], "response/#", True),
+        ([("a/#", 0)], [], "+/b", True),
+        ([("a/#", 0)], [], "b/#", False),
+        ([("a/b", 0)], ["a/#"], "+/b", False),
+        ([], [], "#", False),
+    ],
+)
+def test_a_replay_of_what_no_setting_keeps_is_told_so(keep, never, text, is_kept):
+    stage = Stage(SteppingLog(), keep=keep, never=never)
+    try:
+        for begin, given in (("earliest", f"$replay/-1h/{text}"), (None, text)):
+            client = stage.connected()
+            properties = Properties(user_properties=(("everlog-from", "earliest"),)) if begin is None else Properties()
+            client.send(Subscribe(1, (Subscription(given, 1),), properties))
+            answer = client.expect(Suback)
+            assert answer.reasons == (Reason.GRANTED_QOS_1,)
+            assert answer.properties.reason_string == (None if is_kept else say_unkept(text))
+        client.subscribe(text)  # no replay: nothing to say
     finally:
         stage.close()
 
