@@ -27,17 +27,20 @@ cdef class Records:
 
     cpdef uint64_t offset(self, Py_ssize_t i) except? 0
 
-    @cython.locals(raw="unsigned char*", at=Py_ssize_t, i=Py_ssize_t)
-    cdef bint _offsets_rise(self) except -1
-
-    @cython.locals(raw="unsigned char*", plan=Layout)
     cpdef bint verify_columns(self) except -1
 
-    @cython.locals(raw="unsigned char*", plan=Layout, properties=Py_ssize_t, payloads=Py_ssize_t, ends=Py_ssize_t,
-                   property_ends=Py_ssize_t, checks=Py_ssize_t, before=Py_ssize_t, property_before=Py_ssize_t,
-                   check=uint32_t, i=Py_ssize_t, end=Py_ssize_t, property_end=Py_ssize_t, times=Py_ssize_t,
-                   flags=Py_ssize_t, mark="unsigned char*")
+    @cython.locals(raw="unsigned char*", mark="unsigned char*", whole=bint)
     cpdef bint verify(self) except -1
+
+    cdef bint _columns_whole(self, const unsigned char* raw) noexcept nogil
+
+    @cython.locals(properties=Py_ssize_t, payloads=Py_ssize_t, ends=Py_ssize_t, property_ends=Py_ssize_t,
+                   checks=Py_ssize_t, before=Py_ssize_t, property_before=Py_ssize_t, check=uint32_t, i=Py_ssize_t,
+                   end=Py_ssize_t, property_end=Py_ssize_t, times=Py_ssize_t, flags=Py_ssize_t)
+    cdef bint _whole(self, const unsigned char* raw, unsigned char* mark) noexcept nogil
+
+    @cython.locals(at=Py_ssize_t, i=Py_ssize_t)
+    cdef bint _offsets_rise(self, const unsigned char* raw) noexcept nogil
 
     @cython.locals(raw="unsigned char*", plan=Layout, at=Py_ssize_t, payload=Py_ssize_t, here=Py_ssize_t,
                    base=Py_ssize_t)
@@ -47,3 +50,12 @@ cdef class Records:
     cpdef list new_names(self)
 
     cpdef object to_bytes(self)
+
+
+@cython.locals(version=uint32_t, kind=uint32_t)
+cdef Layout _layout_at(const unsigned char* raw, Py_ssize_t start)
+
+cpdef Py_ssize_t columns_size(object head) except -1
+
+@cython.locals(raw="unsigned char*", plan=Layout)
+cpdef object checked_topics(object columns)

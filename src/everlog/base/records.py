@@ -23,6 +23,7 @@ WITH_PROPERTIES = 0x01
 WITH_OFFSETS = 0x02  # the records are a selection: a column says how far each is from the base offset
 
 _MARK_BYTES = 12
+_UNLOCKED_BYTES = 64 << 10  # a batch of this size is checked without the interpreter's lock
 _NEWER = "read it with a newer Everlog"
 
 
@@ -75,15 +76,7 @@ class Records:
         if start < 0 or size - start < HEADER_BYTES:
             raise StorageError(f"{size - start} bytes are too few for a batch")
         raw = pointer(data)
-        if get32(raw, start) != MAGIC:
-            raise StorageError("no batch begins here")
-        if get32(raw, start + 4) & 0xFFFF != VERSION:
-            raise StorageError(
-                f"batch format version {get32(raw, start + 4) & 0xFFFF} is not known to this version of Everlog",
-                hint=_NEWER,
-            )
-        if get32(raw, start + 4) >> 16 & ~(WITH_PROPERTIES | WITH_OFFSETS):
-            raise StorageError("the batch uses a feature this version of Everlog does not know", hint=_NEWER)
+        self.layout = _layout_at(raw, start)
         self.with_properties = bool(get32(raw, start + 4) >> 16 & WITH_PROPERTIES)
         self.with_offsets = bool(get32(raw, start + 4) >> 16 & WITH_OFFSETS)
         self.size = get32(raw, start + 8)
@@ -96,15 +89,6 @@ class Records:
         self.name_bytes = get32(raw, start + 52)
         self.property_bytes = get32(raw, start + 56)
         self.payload_bytes = get32(raw, start + 60)
-        self.layout = Layout(
-            self.count,
-            self.new_topics,
-            self.name_bytes,
-            self.property_bytes,
-            self.payload_bytes,
-            self.with_properties,
-            self.with_offsets,
-        )
         if self.count == 0 or self.layout.end != self.size or self.size > size - start:
             raise StorageError("the batch is shorter than its header says")
         self.end_offset = self.offset(self.count - 1) + 1
@@ -120,29 +104,34 @@ class Records:
 
     def verify_columns(self) -> bool:
         """Return whether header, columns and names are as written; if so, all ranges lie inside the batch."""
-        raw = pointer(self.data)
-        plan = self.layout
-        return check_of(raw, self.start + 16, plan.properties - 16, 0) == get32(raw, self.start + 12)
+        return self._columns_whole(pointer(self.data))
 
     def verify(self) -> bool:
         """Return whether every byte of the batch is as written."""
-        if not self.verify_columns():
-            return False
         raw = pointer(self.data)
-        plan = self.layout
-        properties = self.start + plan.properties
-        payloads = self.start + plan.payloads
-        ends = self.start + plan.payload_ends
-        property_ends = self.start + plan.property_ends
-        checks = self.start + plan.checks
-        times = self.start + plan.times
-        flags = self.start + plan.flags
         holder = bytearray(_MARK_BYTES)
         mark = pointer(holder)
+        if self.size < _UNLOCKED_BYTES:
+            return self._whole(raw, mark)
+        with cython.nogil:  # other threads go on meanwhile
+            whole = self._whole(raw, mark)
+        return whole  # noqa: RET504
+
+    def _columns_whole(self, raw: Buffer) -> bool:
+        return check_of(raw, self.start + 16, self.layout.properties - 16, 0) == get32(raw, self.start + 12)
+
+    def _whole(self, raw: Buffer, mark: bytearray) -> bool:
+        if not self._columns_whole(raw) or (self.with_offsets and not self._offsets_rise(raw)):
+            return False
+        properties = self.start + self.layout.properties
+        payloads = self.start + self.layout.payloads
+        ends = self.start + self.layout.payload_ends
+        property_ends = self.start + self.layout.property_ends
+        checks = self.start + self.layout.checks
+        times = self.start + self.layout.times
+        flags = self.start + self.layout.flags
         before = 0
         property_before = 0
-        if self.with_offsets and not self._offsets_rise():
-            return False
         for i in range(self.count):
             end = get32(raw, ends + 4 * (i + 1))
             if end < before or end > self.payload_bytes:
@@ -165,8 +154,7 @@ class Records:
                 return False
         return True
 
-    def _offsets_rise(self) -> bool:
-        raw = pointer(self.data)
+    def _offsets_rise(self, raw: Buffer) -> bool:
         at = self.start + self.layout.offsets
         if get32(raw, at) != 0:
             return False
@@ -219,6 +207,43 @@ class Records:
         if self.start == 0 and len(self.data) == self.size:
             return self.data
         return bytes(self.data[self.start : self.start + self.size])
+
+
+def columns_size(head: Buffer) -> int:
+    """Return how many bytes a batch's header, columns and names take, given its header; raise if it is none."""
+    if len(head) < HEADER_BYTES:
+        raise StorageError(f"{len(head)} bytes are too few for a batch")
+    return _layout_at(pointer(head), 0).properties
+
+
+def checked_topics(columns: bytes) -> memoryview | None:
+    """Return the topic ids in the first `columns_size` bytes of a batch, or None if these fail their check."""
+    raw = pointer(columns)
+    plan = _layout_at(raw, 0)
+    if len(columns) < plan.properties or check_of(raw, 16, plan.properties - 16, 0) != get32(raw, 12):
+        return None
+    return memoryview(columns[plan.topics : plan.topics + 4 * get32(raw, 24)]).cast("I")
+
+
+def _layout_at(raw: Buffer, start: int) -> Layout:
+    """Return the layout that a batch's header tells; raise StorageError if this is no header that we know."""
+    if get32(raw, start) != MAGIC:
+        raise StorageError("no batch begins here")
+    version = get32(raw, start + 4) & 0xFFFF
+    kind = get32(raw, start + 4) >> 16
+    if version != VERSION:
+        raise StorageError(f"batch format version {version} is not known to this version of Everlog", hint=_NEWER)
+    if kind & ~(WITH_PROPERTIES | WITH_OFFSETS):
+        raise StorageError("the batch uses a feature this version of Everlog does not know", hint=_NEWER)
+    return Layout(
+        get32(raw, start + 24),
+        get32(raw, start + 28),
+        get32(raw, start + 52),
+        get32(raw, start + 56),
+        get32(raw, start + 60),
+        bool(kind & WITH_PROPERTIES),
+        bool(kind & WITH_OFFSETS),
+    )
 
 
 def marked(mark: bytearray, time_us: int, flags: int) -> int:

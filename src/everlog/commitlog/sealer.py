@@ -63,12 +63,16 @@ class Sealer:
         self.sealed += 1
 
     def _pays(self, reader: SegmentReader) -> bool:
-        """Return whether merging pays: the segment is undamaged and its batches are small."""
+        """Return whether merging pays: the segment is undamaged, and its batches have few records and few bytes."""
         rows = len(reader.index)
-        if reader.reports or rows < 2:
+        if reader.reports or rows < 2 or not self._is_fine(reader):
             return False
         records = reader.index.end_offset(rows - 1) - reader.index.offset(0)
         return records < rows * self._settings.merge_below
+
+    def _is_fine(self, reader: SegmentReader) -> bool:
+        """Return whether the mean batch is so small that many are read at once rather than a part of each."""
+        return reader.file.size() < len(reader.index) * self._settings.merge_below_bytes
 
     def rewrite(
         self,
@@ -143,7 +147,11 @@ class Sealer:
         """Return the indexer's section; None without an indexer or if a batch can't be read."""
         if self._indexer is None:
             return None
-        columns = [memoryview(bytes(topic_ids(records))).cast("I") for records in each_batch(reader)]
+        if self._is_fine(reader):
+            columns = [memoryview(bytes(topic_ids(records))).cast("I") for records in each_batch(reader)]
+        else:
+            found = (reader.topic_column(row) for row in range(len(reader.index)))
+            columns = [column for column in found if column is not None]
         if len(columns) != len(reader.index):
             return None
         return self._indexer.build(reader.table.all_names(), columns)

@@ -6,7 +6,7 @@ A merge makes a new file and a new reader; whoever holds the old one goes on rea
 from collections.abc import Container
 from contextlib import suppress
 
-from everlog.base import Records, StorageError, TopicTable
+from everlog.base import Records, StorageError, TopicTable, checked_topics, columns_size
 from everlog.commitlog import side_file
 from everlog.commitlog.batch_index import GrowingIndex
 from everlog.commitlog.damage import MISPLACED, MISSING, CorruptFile, Damage, DamageList
@@ -16,6 +16,8 @@ from everlog.commitlog.ports import Disk, File
 from everlog.commitlog.scan import Scan
 from everlog.commitlog.segment_format import HEADER_BYTES, SegmentHeader, read_header
 from everlog.commitlog.side_file import SideFile, SideSection
+
+NAMES_GUESS = 1024  # a batch's header and its new names, often enough to read all columns in one go
 
 
 class SegmentReader:
@@ -49,16 +51,30 @@ class SegmentReader:
         return batches
 
     def _verified(self, data: bytes, at: int, row: int) -> Records | None:
-        try:
+        with suppress(StorageError):
             records = Records(data, at, self.table)
             offsets = (records.base_offset, records.base_offset + records.count)
             if offsets == (self.index.offset(row), self.index.end_offset(row)) and records.verify():
                 return records
-        except StorageError:
-            pass
+        self._report(row)
+        return None
+
+    def topic_column(self, row: int) -> memoryview | None:
+        """Return a batch's topic ids, reading its columns only; None, and reported, if they are damaged."""
+        position, records = self.index.position(row), self.index.end_offset(row) - self.index.offset(row)
+        size = self.index.file_end(row) - position
+        head = self.file.read_at(position, min(size, NAMES_GUESS + 32 * records))
+        with suppress(StorageError):
+            if (needed := columns_size(head)) > len(head):
+                head = self.file.read_at(position, min(size, needed))
+            if (column := checked_topics(head)) is not None:
+                return column
+        self._report(row)
+        return None
+
+    def _report(self, row: int) -> None:
         what, position = "a batch fails its check", self.index.position(row)
         self._damage.add(Damage(self.path, position, what, self.index.offset(row), self.index.end_offset(row)))
-        return None
 
     def section(self, name: str) -> SideSection | None:
         """Return a section of the side file, or None if there is none that can be trusted."""
