@@ -34,7 +34,7 @@ from everlog.base.columns import (
 from everlog.base.errors import EverlogError, PeerError, StorageError, Unavailable, UsageError
 from everlog.base.positions import MAX_OFFSET, NOT_KEPT, OFFSET_BITS, pack_position, unpack_position
 from everlog.base.record_builder import RecordBuilder
-from everlog.base.records import HEADER_BYTES, Layout, Records, checked_topics, columns_size
+from everlog.base.records import HEADER_BYTES, Layout, Records, checked_topics, columns_range
 from everlog.base.rows import row_column
 from everlog.base.tombstones import GONE, bytes_of_topics, empty_topics, is_emptied
 from everlog.base.topic_table import TopicTable

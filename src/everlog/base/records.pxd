@@ -4,7 +4,13 @@ from libc.stdint cimport uint32_t, uint64_t
 from everlog.base.memory cimport check_of, get32, get64, pointer, put32, put64
 from everlog.base.topic_table cimport TopicTable
 
+cdef Py_ssize_t _HEADER
+cdef uint32_t _PROPERTIES, _OFFSETS, _NEWEST, _PAYLOADS_LAST
+
 cdef Py_ssize_t padded(Py_ssize_t size) noexcept nogil
+
+@cython.locals(i=Py_ssize_t)
+cdef int pad(unsigned char* out, Py_ssize_t at) noexcept nogil
 
 cdef uint32_t marked(unsigned char* mark, uint64_t time_us, uint32_t flags) noexcept nogil
 
@@ -13,8 +19,16 @@ cdef Py_ssize_t property_size(const unsigned char* source, Py_ssize_t position) 
 
 
 cdef class Layout:
-    cdef readonly Py_ssize_t times, topics, flags, property_ends, payload_ends, checks, offsets, name_ends, names
-    cdef readonly Py_ssize_t properties, payloads, end
+    cdef readonly Py_ssize_t count, new, name_bytes, property_bytes, payload_bytes
+    cdef readonly Py_ssize_t columns, times, topics, flags, property_ends, payload_ends, checks, offsets, name_ends
+    cdef readonly Py_ssize_t names, columns_end, properties, payloads, end
+    cdef readonly uint32_t kind
+
+    cdef int seal(self, unsigned char* out, uint64_t base_offset, uint64_t first_time, uint64_t last_time,
+                  uint32_t first_new_topic) except -1
+
+    @cython.locals(check=uint32_t)
+    cdef uint32_t check(self, const unsigned char* raw, Py_ssize_t start) noexcept nogil
 
 
 cdef class Records:
@@ -27,17 +41,19 @@ cdef class Records:
 
     cpdef uint64_t offset(self, Py_ssize_t i) except? 0
 
+    @cython.locals(raw="unsigned char*")
     cpdef bint verify_columns(self) except -1
 
     @cython.locals(raw="unsigned char*", mark="unsigned char*", whole=bint)
     cpdef bint verify(self) except -1
 
-    cdef bint _columns_whole(self, const unsigned char* raw) noexcept nogil
-
     @cython.locals(properties=Py_ssize_t, payloads=Py_ssize_t, ends=Py_ssize_t, property_ends=Py_ssize_t,
                    checks=Py_ssize_t, before=Py_ssize_t, property_before=Py_ssize_t, check=uint32_t, i=Py_ssize_t,
                    end=Py_ssize_t, property_end=Py_ssize_t, times=Py_ssize_t, flags=Py_ssize_t)
     cdef bint _whole(self, const unsigned char* raw, unsigned char* mark) noexcept nogil
+
+    @cython.locals(i=Py_ssize_t)
+    cdef bint _is_padded(self, const unsigned char* raw, Py_ssize_t at) noexcept nogil
 
     @cython.locals(at=Py_ssize_t, i=Py_ssize_t)
     cdef bint _offsets_rise(self, const unsigned char* raw) noexcept nogil
@@ -55,7 +71,8 @@ cdef class Records:
 @cython.locals(version=uint32_t, kind=uint32_t)
 cdef Layout _layout_at(const unsigned char* raw, Py_ssize_t start)
 
-cpdef Py_ssize_t columns_size(object head) except -1
+@cython.locals(plan=Layout)
+cpdef tuple columns_range(object header)
 
-@cython.locals(raw="unsigned char*", plan=Layout)
-cpdef object checked_topics(object columns)
+@cython.locals(raw="unsigned char*", plan=Layout, check=uint32_t, start=Py_ssize_t)
+cpdef object checked_topics(object header, bytes columns)

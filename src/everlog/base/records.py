@@ -14,13 +14,20 @@ if not cython.compiled:
     from everlog.base.topic_table import TopicTable
 
 MAGIC = 0x424C5645  # "EVLB"
-VERSION = 1
+VERSION = 2
+_PAYLOADS_LAST = 1  # the version before, which is read and no longer written
 HEADER_BYTES = 64
 MAX_BATCH_BYTES = 0x7FFFFFFF
 
 # Bits of the header's flags.
 WITH_PROPERTIES = 0x01
 WITH_OFFSETS = 0x02  # the records are a selection: a column says how far each is from the base offset
+
+# The same as numbers of C.
+_HEADER = HEADER_BYTES
+_PROPERTIES = WITH_PROPERTIES
+_OFFSETS = WITH_OFFSETS
+_NEWEST = VERSION
 
 _MARK_BYTES = 12
 _UNLOCKED_BYTES = 64 << 10  # a batch of this size is checked without the interpreter's lock
@@ -33,7 +40,10 @@ def padded(size: int) -> int:
 
 
 class Layout:
-    """Positions of the columns of a batch, counted from its first byte."""
+    """Positions of the columns of a batch, counted from its first byte, and what its header says of them.
+
+    `columns` to before `columns_end` is what the header's check covers beside the header: every column, and the names.
+    """
 
     def __init__(
         self,
@@ -42,21 +52,55 @@ class Layout:
         name_bytes: int,
         property_bytes: int,
         payload_bytes: int,
-        with_properties: bool,
-        with_offsets: bool = False,
+        kind: int,
+        version: int = VERSION,
     ) -> None:
-        self.times = HEADER_BYTES
+        self.count = count
+        self.new = new
+        self.name_bytes = name_bytes
+        self.property_bytes = property_bytes
+        self.payload_bytes = payload_bytes
+        self.kind = kind
+        self.columns = _HEADER
+        if version != _PAYLOADS_LAST:
+            self.payloads = _HEADER
+            self.columns += padded(payload_bytes)
+        self.times = self.columns
         self.topics = self.times + padded(4 * count)
         self.flags = self.topics + padded(4 * count)
         self.property_ends = self.flags + padded(count)
-        self.payload_ends = self.property_ends + (padded(4 * (count + 1)) if with_properties else 0)
+        self.payload_ends = self.property_ends + (padded(4 * (count + 1)) if kind & _PROPERTIES else 0)
         self.checks = self.payload_ends + padded(4 * (count + 1))
         self.offsets = self.checks + padded(4 * count)
-        self.name_ends = self.offsets + (padded(4 * count) if with_offsets else 0)
+        self.name_ends = self.offsets + (padded(4 * count) if kind & _OFFSETS else 0)
         self.names = self.name_ends + (padded(4 * (new + 1)) if new else 0)
-        self.properties = self.names + padded(name_bytes)
-        self.payloads = self.properties + padded(property_bytes)
-        self.end = self.payloads + padded(payload_bytes)
+        self.columns_end = self.properties = self.names + padded(name_bytes)
+        self.end = self.properties + padded(property_bytes)
+        if version == _PAYLOADS_LAST:
+            self.payloads = self.end
+            self.end += padded(payload_bytes)
+
+    def seal(self, out: bytearray, base_offset: int, first_time: int, last_time: int, first_new_topic: int) -> int:
+        """Write the header of a block that is filled otherwise, padding too."""
+        put32(out, 0, MAGIC)
+        put32(out, 4, _NEWEST | self.kind << 16)
+        put32(out, 8, self.end)
+        put64(out, 16, base_offset)
+        put32(out, 24, self.count)
+        put32(out, 28, self.new)
+        put64(out, 32, first_time)
+        put64(out, 40, last_time)
+        put32(out, 48, first_new_topic)
+        put32(out, 52, self.name_bytes)
+        put32(out, 56, self.property_bytes)
+        put32(out, 60, self.payload_bytes)
+        put32(out, 12, self.check(out, 0))
+        return 0
+
+    def check(self, raw: Buffer, start: int) -> int:
+        """Return the check of header, columns and names of the batch that begins at `start`."""
+        check = check_of(raw, start + 16, _HEADER - 16, 0)
+        return check_of(raw, start + self.columns, self.columns_end - self.columns, check)
 
 
 @cython.no_gc  # nothing in it refers back to it, and a log keeps many
@@ -73,22 +117,22 @@ class Records:
         self.start = start
         self.table = table
         size = len(data)
-        if start < 0 or size - start < HEADER_BYTES:
+        if start < 0 or size - start < _HEADER:
             raise StorageError(f"{size - start} bytes are too few for a batch")
         raw = pointer(data)
         self.layout = _layout_at(raw, start)
-        self.with_properties = bool(get32(raw, start + 4) >> 16 & WITH_PROPERTIES)
-        self.with_offsets = bool(get32(raw, start + 4) >> 16 & WITH_OFFSETS)
+        self.with_properties = bool(self.layout.kind & _PROPERTIES)
+        self.with_offsets = bool(self.layout.kind & _OFFSETS)
         self.size = get32(raw, start + 8)
         self.base_offset = get64(raw, start + 16)
-        self.count = get32(raw, start + 24)
-        self.new_topics = get32(raw, start + 28)
+        self.count = self.layout.count
+        self.new_topics = self.layout.new
         self.first_time = get64(raw, start + 32)
         self.last_time = get64(raw, start + 40)
         self.first_new_topic = get32(raw, start + 48)
-        self.name_bytes = get32(raw, start + 52)
-        self.property_bytes = get32(raw, start + 56)
-        self.payload_bytes = get32(raw, start + 60)
+        self.name_bytes = self.layout.name_bytes
+        self.property_bytes = self.layout.property_bytes
+        self.payload_bytes = self.layout.payload_bytes
         if self.count == 0 or self.layout.end != self.size or self.size > size - start:
             raise StorageError("the batch is shorter than its header says")
         self.end_offset = self.offset(self.count - 1) + 1
@@ -104,7 +148,8 @@ class Records:
 
     def verify_columns(self) -> bool:
         """Return whether header, columns and names are as written; if so, all ranges lie inside the batch."""
-        return self._columns_whole(pointer(self.data))
+        raw = pointer(self.data)
+        return self.layout.check(raw, self.start) == get32(raw, self.start + 12)
 
     def verify(self) -> bool:
         """Return whether every byte of the batch is as written."""
@@ -117,11 +162,10 @@ class Records:
             whole = self._whole(raw, mark)
         return whole  # noqa: RET504
 
-    def _columns_whole(self, raw: Buffer) -> bool:
-        return check_of(raw, self.start + 16, self.layout.properties - 16, 0) == get32(raw, self.start + 12)
-
     def _whole(self, raw: Buffer, mark: bytearray) -> bool:
-        if not self._columns_whole(raw) or (self.with_offsets and not self._offsets_rise(raw)):
+        if self.layout.check(raw, self.start) != get32(raw, self.start + 12):
+            return False
+        if self.with_offsets and not self._offsets_rise(raw):
             return False
         properties = self.start + self.layout.properties
         payloads = self.start + self.layout.payloads
@@ -146,10 +190,13 @@ class Records:
             if check_of(raw, payloads + before, end - before, check) != get32(raw, checks + 4 * i):
                 return False
             before = end
-        for i in range(properties + self.property_bytes, payloads):
-            if raw[i]:
-                return False
-        for i in range(payloads + self.payload_bytes, self.start + self.size):  # noqa: SIM110
+        return self._is_padded(raw, self.layout.properties + self.property_bytes) and self._is_padded(
+            raw, self.layout.payloads + self.payload_bytes
+        )
+
+    def _is_padded(self, raw: Buffer, at: int) -> bool:
+        """Return whether the bytes from a position, the end of a column, to the next whole word are zero."""
+        for i in range(self.start + at, self.start + padded(at)):  # noqa: SIM110
             if raw[i]:
                 return False
         return True
@@ -209,20 +256,25 @@ class Records:
         return bytes(self.data[self.start : self.start + self.size])
 
 
-def columns_size(head: Buffer) -> int:
-    """Return how many bytes a batch's header, columns and names take, given its header; raise if it is none."""
-    if len(head) < HEADER_BYTES:
-        raise StorageError(f"{len(head)} bytes are too few for a batch")
-    return _layout_at(pointer(head), 0).properties
+def columns_range(header: Buffer) -> tuple[int, int]:
+    """Return where in a batch its columns and names stand, given its first 64 bytes; raise if it is no batch."""
+    if len(header) < _HEADER:
+        raise StorageError(f"{len(header)} bytes are too few for a batch")
+    plan = _layout_at(pointer(header), 0)
+    return plan.columns, plan.columns_end
 
 
-def checked_topics(columns: bytes) -> memoryview | None:
-    """Return the topic ids in the first `columns_size` bytes of a batch, or None if these fail their check."""
-    raw = pointer(columns)
+def checked_topics(header: Buffer, columns: bytes) -> memoryview | None:
+    """Return the topic ids of a batch, given its header and the bytes of `columns_range`; None if these are damaged."""
+    raw = pointer(header)
     plan = _layout_at(raw, 0)
-    if len(columns) < plan.properties or check_of(raw, 16, plan.properties - 16, 0) != get32(raw, 12):
+    if len(columns) != plan.columns_end - plan.columns:
         return None
-    return memoryview(columns[plan.topics : plan.topics + 4 * get32(raw, 24)]).cast("I")
+    check = check_of(raw, 16, _HEADER - 16, 0)
+    if check_of(pointer(columns), 0, len(columns), check) != get32(raw, 12):
+        return None
+    start = plan.topics - plan.columns
+    return memoryview(columns[start : start + 4 * plan.count]).cast("I")
 
 
 def _layout_at(raw: Buffer, start: int) -> Layout:
@@ -231,9 +283,9 @@ def _layout_at(raw: Buffer, start: int) -> Layout:
         raise StorageError("no batch begins here")
     version = get32(raw, start + 4) & 0xFFFF
     kind = get32(raw, start + 4) >> 16
-    if version != VERSION:
+    if version not in (_PAYLOADS_LAST, _NEWEST):
         raise StorageError(f"batch format version {version} is not known to this version of Everlog", hint=_NEWER)
-    if kind & ~(WITH_PROPERTIES | WITH_OFFSETS):
+    if kind & ~(_PROPERTIES | _OFFSETS):
         raise StorageError("the batch uses a feature this version of Everlog does not know", hint=_NEWER)
     return Layout(
         get32(raw, start + 24),
@@ -241,9 +293,16 @@ def _layout_at(raw: Buffer, start: int) -> Layout:
         get32(raw, start + 52),
         get32(raw, start + 56),
         get32(raw, start + 60),
-        bool(kind & WITH_PROPERTIES),
-        bool(kind & WITH_OFFSETS),
+        kind,
+        version,
     )
+
+
+def pad(out: bytearray, at: int) -> int:
+    """Zero the bytes from a position, the end of a column, to the next whole word."""
+    for i in range(at, padded(at)):
+        out[i] = 0
+    return 0
 
 
 def marked(mark: bytearray, time_us: int, flags: int) -> int:

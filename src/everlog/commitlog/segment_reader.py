@@ -6,7 +6,8 @@ A merge makes a new file and a new reader; whoever holds the old one goes on rea
 from collections.abc import Container
 from contextlib import suppress
 
-from everlog.base import Records, StorageError, TopicTable, checked_topics, columns_size
+from everlog.base import HEADER_BYTES as BATCH_HEADER_BYTES
+from everlog.base import Records, StorageError, TopicTable, checked_topics, columns_range
 from everlog.commitlog import side_file
 from everlog.commitlog.batch_index import GrowingIndex
 from everlog.commitlog.damage import MISPLACED, MISSING, CorruptFile, Damage, DamageList
@@ -16,8 +17,6 @@ from everlog.commitlog.ports import Disk, File
 from everlog.commitlog.scan import Scan
 from everlog.commitlog.segment_format import HEADER_BYTES, SegmentHeader, read_header
 from everlog.commitlog.side_file import SideFile, SideSection
-
-NAMES_GUESS = 1024  # a batch's header and its new names, often enough to read all columns in one go
 
 
 class SegmentReader:
@@ -61,13 +60,12 @@ class SegmentReader:
 
     def topic_column(self, row: int) -> memoryview | None:
         """Return a batch's topic ids, reading its columns only; None, and reported, if they are damaged."""
-        position, records = self.index.position(row), self.index.end_offset(row) - self.index.offset(row)
-        size = self.index.file_end(row) - position
-        head = self.file.read_at(position, min(size, NAMES_GUESS + 32 * records))
+        position, end = self.index.position(row), self.index.file_end(row)
         with suppress(StorageError):
-            if (needed := columns_size(head)) > len(head):
-                head = self.file.read_at(position, min(size, needed))
-            if (column := checked_topics(head)) is not None:
+            header = self.file.read_at(position, BATCH_HEADER_BYTES)
+            first, last = columns_range(header)
+            columns = self.file.read_at(position + first, max(0, min(last, end - position) - first))
+            if (column := checked_topics(header, columns)) is not None:
                 return column
         self._report(row)
         return None

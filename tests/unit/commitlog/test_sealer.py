@@ -126,7 +126,9 @@ def test_batches_of_few_large_records_are_not_merged_and_their_payloads_not_read
 def test_damaged_columns_of_a_large_batch_are_reported_and_leave_the_segment_without_an_index() -> None:
     disk, indexer = SimulatedDisk(Random(1)), Recorder()
     log = heavy(disk, indexer)
-    disk.open(FIRST + ".log", write=True).write_at(log.segments()[0].batches().positions[1] + 70, [b"\xff"])
+    view = log.segments()[0]
+    damaged = view.batches().positions[1] + view.read(1, 2)[0].layout.topics
+    disk.open(FIRST + ".log", write=True).write_at(damaged, [b"\xff"])
     seal(log)
     assert [(found.from_offset, found.to_offset) for found in log.damage] == [(2, 4)]
     assert len(indexer.calls) == len(log.segments()) - 2
