@@ -53,6 +53,15 @@ class Served:
             self._log.close()
         assert kind is not None or status == 0
 
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        return self._process.pid
+
+    def cpu_s(self) -> float:
+        """How long the thread of the event loop has worked."""
+        return int(Path(f"/proc/{self.pid}/task/{self.pid}/schedstat").read_text().split()[0]) / 1e9
+
     def send(self, number: int) -> None:
         """Send a signal to it."""
         self._process.send_signal(number)

@@ -143,7 +143,8 @@ def test_packets_that_never_end(tmp_path):
 def test_subscribers_that_never_read(tmp_path, qos):
     count = 10
     each = 256 * 1024 + 4 * MIB  # limits.output_bytes and limits.queue_bytes
-    with abused(tmp_path) as (served, probe), many(count, served.port, 4096) as deaf:
+    few = {"limits__spill_bytes": "8MiB", "keep__filters": "[]"}
+    with abused(tmp_path, **few) as (served, probe), many(count, served.port, 4096) as deaf:
         for number, one in enumerate(deaf):
             one.sendall(encode(Connect(4, f"deaf{number}"), 4) + encode(Subscribe(1, (Subscription("a", qos),)), 4))
             one.recv(9)

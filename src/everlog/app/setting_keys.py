@@ -70,6 +70,7 @@ LIMIT_RANGES: dict[str, tuple[int, int | None]] = {
     "retained_messages": (0, None),
     "retained_bytes": (0, None),
     "queue_bytes": (0, None),
+    "spill_bytes": (0, None),
     "sessions": (0, None),
 }
 

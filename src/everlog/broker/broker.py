@@ -18,6 +18,7 @@ from everlog.broker.limits import Limits
 from everlog.broker.metrics import Metrics
 from everlog.broker.registry import Registry, ReplayRequests, Subscriptions, WriteBehind, restore_sessions
 from everlog.broker.reports import Reports, SysTopics
+from everlog.broker.turns import Turns
 from everlog.mqtt import Reason
 from everlog.sessions import SessionTables
 from everlog.store import ColdStore, KeepRules
@@ -57,13 +58,26 @@ class Broker:
         table = TopicTable(seed, 2 * limits.topics, 2 * limits.topics_bytes + BUFFER_BYTES)
         retained = RetainedMessages(limits.retained_messages, limits.retained_bytes)
         max_topics = max(limits.topics, _CACHED_TOPICS)
-        self.router = Router(log, table, retained, self._soon, now_us, max_topics, limits.unwritten_bytes, due_us)
+        self.router = Router(
+            log,
+            table,
+            retained,
+            self._soon,
+            now_us,
+            max_topics,
+            limits.unwritten_bytes,
+            limits.audiences_bytes,
+            limits.spill_bytes,
+            due_us,
+        )
         self.router.kept.configure(keep or (), never)
         self.write_behind = None if tables is None else WriteBehind(tables, self.router.routed)
         if self.write_behind is not None:
             retained.changed = self.write_behind.mark_retained
         changed = (lambda key: None) if self.write_behind is None else self.write_behind.mark_group
-        self.groups = GroupRegistry(self.router, groups or GroupOptions(), self.time, self._soon, changed)
+        self.groups = GroupRegistry(
+            self.router, groups or GroupOptions(), self.time, self._soon, changed, limits.groups_bytes
+        )
         rights = ReadRights(self.security.may_receive, self.metrics) if self.security.has_rules else None
         self.router.use(self.groups, self.write_behind, rights)
         self.history = History(log, self.router.ends, cold)
@@ -72,8 +86,9 @@ class Broker:
         shared = (self.security, limits, self.metrics, self.write_behind)
         kept = tuple(parse_filter(text) for text, min_qos in keep or () if min_qos == 0)
         subscriptions = Subscriptions(self.router, self.groups, replays, *shared, kept)
-        self.registry = Registry(self.router, self.groups, subscriptions, *shared)
-        self.connections = Connections(self.router, self.registry, subscriptions, *shared, self._soon)
+        turns = Turns(self._soon)
+        self.registry = Registry(self.router, self.groups, subscriptions, *shared, turns)
+        self.connections = Connections(self.router, self.registry, subscriptions, *shared, self._soon, turns)
         self.reports = Reports(self.router, self.registry, self.groups, self.connections)
 
     def time(self) -> float:
@@ -97,7 +112,8 @@ class Broker:
         self.log.on_commit(lambda shard: None if self.router.committing else self._wake(self._committed))
         self.log.on_failure(lambda shard, error: self._wake(partial(self._log_failed, shard, error)))
         if self.history.cold is not None:
-            self.router.catchup.read_cold(ColdReader(self.history.cold, self.history, self._wake))
+            cold = ColdReader(self.history.cold, self.history, self._wake, self.limits.cold_bytes)
+            self.router.catchup.read_cold(cold)
         if self.write_behind is not None:
             restore_sessions(self.write_behind.tables, self.registry, self.groups, self.router)
             self.write_behind.start(loop, self.registry.changes, self.registry.sleep)
@@ -149,6 +165,8 @@ class Broker:
     def _log_failed(self, shard: int, error: StorageError) -> None:
         report(_log, "log_failed", ERROR, shard=shard, reason=error)
         self.connections.close_outputs(self.router.failed(shard), "the log can't be written")
+        for session in self.router.spills.failed():
+            self.connections.cut_off(session, "the log can't be written")
 
     async def _sweep(self) -> None:
         while True:
@@ -158,3 +176,6 @@ class Broker:
             self.groups.sweep(now)
             self.connections.sweep(now)
             self.router.catchup.retry()
+            self.router.spills.sweep()
+            if self.router.behind:  # nobody is held back longer than this without need
+                self._committed()
