@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from everlog.base import pack_position, row_column
+from everlog.mqtt import PublishWriter
 from everlog.sessions.outgoing_rows import OutgoingRows
 from everlog.sessions.window import Window
 
@@ -112,9 +113,12 @@ def _is_under_way(one: _Stretch, window: Window) -> bool:
     return any(window.state((one.first_id - 1 + k) % _IDS + 1) for k in range(one.out.stop - one.out.start))
 
 
-def with_ids(out: OutgoingRows, start: int, stop: int, lengths: bytearray) -> OutgoingRows:
-    """Return those of the rows just written that have a packet id; `lengths` is the writer's scratch column."""
-    rows = row_column(_numbered(out, start, stop, lengths))
+def with_ids(out: OutgoingRows, start: int, writer: PublishWriter) -> OutgoingRows:
+    """Return those of the rows just written, from `start` on, that have a packet id."""
+    stop = writer.stopped_at
+    if writer.ids_used == stop - start:
+        return OutgoingRows(out.records, out.rows, start, stop, out.merged)
+    rows = row_column(_numbered(out, start, stop, writer.scratch))
     return OutgoingRows(out.records, rows, 0, len(rows) // 4, out.merged)
 
 

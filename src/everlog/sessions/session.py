@@ -4,7 +4,7 @@ Pure, and written by its own methods only. What is to be sent comes back as byte
 until its window or its output is full. Then messages of the log are left there (`lag` says from which offset on, and
 the session pulls them later), and messages that are in no log wait in a `MemoryQueue`. When that gets long, whoever
 looks after the session has its filters kept (spills it), so that what follows is left in the log. Longer than other
-modules, since whoever changes a session must find all that can be done to it in one place.
+modules, since all that can be done to a session should be found in one place; what it has published is in `Publisher`.
 """
 
 from collections import deque
@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from everlog.base import NOT_KEPT, AckRun, PublishRun, unpack_position
+from everlog.base import NOT_KEPT, AckRun, unpack_position
 from everlog.mqtt import ANY_BYTES, MAX_PACKET_BYTES, PublishWriter, Will
 from everlog.sessions.inflight_copies import CopiesTotal, InflightCopies, with_ids
 from everlog.sessions.memory_queue import MemoryQueue
 from everlog.sessions.outgoing_rows import OutgoingRows
-from everlog.sessions.qos_2_ids import qos_2_ids
+from everlog.sessions.publisher import Publisher
 from everlog.sessions.received_ids import ReceivedIds
 from everlog.sessions.retained_feed import RetainedFeed
 from everlog.sessions.session_memory import STORED_BYTES, filter_bytes, will_bytes
@@ -30,16 +30,13 @@ SHARED_PREFIX = "$share/"
 _FEED_BYTES = 64 << 10  # retained messages written at a time
 _LOOK_BYTES = 1024  # that could be written in the time it takes to look for a filter's retained messages
 _WRITE_BYTES = 1 << 20  # written at a time, as it may be a thousand times what came in; then the output is looked at
-_MAX_OWN = 10_000  # stretches of the session's own messages that it must not get; of more, the oldest are forgotten
-
-_UNCOUNTED = CopiesTotal()  # for a session that shares no total
 
 Sent: TypeAlias = tuple[int, list[int]]  # the first of packet ids one after the other, and the positions they are for
 Inflight: TypeAlias = tuple[int, int, int]  # packet id, state, position
 
 
 @dataclass(eq=False, slots=True)
-class Session:
+class Session(Publisher):
     """The state of one client id, connected or not; one thread owns it."""
 
     client_id: str
@@ -60,10 +57,9 @@ class Session:
     will: Will | None = None  # what is published when the client stays away too long
     cut: bool = False  # the last write ended because it was long, and not for lack of room
     ahead: bool = False  # packet ids of QoS 2 messages were given or released, and no table knows of it yet
-    unsure: list[tuple[int, int, bytes]] = field(default_factory=list)  # shard, end, QoS 2 ids not known committed
     doubt: dict[int, int] = field(default_factory=dict)  # shard -> below it, messages may have been sent before
     counted_bytes: int = 0  # of `held_bytes`, what the total of all sessions has
-    copies_total: CopiesTotal = _UNCOUNTED  # which its copies count against
+    copies_total: CopiesTotal = field(default_factory=CopiesTotal)  # which its copies count against
     memberships: tuple[Any, ...] = ()  # in shared groups with a cursor, while it is connected
     _filter_bytes: int = 0
     _will_bytes: int = 0
@@ -71,9 +67,7 @@ class Session:
     _again: deque[Inflight] | None = None  # what was under way at the last connection, to be sent again
     _copies: InflightCopies | None = None
     _feeds: deque[RetainedFeed] | None = None  # retained messages for new subscriptions
-    _own: dict[int, list[tuple[int, int]]] | None = None  # shard -> stretches of offsets that it published itself
     _window: Window | None = None
-    _received: ReceivedIds | None = None
     _queue: MemoryQueue | None = None
     _writers: Writers = field(init=False)
     _has_room: bool = False  # of its output
@@ -100,18 +94,6 @@ class Session:
     def inflight(self) -> int:
         """The number of messages under way."""
         return 0 if self._window is None else self._window.inflight
-
-    @property
-    def received(self) -> ReceivedIds:
-        """The QoS 2 packet ids taken from the client and not released; made when first needed."""
-        if self._received is None:
-            self._received = ReceivedIds()
-        return self._received
-
-    @property
-    def received_bits(self) -> bytearray | None:
-        """The same ids as a bit set, or None while they were never needed."""
-        return None if self._received is None else self._received.bits
 
     @property
     def next_id(self) -> int:
@@ -314,19 +296,6 @@ class Session:
         """Go back to these offsets, by shard."""
         self.lag.update(begins)
 
-    def published(self, shard: int, start: int, end: int, floor: int) -> None:
-        """Note offsets as its own messages; below `floor` it has been handed everything."""
-        if self._own is None:
-            self._own = {}
-        stretches = [one for one in self._own.get(shard, ()) if one[1] > floor]
-        if stretches and stretches[-1][1] == start:
-            start = stretches.pop()[0]
-        self._own[shard] = [*stretches[1 - _MAX_OWN :], (start, end)]
-
-    def own(self, shard: int) -> list[tuple[int, int]]:
-        """Return the stretches of offsets that it published itself, as far as it may still be handed them."""
-        return [] if self._own is None else self._own.get(shard, [])
-
     def count_sent(self, count: int) -> None:
         """Count messages that were sent as bytes shared with other sessions."""
         self.counters.sent += count
@@ -502,10 +471,7 @@ class Session:
     def _remember(self, out: OutgoingRows, writer: PublishWriter, first_id: int, start: int, shard: int) -> None:
         if self._copies is None:
             self._copies = InflightCopies(self, self.copies_total)
-        rows = OutgoingRows(out.records, out.rows, start, writer.stopped_at, out.merged)
-        if writer.ids_used < writer.stopped_at - start:
-            rows = with_ids(out, start, writer.stopped_at, writer.scratch)
-        self._copies.add(first_id, rows, shard, self.window)
+        self._copies.add(first_id, with_ids(out, start, writer), shard, self.window)
 
     def _in_doubt(self, out: OutgoingRows, shard: int) -> bool:
         """Return whether a crashed broker may have sent rows [MQTT-3.3.1-1]; batches end where the log ended then."""
@@ -630,43 +596,3 @@ class Session:
             (packet_id, position) for packet_id, state, position in self.pending() if state == 1
         )
         return [*(out for out in sent if out.merged.group is not None), *shared]
-
-    # What it has published
-
-    def drop_duplicates(self, run: PublishRun) -> int:
-        """Mark QoS 2 messages that came before as dropped, and remember the ids of the others; return how many were."""
-        return self.received.drop_duplicates(run)
-
-    def free_ids(self, ids: bytes) -> int:
-        """Forget packet ids (a column) that the client has released; return how many were known."""
-        return self.received.discard(ids)
-
-    def release_ids(self, ids: bytes) -> bytes:
-        """Forget packet ids (a column) that the client has released; return a byte for each: 1 if it was known."""
-        return self.received.release(ids)
-
-    def note_unconfirmed(self, run: PublishRun, new: int, routes: bytearray, ends: list[tuple[int, int]]) -> None:
-        """Note the ids of a run with `new` QoS 2 messages, which are stored ahead of the messages themselves.
-
-        `ends` is where the shards that keep some of them end now: a broker that starts knows by the log whether a
-        message is there, and so whether its id counts (docs/decisions/qos2-exactly-once.md).
-        """
-        if new == len(run) and len(ends) == 1:
-            self.unsure.append((*ends[0], bytes(run.columns.packet_ids[2 * run.start : 2 * run.stop])))
-            return
-        ids = qos_2_ids(run, routes)
-        self.unsure.extend((shard, end, bytes(ids[shard])) for shard, end in ends if shard in ids)
-
-    def note_refused(self, run: PublishRun, routes: bytearray, ends: list[tuple[int, int]]) -> None:
-        """Forget the ids of a run that the log refused, but for the shards that had taken their part by then (`ends`).
-
-        The client sends the run again, and what was not kept must not be taken for a repetition.
-        """
-        ids = qos_2_ids(run, routes)
-        self.unsure.extend((shard, end, bytes(ids.pop(shard))) for shard, end in ends if shard in ids)
-        self.free_ids(b"".join(ids.values()))
-
-    def drop_confirmed(self, committed: Sequence[int]) -> None:
-        """Forget which ids were stored ahead of messages that are committed by now."""
-        if self.unsure:
-            self.unsure = [entry for entry in self.unsure if committed[entry[0]] < entry[1]]

@@ -1,0 +1,82 @@
+"""What a session knows of the messages that its client has published: QoS 2 packet ids, and which are its own."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from everlog.base import PublishRun
+from everlog.sessions.qos_2_ids import qos_2_ids
+from everlog.sessions.received_ids import ReceivedIds
+
+_MAX_OWN = 10_000  # stretches of the session's own messages that it must not get; of more, the oldest are forgotten
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Publisher:
+    """The publishing side of a session."""
+
+    unsure: list[tuple[int, int, bytes]] = field(default_factory=list)  # shard, end, QoS 2 ids not known committed
+    _own: dict[int, list[tuple[int, int]]] | None = None  # shard -> stretches of offsets that it published itself
+    _received: ReceivedIds | None = None
+
+    @property
+    def received(self) -> ReceivedIds:
+        """The QoS 2 packet ids taken from the client and not released; made when first needed."""
+        if self._received is None:
+            self._received = ReceivedIds()
+        return self._received
+
+    @property
+    def received_bits(self) -> bytearray | None:
+        """The same ids as a bit set, or None while they were never needed."""
+        return None if self._received is None else self._received.bits
+
+    def published(self, shard: int, start: int, end: int, floor: int) -> None:
+        """Note offsets as its own messages; below `floor` it has been handed everything."""
+        if self._own is None:
+            self._own = {}
+        stretches = [one for one in self._own.get(shard, ()) if one[1] > floor]
+        if stretches and stretches[-1][1] == start:
+            start = stretches.pop()[0]
+        self._own[shard] = [*stretches[1 - _MAX_OWN :], (start, end)]
+
+    def own(self, shard: int) -> list[tuple[int, int]]:
+        """Return the stretches of offsets that it published itself, as far as it may still be handed them."""
+        return [] if self._own is None else self._own.get(shard, [])
+
+    def drop_duplicates(self, run: PublishRun) -> int:
+        """Mark QoS 2 messages that came before as dropped, and remember the ids of the others; return how many were."""
+        return self.received.drop_duplicates(run)
+
+    def free_ids(self, ids: bytes) -> int:
+        """Forget packet ids (a column) that the client has released; return how many were known."""
+        return self.received.discard(ids)
+
+    def release_ids(self, ids: bytes) -> bytes:
+        """Forget packet ids (a column) that the client has released; return a byte for each: 1 if it was known."""
+        return self.received.release(ids)
+
+    def note_unconfirmed(self, run: PublishRun, new: int, routes: bytearray, ends: list[tuple[int, int]]) -> None:
+        """Note the ids of a run with `new` QoS 2 messages, which are stored ahead of the messages themselves.
+
+        `ends` is where the shards that keep some of them end now: a broker that starts knows by the log whether a
+        message is there, and so whether its id counts (docs/decisions/qos2-exactly-once.md).
+        """
+        if new == len(run) and len(ends) == 1:
+            self.unsure.append((*ends[0], bytes(run.columns.packet_ids[2 * run.start : 2 * run.stop])))
+            return
+        ids = qos_2_ids(run, routes)
+        self.unsure.extend((shard, end, bytes(ids[shard])) for shard, end in ends if shard in ids)
+
+    def note_refused(self, run: PublishRun, routes: bytearray, ends: list[tuple[int, int]]) -> None:
+        """Forget the ids of a run that the log refused, but for the shards that had taken their part by then (`ends`).
+
+        The client sends the run again, and what was not kept must not be taken for a repetition.
+        """
+        ids = qos_2_ids(run, routes)
+        self.unsure.extend((shard, end, bytes(ids.pop(shard))) for shard, end in ends if shard in ids)
+        self.free_ids(b"".join(ids.values()))
+
+    def drop_confirmed(self, committed: Sequence[int]) -> None:
+        """Forget which ids were stored ahead of messages that are committed by now."""
+        if self.unsure:
+            self.unsure = [entry for entry in self.unsure if committed[entry[0]] < entry[1]]
