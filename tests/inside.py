@@ -222,6 +222,12 @@ class Inside:
         return self._broker.router.catchup.cold.failures
 
     @property
+    def cold_waits(self) -> int:
+        """How many times a session had to wait before the cold store was read for it."""
+        assert self._broker.router.catchup.cold is not None
+        return self._broker.router.catchup.cold.waits
+
+    @property
     def is_cold_idle(self) -> bool:
         """Whether nothing is asked of the cold store, or kept of its answers."""
         assert self._broker.router.catchup.cold is not None

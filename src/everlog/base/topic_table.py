@@ -30,11 +30,12 @@ class TopicTable:
         self.count = 0
         self.name_bytes = 0
         self.last = ABSENT
-        self.mask = _FIRST_SLOTS - 1
-        self.names = bytearray(1024)
-        self.ends = bytearray(4 * (_FIRST_SLOTS // 2 + 1))
-        self.hashes = bytearray(4 * (_FIRST_SLOTS // 2))
-        self.slots = bytearray(4 * _FIRST_SLOTS)
+        slots = _FIRST_SLOTS if self.max_topics > 1 else 2  # one name, as of a retained message, takes little
+        self.mask = slots - 1
+        self.names = bytearray(min(1024, self.max_bytes))
+        self.ends = bytearray(4 * (slots // 2 + 1))
+        self.hashes = bytearray(4 * (slots // 2))
+        self.slots = bytearray(4 * slots)
 
     def __len__(self) -> int:
         return self.count

@@ -55,14 +55,18 @@ class Broker:
         table = TopicTable(seed, 2 * limits.topics, 2 * limits.topics_bytes + BUFFER_BYTES)
         retained = RetainedMessages(limits.retained_messages, limits.retained_bytes)
         max_topics = max(limits.topics, _CACHED_TOPICS)
-        self.router = Router(log, table, retained, self._soon, now_us, max_topics, limits.unwritten_bytes)
+        self.router = Router(
+            log, table, retained, self._soon, now_us, max_topics, limits.unwritten_bytes, limits.audiences_bytes
+        )
         for text, min_qos in keep or ():
             self.router.kept.add(text, min_qos)
         self.write_behind = None if tables is None else WriteBehind(tables, self.router.routed)
         if self.write_behind is not None:
             retained.changed = self.write_behind.mark_retained
         changed = (lambda key: None) if self.write_behind is None else self.write_behind.mark_group
-        self.groups = GroupRegistry(self.router, groups or GroupOptions(), self.time, self._soon, changed)
+        self.groups = GroupRegistry(
+            self.router, groups or GroupOptions(), self.time, self._soon, changed, limits.groups_bytes
+        )
         rights = ReadRights(self.security.may_receive, self.metrics) if self.security.has_rules else None
         self.router.use(self.groups, self.write_behind, rights)
         self.history = History(log, self.router.ends, cold)
@@ -95,7 +99,8 @@ class Broker:
         self.log.on_commit(lambda shard: None if self.router.committing else self._wake(self._committed))
         self.log.on_failure(lambda shard, error: self._wake(partial(self._log_failed, shard, error)))
         if self.history.cold is not None:
-            self.router.catchup.read_cold(ColdReader(self.history.cold, self.history, self._wake))
+            cold = ColdReader(self.history.cold, self.history, self._wake, self.limits.cold_bytes)
+            self.router.catchup.read_cold(cold)
         if self.write_behind is not None:
             restore_sessions(self.write_behind.tables, self.registry, self.groups, self.router)
             self.write_behind.start(loop, self.registry.changes, self.registry.sleep)

@@ -5,7 +5,8 @@ from everlog.mqtt.codec import decode, encode
 from everlog.mqtt.inbound import Carried, Decoder
 from everlog.mqtt.machine import NEXT, Event, State, Step, next_state, step_of
 from everlog.mqtt.message import Message
-from everlog.mqtt.outbound import MAX_PACKET_BYTES, PublishWriter, write_acks, write_answers
+from everlog.mqtt.outbound import ANY_BYTES, MAX_PACKET_BYTES, PublishWriter, write_acks, write_answers
+from everlog.mqtt.packed_will import pack_pairs, unpack_pairs
 from everlog.mqtt.packet_type import PacketType
 from everlog.mqtt.packets import (
     Auth,

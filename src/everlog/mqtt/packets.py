@@ -21,6 +21,7 @@ class Will:
     qos: int = 0
     retain: bool = False
     properties: Properties = NO_PROPERTIES
+    packed_pairs: bytes = b""  # its user properties, while it is held
 
 
 @dataclass(frozen=True, slots=True)

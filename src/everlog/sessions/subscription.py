@@ -1,6 +1,7 @@
 """A session's subscriptions: one by one as the session holds them, and merged where several match a message."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -41,3 +42,12 @@ class MergedSubscription:
     parts: tuple[Subscribed, ...] = ()
     own: "MergedSubscription | None" = None
     group: tuple[str, str] | None = None
+    only: Subscribed | None = None  # the subscription that it is, if it was made of one
+
+
+def begin_later(one: Subscribed, here: Sequence[int], shards: Iterable[int]) -> Subscribed:
+    """Return a subscription that begins in these shards where its session is, or later; itself if it does already."""
+    since = list(one.since or (0,) * len(here))
+    for shard in shards:
+        since[shard] = max(since[shard], here[shard])
+    return one if tuple(since) == one.since else replace(one, since=tuple(since))

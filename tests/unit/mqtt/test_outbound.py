@@ -90,6 +90,36 @@ def test_run_ends_where_the_free_packet_ids_are_used_up() -> None:
     assert len(write(records, writer, max_qos=0, max_ids=0)) == 6
 
 
+def test_run_ends_after_so_many_bytes_and_goes_on_there() -> None:
+    records = batch_of([Publish("a", bytes(100), 1, packet_id=1) for _ in range(10)])
+    writer = PublishWriter(5, identifiers=identifiers(*range(1, 50)), max_aliases=5)
+    start, written = 0, []
+    while start < 10:
+        data = writer.write(records, None, start, 10, 1, start + 1, SECOND, max_bytes=700)
+        assert len(data) <= 700
+        assert writer.is_cut == (writer.stopped_at < 10)
+        assert writer.written == writer.ids_used == writer.stopped_at - start == (3 if start < 9 else 1)
+        written.append(data)
+        start = writer.stopped_at
+    plain = PublishWriter(5, identifiers=identifiers(*range(1, 50)), max_aliases=5)
+    assert b"".join(written) == plain.write(records, None, 0, 10, 1, 1, SECOND)
+
+
+def test_a_packet_that_is_larger_than_all_of_that_is_written_alone() -> None:
+    records = batch_of([Publish("a", bytes(100)) for _ in range(3)])
+    writer = PublishWriter(4)
+    writer.write(records, None, 0, 3, 0, 1, SECOND, max_bytes=10)
+    assert (writer.is_cut, writer.stopped_at) == (True, 1)
+
+
+def test_a_name_that_did_not_fit_is_sent_with_the_next_run() -> None:
+    records = batch_of([Publish("a", bytes(100)), Publish("b", bytes(100))])
+    writer = PublishWriter(5, max_aliases=5)
+    first = writer.write(records, None, 0, 2, 0, 1, SECOND, max_bytes=150)
+    second = writer.write(records, None, writer.stopped_at, 2, 0, 1, SECOND)
+    assert names_on_the_wire(first + second) == [b"a", b"b"]
+
+
 @pytest.mark.parametrize("version", [4, 5])
 def test_retain_is_kept_only_for_who_asked_for_it(version: int) -> None:
     records = batch_of([Publish("a", b"", retain=True), Publish("a", b"")])

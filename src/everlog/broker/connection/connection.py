@@ -33,6 +33,7 @@ from everlog.mqtt import (
     State,
     Step,
     next_state,
+    pack_pairs,
     return_code,
     step_of,
 )
@@ -237,6 +238,8 @@ class Connection(asyncio.BufferedProtocol):
         if packet.type is PacketType.CONNECT:
             if packet.properties.user_properties:  # nobody asks for them, and they may take 20 times their bytes
                 packet = replace(packet, properties=replace(packet.properties, user_properties=()))
+            if packet.will is not None:
+                packet = replace(packet, will=pack_pairs(packet.will))
             self.output.connect, self.output.version = packet, self.reader.decoder.version
         self._shared.handlers[packet.type](self, packet)
         return self.state is not State.CONNECTING

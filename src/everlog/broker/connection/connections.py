@@ -69,8 +69,10 @@ class Connections:
         self._open: dict[Sink, Connection] = {}  # by their outputs
         self._too_slow: dict[Connection, None] = {}
         self._shedding = False
+        self._shedding_copies = False
         self._held_back: list[SocketReader] = []
         router.fanout.on_over_quota = self._over_quota
+        registry.copies.on_over = self._too_many_copies
 
     def new(self, certificates: Certificates | None = None) -> Connection:
         """Return a protocol for a peer that connects, by a listener that may know peers by certificates."""
@@ -192,3 +194,17 @@ class Connections:
             report(_log, "limit", WARNING, limit="unfinished_bytes", client=connection.client_id, peer=connection.peer)
             connection.close(Reason.QUOTA_EXCEEDED, "too many bytes of an unfinished packet")
             connection.reader.decoder.drop()
+
+    def _too_many_copies(self) -> None:
+        """Have those with most unacknowledged messages that are in no log closed at the end of this turn."""
+        if not self._shedding_copies:
+            self._shedding_copies = True
+            self._soon(self._shed_copies)
+
+    def _shed_copies(self) -> None:
+        self._shedding_copies = False
+        copies = self._registry.copies
+        while copies.holders and copies.total_bytes > copies.max_bytes:
+            session = self._registry.shed_copies()
+            self.metrics.over_copies += 1
+            report(_log, "limit", WARNING, limit="copies_bytes", client=session.client_id)

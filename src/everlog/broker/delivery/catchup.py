@@ -8,7 +8,7 @@ nor many sessions hold up the others.
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from logging import WARNING
 
 from everlog.base import NOT_KEPT, EverlogError, unpack_position
@@ -101,8 +101,7 @@ class Catchup:
         self._fanout.note_moved(session)
         if session.is_redelivering and not self._send_again(session, sink):
             return
-        data = session.drain(self._fanout.now_us())
-        if data:
+        while data := session.drain(self._fanout.now_us()):
             sink.write(data)
         if session in self._line:
             return
@@ -115,7 +114,10 @@ class Catchup:
         """Send what was under way; return whether all of it is sent."""
         if self.cold is not None and self.cold.is_looking(session):
             return False
-        return send_again(self._log, self._fanout, session, sink, self._retained, self.cold)
+        is_done = send_again(self._log, self._fanout, session, sink, self._retained, self.cold)
+        if is_done and self.cold is not None:
+            self.cold.forget_again(session)
+        return is_done
 
     # Turns
 
@@ -256,13 +258,15 @@ class Catchup:
                 return stopped
         return -1
 
-    def _by_filters(self, session: Session, out: OutgoingRows, shard: int) -> Iterable[OutgoingRows]:
-        """Return rows by the subscriptions that match each of them."""
+    def _by_filters(self, session: Session, out: OutgoingRows, shard: int) -> Iterator[OutgoingRows]:
+        """Yield rows by the subscriptions that match each of them."""
         out = out if out.rows is None else out.alone()
         records, audiences = out.records, self._fanout.audiences
-        mine: list[Mine] = [
-            (merged, rows, start, stop)
-            for number, rows, start, stop in audiences.split(records, out.start, out.stop)
-            if (merged := audiences.merged(number, session)) is not None
-        ]
-        return in_order(records, mine, shard) if mine else ()
+        for parts in audiences.split(records, out.start, out.stop):
+            mine: list[Mine] = [
+                (merged, rows, start, stop)
+                for number, rows, start, stop in parts
+                if (merged := audiences.merged(number, session)) is not None
+            ]
+            if mine:
+                yield from in_order(records, mine, shard)

@@ -46,6 +46,7 @@ class Router:
         now_us: Callable[[], int],
         max_topics: int = 200_000,
         max_unwritten_bytes: int = 64 << 20,
+        max_audiences_bytes: int = 64 << 20,
     ) -> None:
         self.log = log
         self.table = table
@@ -54,7 +55,7 @@ class Router:
         self.retained = retained
         self.now_us = now_us
         self.routed = [shard.committed for shard in log.shards]
-        self.audiences = Audiences(table, self._target, max_topics)
+        self.audiences = Audiences(table, self._target, max_topics, max_audiences_bytes)
         self.fanout = Fanout(self.audiences, now_us)
         self.catchup = Catchup(log, self.fanout, self.routed, soon, retained)
         self.max_unwritten_bytes = max_unwritten_bytes
@@ -100,6 +101,7 @@ class Router:
         """Hand a session nothing more: it has no connection."""
         self.fanout.sinks.pop(session, None)
         self.catchup.forget(session)
+        self.audiences.detach(session)
 
     def resume(self, session: Session) -> None:
         """Go on with a session that is back: what was under way, then what it missed."""

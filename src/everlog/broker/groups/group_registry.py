@@ -5,12 +5,16 @@ own in the log and its filter is kept, whether or not a member is connected. A g
 transient, unless one asks for order or for older messages, which only the log can give.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
+from logging import WARNING
 
 from everlog.base import NOT_KEPT
 from everlog.broker.delivery import Router
-from everlog.broker.groups.durable_group import DurableGroup, GroupPorts
+from everlog.broker.events import event
+from everlog.broker.groups.durable_group import DurableGroup
 from everlog.broker.groups.group_options import GroupCounters, GroupOptions, GroupState
+from everlog.broker.groups.group_ports import GroupPorts
 from everlog.broker.groups.shared_group import Member, SharedGroup
 from everlog.sessions import (
     GROUP_ORDERED,
@@ -25,6 +29,9 @@ from everlog.sessions import (
 )
 from everlog.topics import Filter, parse_filter
 
+_FEW = 64  # messages of one group under way while all of them take too much
+_log = logging.getLogger("everlog.broker")
+
 
 class GroupRegistry:
     """All groups, and which membership a message in a window was dealt by."""
@@ -36,7 +43,11 @@ class GroupRegistry:
         time: Callable[[], float],
         soon: Callable[[Callable[[], None]], object],
         changed: Callable[[tuple[str, str]], None],
+        max_bytes: int = 128 << 20,
     ) -> None:
+        self.max_bytes = max_bytes
+        self.size_bytes = 0  # of all durable groups, as of the last sweep or later
+        self.shortened = 0  # times that groups had to deal less because they take too much
         self.counters = GroupCounters()
         self._router = router
         self._options = options
@@ -148,6 +159,7 @@ class GroupRegistry:
 
     def _add(self, name: str, pattern: str, cursor: GroupCursor) -> DurableGroup:
         durable = self._durable[name, pattern] = DurableGroup(name, pattern, cursor, self._ports)
+        self.size_bytes += durable.size_bytes
         self._router.kept.add(pattern)
         return durable
 
@@ -169,6 +181,7 @@ class GroupRegistry:
     def _end(self, durable: DurableGroup) -> None:
         """Forget a group that nobody is subscribed to: what is under way is its receivers' own from now on."""
         del self._durable[durable.key]
+        self.size_bytes -= durable.size_bytes
         self._router.kept.remove(durable.pattern)
         self._woken.pop(durable, None)
         for member in [one for one in self._members.values() if one.group == durable.key]:
@@ -208,7 +221,8 @@ class GroupRegistry:
                 durable.pump()
 
     def sweep(self, now: float) -> None:
-        """Give what was not acknowledged in time to others, and let no group wait without need."""
+        """Give what was not acknowledged in time to others, and let no group wait without need or take too much."""
+        self._limit_memory()
         for durable in list(self._durable.values()):
             for client_id, positions in durable.take_overdue(now):
                 self.counters.timeouts += len(positions)
@@ -216,6 +230,20 @@ class GroupRegistry:
                     if member.group == durable.key and member.session.client_id == client_id:
                         member.taken.update(positions)
             durable.pump()
+
+    def _limit_memory(self) -> None:
+        """Let each group have only a few messages under way while all of them together take too much."""
+        groups = self._durable.values()
+        self.size_bytes = sum([durable.size_bytes for durable in groups])
+        is_over = self.size_bytes > self.max_bytes
+        most = min(_FEW, self._options.inflight_messages) if is_over else self._options.inflight_messages
+        if is_over:
+            self.shortened += 1
+            event(_log, "limit", WARNING, limit="groups_bytes", groups=len(groups))
+        for durable in groups:
+            durable.cursor.limit = most
+            if is_over:
+                durable.drop_ahead()
 
     def _wake(self, durable: DurableGroup) -> None:
         """Deal what waits at the end of this turn of the loop, when answers are written and all have left or joined."""
@@ -278,6 +306,10 @@ class GroupRegistry:
         ]
         found = [*(durable.state() for durable in self._durable.values()), *transient]
         return sorted(found, key=lambda one: (one.name, one.filter))
+
+    def is_durable(self, flt: Filter) -> bool:
+        """Return whether the group of a shared filter is durable already."""
+        return _key_of(flt) in self._durable
 
     def is_ordered(self, flt: Filter) -> bool:
         """Return whether the settings ask a shared filter's group to keep the order of topics."""

@@ -17,8 +17,20 @@ from everlog.broker.registry.connect_terms import ConnectTerms
 from everlog.broker.registry.expiry import Expiry, will_due_us
 from everlog.broker.registry.subscriptions import Subscriptions
 from everlog.broker.registry.write_behind import Marks, WriteBehind, changes_of
-from everlog.mqtt import Publish, Reason, Will
-from everlog.sessions import Changes, Session, StoredSession, pack_session, restored, stored, unpack_session
+from everlog.mqtt import Publish, Reason, Will, unpack_pairs
+from everlog.sessions import (
+    STORED_BYTES,
+    Changes,
+    CopiesTotal,
+    Session,
+    StoredSession,
+    pack_session,
+    restored,
+    stored,
+    stored_bytes,
+    unpack_session,
+    will_bytes,
+)
 
 _SLICE = 200  # sessions between two turns of the event loop: less than a millisecond
 _log = logging.getLogger("everlog.broker")
@@ -59,6 +71,7 @@ class Registry:
         self.sessions: dict[str, Session] = {}
         self.clients: dict[Session, Client] = {}  # the connected ones
         self.asleep: dict[str, bytes] = {}  # client ids that are away and saved, each with its session as one string
+        self.copies = CopiesTotal(limits.copies_bytes)
         self.expiry = Expiry()
         self._router = router
         self._groups = groups
@@ -77,6 +90,11 @@ class Registry:
         """The number of sessions that outlive their connection, or did when they began."""
         return len(self) - self._transient
 
+    @property
+    def held_bytes(self) -> int:
+        """The memory of the filters and wills of all sessions."""
+        return self._subscriptions.memory.total_bytes
+
     # Connecting
 
     def open(self, client: Client, terms: ConnectTerms) -> tuple[Session, bool]:
@@ -87,14 +105,25 @@ class Registry:
         will = terms.session.will
         if will is not None and not self._security.acl.may_publish(user, client_id, will.topic):
             raise PeerError(Reason.NOT_AUTHORIZED, "the will's topic is not allowed")
+        self._check_memory(client, terms)
         session = self._take_over(client_id, terms.clean_start)
         present = session is not None
         if session is None:
             session = self._begin(client, client_id, terms.session.expiry_s > 0)
         self.clients[session] = client
         session.connected(terms.session)
+        self._subscriptions.count(session)
         self._mark(session)
         return session, present
+
+    def _check_memory(self, client: Client, terms: ConnectTerms) -> None:
+        """Refuse a will, or a session that is stored, if those there are take too much."""
+        is_new = terms.client_id not in self.sessions and terms.client_id not in self.asleep
+        more = will_bytes(terms.session.will) + STORED_BYTES * (is_new and terms.session.expiry_s > 0)
+        if more and not self._subscriptions.memory.has_room(0, more):
+            self._metrics.sessions_refused += 1
+            event(_log, "limit", WARNING, limit="sessions_bytes", client=terms.client_id, peer=client.peer)
+            raise PeerError(Reason.QUOTA_EXCEEDED, "all sessions together take too much")
 
     def _begin(self, client: Client, client_id: str, lasting: bool) -> Session:
         """Make a session; one that outlives its connection counts against `limits.sessions`."""
@@ -102,7 +131,7 @@ class Registry:
             self._metrics.sessions_refused += 1
             event(_log, "limit", WARNING, limit="sessions", client=client_id, peer=client.peer)
             raise PeerError(Reason.QUOTA_EXCEEDED, "too many stored sessions")
-        session = Session(client_id, queue_bytes=self._limits.queue_bytes)
+        session = Session(client_id, queue_bytes=self._limits.queue_bytes, copies_total=self.copies)
         self.sessions[client_id] = session
         self._transient += not lasting
         return session
@@ -158,9 +187,24 @@ class Registry:
         self._transient -= not session.kept
         self._groups.ended(session)
         self._subscriptions.drop(session)
+        session.drop_copies()
         self._metrics.count_ended(session.counters)
         if self._write_behind is not None and session.kept:
             self._write_behind.mark_ended(session)
+
+    def shed_copies(self) -> Session:
+        """Close the client with most unacknowledged messages that are in no log, and return its session.
+
+        Other members of its groups get them; a durable session will not be sent its retained messages again.
+        """
+        session = self.copies.largest()
+        assert isinstance(session, Session)
+        client = self.clients.get(session)
+        if client is not None:
+            client.close(Reason.QUOTA_EXCEEDED, "too many bytes not acknowledged")
+            self.lost(client, session)
+        session.drop_copies()
+        return session
 
     def set_expiry(self, session: Session, expiry_s: int) -> None:
         """Change how long a session stays, as a DISCONNECT may."""
@@ -193,10 +237,12 @@ class Registry:
         will = session.take_will()
         if will is None:
             return
+        self._subscriptions.count(session)
         if not self._security.acl.may_publish(session.user, session.client_id, will.topic):
             self._will_refused(session, will)  # the rules have changed since CONNECT
             return
         self._metrics.wills += 1
+        will = unpack_pairs(will)
         properties = replace(will.properties, will_delay_interval=None)
         packet_id = 1 if will.qos else 0
         self._router.send(Publish(will.topic, will.payload, will.qos, will.retain, False, packet_id, properties))
@@ -224,7 +270,7 @@ class Registry:
         """Return the session of a client id to look at; one that is asleep stays so."""
         session = self.sessions.get(client_id)
         if session is None and (packed := self.asleep.get(client_id)) is not None:
-            session = restored(unpack_session(packed), self._limits.queue_bytes)
+            session = restored(unpack_session(packed), self._limits.queue_bytes, self.copies)
         return session
 
     def sleep(self, session: Session) -> None:
@@ -232,9 +278,15 @@ class Registry:
         if session in self.clients or self.sessions.get(session.client_id) is not session or session.in_memory_only:
             return
         del self.sessions[session.client_id]
+        self._subscriptions.count(session)
         session.drop_confirmed(committed := self._committed())
         self.put_asleep(stored(session, committed))
         self._metrics.count_ended(session.counters)
+
+    def restore(self, found: StoredSession) -> None:
+        """Take in a session that was stored before the broker started."""
+        self._subscriptions.memory.total_bytes += stored_bytes(found)
+        self.put_asleep(found)
 
     def put_asleep(self, found: StoredSession) -> None:
         """Take in a session that is away, as the tables have it."""

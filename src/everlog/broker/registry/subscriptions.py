@@ -14,7 +14,7 @@ from everlog.broker.metrics import Metrics
 from everlog.broker.registry.replay_request import Answer, ReplayRequests, Wishes, filter_of, split_filter, wishes_of
 from everlog.broker.registry.write_behind import WriteBehind
 from everlog.mqtt import Reason, Subscribe, Subscription, Unsubscribe
-from everlog.sessions import Session, Subscribed
+from everlog.sessions import Session, SessionMemory, Subscribed, filter_bytes
 from everlog.topics import Filter, parse_filter
 
 _IN_ORDER = ("everlog-order", "topic")  # the user property that asks for a group's messages of a topic in order
@@ -35,6 +35,7 @@ class Subscriptions:
         write_behind: WriteBehind | None,
         kept: tuple[Filter, ...] = (),
     ) -> None:
+        self.memory = SessionMemory(limits.sessions_bytes)
         self._kept = kept  # by configuration, at every QoS
         self._router = router
         self._groups = groups
@@ -105,6 +106,7 @@ class Subscriptions:
             answer.wishes.position,
         )
         session.subscribe(subscribed)
+        self.count(session)
         if session.kept and old is None:
             self._router.kept.add(text)
         if flt.group is not None:
@@ -129,7 +131,29 @@ class Subscriptions:
         old = session.subscriptions.get(text)
         if old is None and len(session.subscriptions) >= limits.subscriptions_per_client:
             raise PeerError(Reason.QUOTA_EXCEEDED, "too many subscriptions")
+        if old is None and not self.memory.has_room(session.held_bytes, filter_bytes(text, session.kept)):
+            raise self._over("sessions_bytes", session, "all subscriptions together take too much")
+        if flt.group is not None and (session.kept or of_log) and not self._groups.is_durable(flt):
+            self._check_new_group(session)
         return flt, old
+
+    def _check_new_group(self, session: Session) -> None:
+        """Refuse one more durable group if there are too many, or the session is in too many."""
+        limits, groups = self._limits, self._groups
+        if len(groups) >= limits.groups:
+            raise self._over("groups", session, "too many durable shared groups")
+        if groups.size_bytes >= groups.max_bytes:
+            raise self._over("groups_bytes", session, "durable shared groups take too much")
+        if len(session.memberships) >= limits.groups_per_client:
+            raise self._over("groups_per_client", session, "too many durable shared groups of one client")
+
+    def _over(self, limit: str, session: Session, why: str) -> PeerError:
+        event(_log, "limit", WARNING, limit=limit, client=session.client_id, user=session.user)
+        return PeerError(Reason.QUOTA_EXCEEDED, why)
+
+    def count(self, session: Session) -> None:
+        """Count what a session has more, or less, in the memory of all."""
+        self.memory.total_bytes += session.take_growth()
 
     def _put(self, session: Session, flt: Filter, subscribed: Subscribed) -> None:
         """Tell those who follow of a subscription, new or changed."""
@@ -151,6 +175,7 @@ class Subscriptions:
         """Take a filter from a connected session; return whether it had it."""
         if session.unsubscribe(text) is None:
             return False
+        self.count(session)
         flt = parse_filter(text)
         self._withdraw(session, flt)
         if flt.group is not None:
@@ -203,6 +228,7 @@ class Subscriptions:
 
     def drop(self, session: Session) -> None:
         """Keep nothing any more for a session that is gone."""
+        self.memory.total_bytes -= session.counted_bytes
         if session.kept:
             for text in session.subscriptions:
                 self._router.kept.remove(text)
