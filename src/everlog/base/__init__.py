@@ -22,6 +22,7 @@ from everlog.base.batch_merge import gather, select
 from everlog.base.columns import (
     DROPPED,
     DUP,
+    FOR_SPILL,
     HAS_ALIAS,
     HAS_EXPIRY,
     QOS_BITS,

@@ -88,6 +88,16 @@ cdef extern from *:
         Py_ssize_t i = 0;
         while (i < n) {
             unsigned char c = p[i];
+            if (c < 0x80) {
+                uint64_t w;  /* eight characters of ASCII at a time: none has its highest bit set, none is zero */
+                while (n - i >= 8) {
+                    memcpy(&w, p + i, 8);
+                    if ((w | (w - 0x0101010101010101ull)) & 0x8080808080808080ull) break;
+                    i += 8;
+                }
+                if (i >= n) return 1;
+                c = p[i];
+            }
             if (c < 0x80) { if (!c) return 0; i++; continue; }
             if (c < 0xC2) return 0;
             if (c < 0xE0) {

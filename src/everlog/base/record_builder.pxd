@@ -8,6 +8,7 @@ from everlog.base.topic_table cimport TopicTable
 
 cdef enum:  # of columns and records
     DROPPED = 0x80
+    FOR_SPILL = 0x40
     HAS_ALIAS = 0x20
     HEADER_BYTES = 64
     MAGIC = 0x424C5645

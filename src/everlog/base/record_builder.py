@@ -7,7 +7,7 @@ import cython
 from everlog.base.errors import UsageError
 
 if not cython.compiled:
-    from everlog.base.columns import DROPPED, HAS_ALIAS, MessageColumns
+    from everlog.base.columns import DROPPED, FOR_SPILL, HAS_ALIAS, MessageColumns
     from everlog.base.memory import Buffer, blank, check_of, copy, filled, get32, pointer, put32, put64, u32s
     from everlog.base.records import (
         HEADER_BYTES,
@@ -106,7 +106,8 @@ class RecordBuilder:
         """Take in messages `start` to before `stop`, which arrived at `now_us`, and return how many were taken.
 
         The columns' topic ids are those of `table`. With `routes` (a byte for each topic id and QoS, at 4 * id + QoS)
-        only the messages whose byte is `wanted` are taken.
+        only the messages whose byte is `wanted` are taken. Where the byte at 4 * id + 3 is FOR_SPILL with the bit
+        1 << QoS, they get that flag.
         """
         if columns.source is None or not 0 <= start <= stop <= columns.capacity:
             raise UsageError(f"no messages {start} to {stop} in columns of {columns.capacity}")
@@ -170,6 +171,8 @@ class RecordBuilder:
             middle = in_payloads[i]
             size = in_ends[i] - middle
             stored = flag & 0x17  # DUP and the alias belong to the connection, not to the message
+            if filtered and route[4 * topic + 3] & FOR_SPILL and route[4 * topic + 3] >> (flag >> 1 & 3) & 1:
+                stored |= FOR_SPILL
             check = marked(mark, now_us, stored)
             if middle > begin:
                 room = middle - begin

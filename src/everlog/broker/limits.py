@@ -27,7 +27,10 @@ class Limits:
     unwritten_bytes: int = 64 << 20  # received and not yet written to a shard's log; beyond, reading stops
     unfinished_bytes: int = 64 << 20  # of incomplete packets, over all; beyond, who has most: QUOTA_EXCEEDED
     output_bytes: int = 256 << 10  # unsent bytes of one client; beyond, it counts as slow and is sent nothing more
-    queue_bytes: int = 4 << 20  # what waits for a slow client; beyond, QoS 0 is dropped, QoS 1 and 2: QUOTA_EXCEEDED
+    queue_bytes: int = 4 << 20  # what waits for a slow client; beyond, QoS 0 is dropped; QoS 1 and 2 spill at a quarter
+    spill_bytes: int = (
+        1 << 30
+    )  # of the log, for clients that spill; beyond, the slowest: QUOTA_EXCEEDED; 0: none spills
     copies_bytes: int = 64 << 20  # not acknowledged and in no log, over all; beyond, who has most: QUOTA_EXCEEDED
     audiences_bytes: int = 64 << 20  # of who gets which topic; beyond, all is forgotten and found anew
     retained_messages: int = 1_000_000  # more: QUOTA_EXCEEDED

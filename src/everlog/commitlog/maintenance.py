@@ -7,6 +7,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from everlog.commitlog.catalog import Catalog, Segment
 from everlog.commitlog.committer import Committer
@@ -15,6 +16,7 @@ from everlog.commitlog.paths import TEMPORARY, segment_path, side_path
 from everlog.commitlog.ports import Classes, Indexer
 from everlog.commitlog.retention import RetentionPlan
 from everlog.commitlog.sealer import Sealer
+from everlog.commitlog.spill_collector import SpillCollector
 from everlog.commitlog.topic_retention import Thinned, Thinner
 
 
@@ -35,6 +37,7 @@ class Maintenance:
         self._lock = threading.Lock()
         self.sealer = Sealer(catalog, settings, indexer)
         self.thinner = Thinner(catalog, self.sealer, settings, classes) if classes is not None else None
+        self._spill_collector = SpillCollector(catalog, self.sealer)
         self.wake: Callable[[], None] = lambda: None
         self.seal_failures: list[str] = []  # at most one for each segment: a failed one waits for the next start
         self.removed = 0
@@ -119,18 +122,38 @@ class Maintenance:
         with self._lock:
             if self.thinner is None or self._committer.failure is not None:
                 return []
-            done = []
-            for segment, classes in self.thinner.due(now_us, below):
-                try:
-                    thinned = self.thinner.thin(segment, classes)
-                except OSError as error:
-                    self._catalog.forget(segment.base_offset)
-                    self._give_up(segment, error)
-                    continue
-                if thinned is not None:
-                    done.append(thinned)
-                    self._committer.remark()
+            thinner = self.thinner
+            due = thinner.due(now_us, below)
+            return self._rewrite([(segment, partial(thinner.thin, segment, classes)) for segment, classes in due])
+
+    def collect_spilled(self, below: int, *, removes: bool) -> list[Thinned]:
+        """Empty what spills have left in sealed segments that end at or before `below`; return which.
+
+        If it `removes`, the oldest segments that are left with nothing go.
+        """
+        with self._lock:
+            collector = self._spill_collector
+            if self._committer.failure is not None:
+                return []
+            done = self._rewrite([(one, partial(collector.empty, one)) for one in collector.due(below)])
+            if removes and (hollow := collector.hollow()):
+                self._remove(hollow)
             return done
+
+    def _rewrite(self, due: list[tuple[Segment, Callable[[], Thinned | None]]]) -> list[Thinned]:
+        """Have segments thinned, one by one; return those that were."""
+        done = []
+        for segment, thin in due:
+            try:
+                thinned = thin()
+            except OSError as error:
+                self._catalog.forget(segment.base_offset)
+                self._give_up(segment, error)
+                continue
+            if thinned is not None:
+                done.append(thinned)
+                self._committer.remark()
+        return done
 
     def _remove(self, bases: set[int]) -> None:
         catalog = self._catalog

@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 
-from everlog.base import Records, TopicTable, gather
+from everlog.base import DROPPED, FOR_SPILL, Records, TopicTable, gather
 from everlog.commitlog import side_file
 from everlog.commitlog.batch_index import GrowingIndex
 from everlog.commitlog.catalog import Catalog, Segment
@@ -16,14 +16,16 @@ from everlog.commitlog.log_settings import LogSettings
 from everlog.commitlog.open_batch import SPAN_US
 from everlog.commitlog.paths import TEMPORARY, segment_path, side_path
 from everlog.commitlog.ports import Block, Indexer
-from everlog.commitlog.scan import topic_ids
+from everlog.commitlog.scan import flags_of, topic_ids
 from everlog.commitlog.segment_format import FRAME_BYTES, HEADER_BYTES, Frame
 from everlog.commitlog.segment_reader import SegmentReader, load_complete
 from everlog.commitlog.segment_view import TOPICS
-from everlog.commitlog.side_file import SEALED, SideSummary
+from everlog.commitlog.side_file import HOLLOW, SEALED, SPILLED, SideSummary
 
 READ_BYTES = 4 << 20
 WRITE_BYTES = 4 << 20
+NOT_SPILLED = bytes(flags for flags in range(256) if not flags & FOR_SPILL)
+_EMPTIED = bytes((DROPPED,))
 
 
 class Sealer:
@@ -51,13 +53,13 @@ class Sealer:
 
     def finish(self, segment: Segment, reader: SegmentReader) -> None:
         """Write the side file, and let readers find the segment by it."""
-        topics = self._index(reader)
-        self.write_side(reader, SEALED, topics)
+        topics, contents = self._index(reader)
+        self.write_side(reader, SEALED | contents, topics)
         path = side_path(self._catalog.directory, segment.base_offset)
         reader.side = side_file.SideFile(path, self._catalog.disk.open(path))
         self._catalog.keep(segment.base_offset, reader)
         segment.size_bytes = reader.file.size()
-        segment.sealed = True
+        segment.sealed, segment.contents = True, contents
         segment.reader = None
         self._catalog.damage.rebuild.discard(segment.base_offset)
         self.sealed += 1
@@ -139,14 +141,19 @@ class Sealer:
         if run:
             yield gather([(part, None) for part in run], True)
 
-    def _index(self, reader: SegmentReader) -> bytes | None:
-        """Return the indexer's section; None without an indexer or if a batch can't be read."""
-        if self._indexer is None:
-            return None
-        columns = [memoryview(bytes(topic_ids(records))).cast("I") for records in each_batch(reader)]
+    def _index(self, reader: SegmentReader) -> tuple[bytes | None, int]:
+        """Return the indexer's section, None without an indexer or if a batch can't be read; and what is in it."""
+        columns, contents = [], HOLLOW
+        for records in each_batch(reader):
+            columns.append(memoryview(bytes(topic_ids(records))).cast("I"))
+            flags = flags_of(records)
+            if flags.translate(None, NOT_SPILLED):
+                contents |= SPILLED
+            if flags.strip(_EMPTIED):
+                contents &= ~HOLLOW
         if len(columns) != len(reader.index):
-            return None
-        return self._indexer.build(reader.table.all_names(), columns)
+            return None, contents & ~HOLLOW
+        return self._indexer.build(reader.table.all_names(), columns) if self._indexer is not None else None, contents
 
     def write_side(self, reader: SegmentReader, flags: int, topics: bytes | None = None) -> None:
         """Write the side file of what a segment holds now."""

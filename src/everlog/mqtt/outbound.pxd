@@ -93,6 +93,10 @@ cdef class PublishWriter:
 @cython.locals(column="uint16_t*", out="unsigned char*", at=Py_ssize_t, i=Py_ssize_t, packet_id="unsigned int")
 cpdef bytes write_acks(unsigned int first_byte, ids, Py_ssize_t start, Py_ssize_t stop)
 
+@cython.locals(column="uint16_t*", is_known="unsigned char*", block=bytearray, out="unsigned char*", at=Py_ssize_t,
+               i=Py_ssize_t)
+cpdef bytes write_told_acks(unsigned int first_byte, bytes ids, bytes known, unsigned int reason)
+
 @cython.locals(flags="unsigned char*", column="uint16_t*", count=Py_ssize_t, out="unsigned char*", at=Py_ssize_t,
                i=Py_ssize_t, packet_id="unsigned int")
 cpdef bytes write_answers(PublishRun run)

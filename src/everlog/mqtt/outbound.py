@@ -434,6 +434,32 @@ def write_acks(first_byte: int, ids: Buffer, start: int, stop: int) -> bytes:
     return filled(block)
 
 
+def write_told_acks(first_byte: int, ids: bytes, known: bytes, reason: int) -> bytes:
+    """Write acks of one type for a column of packet ids: plain ones for those that are known, a reason for the others.
+
+    If `reason` is 0 the others are left out.
+    """
+    if len(known) != len(ids) // 2:
+        raise UsageError(f"{len(known)} of {len(ids) // 2} packet ids are known or not")
+    column = u16s(ids)
+    is_known = pointer(known)
+    block = bytearray(5 * len(known))
+    out = pointer(block)
+    at = 0
+    for i in range(len(known)):
+        if not is_known[i] and reason == 0:
+            continue
+        out[at] = first_byte
+        out[at + 1] = 2 if is_known[i] else 3
+        out[at + 2] = column[i] >> 8
+        out[at + 3] = column[i] & 0xFF
+        at += 4
+        if not is_known[i]:
+            out[at] = reason
+            at += 1
+    return bytes(block[:at])
+
+
 def write_answers(run: PublishRun) -> bytes:
     """Write the acks of a run of PUBLISHes, to be sent once it is safe: PUBACK at QoS 1, PUBREC at QoS 2."""
     flags = pointer(run.columns.flags)

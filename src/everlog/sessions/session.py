@@ -2,8 +2,9 @@
 
 Pure, and written by its own methods only. What is to be sent comes back as bytes. A session takes what it is given
 until its window or its output is full. Then messages of the log are left there (`lag` says from which offset on, and
-the session pulls them later), and messages that are in no log wait in a `MemoryQueue`. Longer than other modules, since
-whoever changes a session must find all that can be done to it in one place.
+the session pulls them later), and messages that are in no log wait in a `MemoryQueue`. When that gets long, whoever
+looks after the session has its filters kept (spills it), so that what follows is left in the log. Longer than other
+modules, since whoever changes a session must find all that can be done to it in one place.
 """
 
 from collections import deque
@@ -27,6 +28,7 @@ from everlog.sessions.writers import Writers
 
 SHARED_PREFIX = "$share/"
 _FEED_BYTES = 64 << 10  # retained messages written at a time
+_LOOK_BYTES = 1024  # that could be written in the time it takes to look for a filter's retained messages
 _WRITE_BYTES = 1 << 20  # written at a time, as it may be a thousand times what came in; then the output is looked at
 _MAX_OWN = 10_000  # stretches of the session's own messages that it must not get; of more, the oldest are forgotten
 
@@ -51,7 +53,7 @@ class Session:
     lag: dict[int, int] = field(default_factory=dict)  # shard -> first offset not handed over
     counters: Counters = field(default_factory=Counters)
     user: str | None = None
-    ready: bool = False  # connected, and its output has room
+    ready: bool = False  # connected, its output has room, and it is not halted
     no_local: int = 0  # how many of its subscriptions have No Local
     away_us: int = 0  # when its client left, 0 while it is there
     kept: bool = False  # it was durable when it began: its filters are kept, and the tables know it
@@ -65,6 +67,7 @@ class Session:
     memberships: tuple[Any, ...] = ()  # in shared groups with a cursor, while it is connected
     _filter_bytes: int = 0
     _will_bytes: int = 0
+    _is_long: bool = False  # something was added to a long queue
     _again: deque[Inflight] | None = None  # what was under way at the last connection, to be sent again
     _copies: InflightCopies | None = None
     _feeds: deque[RetainedFeed] | None = None  # retained messages for new subscriptions
@@ -73,6 +76,8 @@ class Session:
     _received: ReceivedIds | None = None
     _queue: MemoryQueue | None = None
     _writers: Writers = field(init=False)
+    _has_room: bool = False  # of its output
+    _halted: bool = False
 
     def __post_init__(self) -> None:
         self._writers = Writers(self.version, self.max_packet_bytes, self.max_aliases)
@@ -141,9 +146,14 @@ class Session:
         return grown
 
     @property
-    def queued(self) -> bool:
-        """Whether messages that are in no log wait."""
-        return bool(self._queue)
+    def drains_next(self) -> bool:
+        """Whether messages that are in no log wait, and come before any that are in the log."""
+        return self._queue is not None and self._queue.is_due(self.lag)
+
+    def reads_up_to(self, shard: int, end: int) -> int:
+        """Return the offset up to which the log comes before what waits in memory, or `end` if nothing waits."""
+        after = () if self._queue is None else self._queue.after
+        return after[shard] if after else end
 
     @property
     def queued_bytes(self) -> int:
@@ -196,12 +206,13 @@ class Session:
         if self._window is not None:
             self._window.limit = terms.max_inflight
         self.no_local = sum(one.no_local for one in self.subscriptions.values())
-        self.ready = True
+        self._halted = False
+        self.set_ready(True)
 
     def disconnected(self, now_us: int) -> None:
         """Stop being served by a connection; what waited in no log is gone with it."""
         self.away_us = now_us
-        self.ready = False
+        self.set_ready(False)
         self._writers.clear()
         self._again = None
         if not self.durable:
@@ -209,6 +220,7 @@ class Session:
         if self._queue is not None:
             self.counters.dropped += self._queue.clear()
             self._queue = None
+            self._is_long = False
 
     def set_expiry(self, expiry_s: int) -> None:
         """Change how long the session stays after its connection."""
@@ -222,7 +234,18 @@ class Session:
 
     def set_ready(self, ready: bool) -> None:
         """Take messages, or none until the client has read what was sent."""
-        self.ready = ready
+        self._has_room = ready
+        self.ready = ready and not self._halted
+
+    def halt(self) -> None:
+        """Take no messages, whatever room there is, while its subscriptions change in several steps."""
+        self._halted = True
+        self.ready = False
+
+    def go_on(self) -> None:
+        """Take messages again after `halt`."""
+        self._halted = False
+        self.ready = self._has_room
 
     # Subscriptions and groups
 
@@ -251,6 +274,11 @@ class Session:
         """Be a member no more."""
         self.memberships = tuple(one for one in self.memberships if one is not member)
 
+    def leave_groups(self) -> tuple[Any, ...]:
+        """Be a member of no group any more; return what it was."""
+        memberships, self.memberships = self.memberships, ()
+        return memberships
+
     # How far it is
 
     def read_on(self, shard: int, offset: int) -> None:
@@ -269,22 +297,22 @@ class Session:
         for shard, at in enumerate(routed):
             self.lag.setdefault(shard, at)
 
-    def rewind(self, replays: dict[str, Sequence[int]], routed: Sequence[int]) -> list[Subscribed]:
-        """Go back to where the first of replays (by filter) begins; return its others, which begin later by that."""
-        begins = list(map(min, zip(*replays.values(), strict=True)))
-        here = [self.lag.get(shard, end) for shard, end in enumerate(routed)]
-        back = [shard for shard, begin in enumerate(begins) if begin < here[shard]]
-        for shard in back:
-            self.lag[shard] = begins[shard]
-        others = [
-            one
-            for text, one in self.subscriptions.items()
-            if text not in replays and not text.startswith(SHARED_PREFIX)
-        ]
-        changed = [later for one in others if (later := begin_later(one, here, back)) is not one] if back else []
-        for one in changed:
-            self.subscriptions[one.filter] = one
+    def ahead_of(self, begins: Sequence[int], routed: Sequence[int]) -> dict[int, int]:
+        """Return by shard where it is, of those in which a replay begins earlier."""
+        here = {shard: self.lag.get(shard, end) for shard, end in enumerate(routed)}
+        return {shard: at for shard, at in here.items() if begins[shard] < at}
+
+    def begin_later(self, text: str, here: dict[int, int], shards: int) -> Subscribed | None:
+        """Let a subscription begin where the session is, since it will go back; return it if that is a change."""
+        one = self.subscriptions.get(text)
+        changed = None if one is None or text.startswith(SHARED_PREFIX) else begin_later(one, here, shards)
+        if changed is not None:
+            self.subscriptions[text] = changed
         return changed
+
+    def rewind(self, begins: dict[int, int]) -> None:
+        """Go back to these offsets, by shard."""
+        self.lag.update(begins)
 
     def published(self, shard: int, start: int, end: int, floor: int) -> None:
         """Note offsets as its own messages; below `floor` it has been handed everything."""
@@ -309,18 +337,28 @@ class Session:
 
     # Taking messages
 
-    def push(self, out: OutgoingRows, shard: int, now_us: int) -> bytes:
+    def push(self, out: OutgoingRows, shard: int, now_us: int, released: Sequence[int] = ()) -> bytes:
         """Return the bytes for as many rows as fit; the rest stays in the log, or waits if it is in none.
 
-        What is left in `out` then is for another call, once these bytes are written.
+        What is left in `out` then is for another call, once these bytes are written. Below the offsets `released`, the
+        log may have older messages of topics that are in no log any more.
         """
-        if not self.ready or self._queue or self._again or shard in self.lag:
-            self._hold(out, shard)
+        if not self.ready or self._queue or self._again or (self.lag and self._comes_later(out, shard, released)):
+            self._hold(out, shard, released)
             return b""
         data = self._write(out, shard, now_us)
         if out.start < out.stop and not self.cut:
-            self._hold(out, shard)
+            self._hold(out, shard, released)
         return data
+
+    def _comes_later(self, out: OutgoingRows, shard: int, released: Sequence[int]) -> bool:
+        """Return whether what the session has not read of the log comes before these rows."""
+        if shard != NOT_KEPT:
+            return shard in self.lag
+        return self._is_below(released) and not out.all_at_most_once()
+
+    def _is_below(self, offsets: Sequence[int]) -> bool:
+        return any(at < offsets[shard] for shard, at in self.lag.items()) if offsets else False
 
     def pull(self, out: OutgoingRows, shard: int, now_us: int) -> tuple[bytes, int]:
         """Return the bytes for as many rows of the log as fit, and the offset at which that stopped, -1 for the end."""
@@ -354,7 +392,7 @@ class Session:
             return b""
         data: list[bytes] = []
         size = 0
-        while queue and size < _WRITE_BYTES:
+        while size < _WRITE_BYTES and queue.is_due(self.lag):
             out = queue.first
             data.append(self._write(out, NOT_KEPT, now_us))
             size += len(data[-1])
@@ -363,13 +401,21 @@ class Session:
             queue.remove_first()
         return b"".join(data)
 
-    def take_over_quota(self) -> bool:
-        """Return whether more had to wait than may since the last call."""
-        queue = self._queue
-        if queue is None or not queue.is_over_quota:
-            return False
-        queue.is_over_quota = False
-        return True
+    def take_long(self) -> bool:
+        """Return whether something had to wait in a long queue since the last call."""
+        is_long, self._is_long = self._is_long, False
+        return is_long
+
+    def spilled(self) -> None:
+        """Expect that what follows is in the log: what waits in memory by now may wait."""
+        if self._queue is not None:
+            self._queue.spilled()
+
+    def shed(self) -> bool:
+        """Drop what is owed and waits beyond the limit; return whether there was any."""
+        dropped = 0 if self._queue is None else self._queue.shed()
+        self.counters.dropped += dropped
+        return dropped > 0
 
     @property
     def feeds(self) -> Sequence[RetainedFeed]:
@@ -382,8 +428,8 @@ class Session:
             self._feeds = deque()
         self._feeds.extend(feeds)
 
-    def take_feed(self, now_us: int) -> bytes:
-        """Return the bytes of some retained messages, as far as there is room."""
+    def take_feed(self, now_us: int) -> tuple[bytes, int]:
+        """Return the bytes of some retained messages, as far as there is room, and what it was worth in bytes."""
         found: list[bytes] = []
         size = 0
         while self._feeds and self.ready and not self._queue and size < _FEED_BYTES:
@@ -392,6 +438,7 @@ class Session:
             out = self._feeds[0].next()
             if out is None:
                 self._feeds.popleft()
+                size += _LOOK_BYTES
                 continue
             data = self._write(out, NOT_KEPT, now_us)
             if out.start < out.stop:
@@ -400,7 +447,7 @@ class Session:
             self._feeds[0].sent(out)
             found.append(data)
             size += len(data)
-        return b"".join(found)
+        return b"".join(found), size
 
     def _write(
         self,
@@ -469,14 +516,16 @@ class Session:
             del self.doubt[shard]
         return False
 
-    def _hold(self, out: OutgoingRows, shard: int) -> None:
+    def _hold(self, out: OutgoingRows, shard: int, released: Sequence[int]) -> None:
         """Leave rows for later: in the log if they are there, else in memory."""
         if shard != NOT_KEPT and out.merged.group is None:  # no other member's messages are found there
             self.lag.setdefault(shard, out.offset())
         else:
             if self._queue is None:
                 self._queue = MemoryQueue(self.queue_bytes)
-            self.counters.dropped += self._queue.add(out)
+            after = tuple(released) if self.lag and out.merged.group is None and self._is_below(released) else ()
+            self.counters.dropped += self._queue.add(out, after)
+            self._is_long = self._queue.is_long
         out.start = out.stop
 
     # What is under way
@@ -591,6 +640,10 @@ class Session:
     def free_ids(self, ids: bytes) -> int:
         """Forget packet ids (a column) that the client has released; return how many were known."""
         return self.received.discard(ids)
+
+    def release_ids(self, ids: bytes) -> bytes:
+        """Forget packet ids (a column) that the client has released; return a byte for each: 1 if it was known."""
+        return self.received.release(ids)
 
     def note_unconfirmed(self, run: PublishRun, new: int, routes: bytearray, ends: list[tuple[int, int]]) -> None:
         """Note the ids of a run with `new` QoS 2 messages, which are stored ahead of the messages themselves.

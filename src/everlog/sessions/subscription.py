@@ -1,6 +1,5 @@
 """A session's subscriptions: one by one as the session holds them, and merged where several match a message."""
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -45,9 +44,7 @@ class MergedSubscription:
     only: Subscribed | None = None  # the subscription that it is, if it was made of one
 
 
-def begin_later(one: Subscribed, here: Sequence[int], shards: Iterable[int]) -> Subscribed:
-    """Return a subscription that begins in these shards where its session is, or later; itself if it does already."""
-    since = list(one.since or (0,) * len(here))
-    for shard in shards:
-        since[shard] = max(since[shard], here[shard])
-    return one if tuple(since) == one.since else replace(one, since=tuple(since))
+def begin_later(one: Subscribed, here: dict[int, int], shards: int) -> Subscribed | None:
+    """Return a subscription that begins in some shards where its session is, or later; None if it does already."""
+    since = tuple(max(at, here.get(shard, at)) for shard, at in enumerate(one.since or (0,) * shards))
+    return None if since == one.since else replace(one, since=since)

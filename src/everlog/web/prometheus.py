@@ -36,7 +36,7 @@ COUNTERS = {
     "subscribes": "Subscriptions granted.",
     "subscribes_refused": "Subscriptions refused: the ACL or a limit.",
     "replays": "Subscriptions that began in the past.",
-    "over_quota": "Clients too slow for their QoS 1 and 2 messages (limits.queue_bytes).",
+    "over_quota": "Clients too slow for their QoS 1 and 2 messages (limits.queue_bytes, limits.spill_bytes).",
     "over_copies": "Clients cut off because unacknowledged messages took too much (limits.copies_bytes).",
     "held_back": "Times that reading stopped because of limits.inflight_bytes.",
     "unread_answers": "Times that reading stopped because a client does not read its answers (limits.output_bytes).",
@@ -59,6 +59,9 @@ class BrokerCollector(Collector):
         build.add_metric([__version__, _kernels.describe()], 1)
         yield build
         yield _gauge("uptime_seconds", "Seconds since the start.", self.numbers.uptime_s)
+        yield _gauge(
+            "clock_doubted", "1 while the wall clock has jumped and nothing expires.", self.numbers.clock_doubted
+        )
         yield from self._clients()
         yield from self._messages()
         yield from self._memory()
@@ -92,6 +95,9 @@ class BrokerCollector(Collector):
         yield _counter("sent_bytes", "Bytes of MQTT packets sent.", now.bytes_out)
         yield _gauge("inflight_messages", "Messages sent and not acknowledged.", counted.inflight)
         yield _gauge("queued_bytes", "Messages that wait in memory for slow clients.", counted.queued_bytes)
+        yield _counter("spills", "Times that a slow client or group went on from the log.", now.spills)
+        yield _gauge("spilled", "Slow clients and groups for which the log keeps messages.", now.spilled)
+        yield _gauge("spilled_bytes", "Size of the log that they need (limits.spill_bytes).", now.spilled_bytes)
         yield _gauge("held_bytes", "Answers that wait for a commit (limits.inflight_bytes).", now.held_bytes)
 
     def _memory(self) -> Iterator[Metric]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.fuzz.plain import read_stream
-from tests.twins import batch_of
+from tests.twins import TWINS, batch_of
 
 from everlog.base import MessageColumns, RecordBuilder, Records, TopicTable, UsageError, gather
 from everlog.mqtt import (
@@ -476,3 +476,14 @@ def test_selected_rows_have_their_own_positions() -> None:
     records = gather([(whole, bytearray(rows(1, 4)))], True)
     sent = write(records, PublishWriter(5, positions=True), shard=3)
     assert [dict(each.properties.user_properties)["everlog-position"] for each in sent] == ["3:1001", "3:1004"]
+
+
+@pytest.mark.parametrize("twin", TWINS)
+def test_acks_for_unknown_ids_say_so(twin: Any) -> None:
+    ids = struct.pack("<4H", 1, 0x1234, 65_535, 7)
+    told = twin.write_told_acks(0x70, ids, b"\x01\x00\x00\x01", 0x92)
+    assert told == b"\x70\x02\x00\x01\x70\x03\x12\x34\x92\x70\x03\xff\xff\x92\x70\x02\x00\x07"
+    assert twin.write_told_acks(0x70, ids, b"\x01\x00\x00\x01", 0) == b"\x70\x02\x00\x01\x70\x02\x00\x07"
+    assert twin.write_told_acks(0x70, b"", b"", 0x92) == b""
+    with pytest.raises(UsageError):
+        twin.write_told_acks(0x70, ids, b"\x01", 0x92)

@@ -64,24 +64,42 @@ def test_the_oldest_qos_0_messages_are_dropped_when_too_much_waits():
     for number in range(5):
         one.push(rows(one, 10, number % 2), NOT_KEPT, 0)
     assert one.queued_bytes <= 25 * SIZE
-    assert not one.take_over_quota()
+    assert not one.shed()
     assert one.counters.dropped == 30
     one.set_ready(True)
     one.drain(0)
     assert (one.counters.sent, one.inflight) == (20, 20)
 
 
-def test_without_qos_0_messages_the_session_is_over_its_quota():
+def test_without_qos_0_messages_its_queue_gets_long_and_it_sheds_what_is_too_much():
     one = session(queue_bytes=25 * SIZE)
     one.set_ready(False)
-    for _ in range(3):
-        one.push(rows(one), NOT_KEPT, 0)
-    assert one.take_over_quota()
-    assert not one.take_over_quota()
+    one.push(rows(one, 5), NOT_KEPT, 0)
+    assert not one.take_long()
+    one.push(rows(one), NOT_KEPT, 0)
+    assert one.take_long()
+    assert not one.take_long()
+    assert not one.shed()
+    one.push(rows(one), NOT_KEPT, 0)
+    assert one.shed()
+    assert not one.shed()
+    assert one.counters.dropped == 5
     one.push(rows(one), NOT_KEPT, 0)
     one.disconnected(1)
     one.connected(Terms())
-    assert not one.take_over_quota()
+    assert not one.take_long()
+    assert not one.shed()
+
+
+def test_what_waits_when_a_session_spills_may_wait():
+    one = session(queue_bytes=25 * SIZE)
+    one.set_ready(False)
+    one.push(rows(one, 40), NOT_KEPT, 0)
+    assert one.take_long()
+    one.spilled()
+    assert not one.shed()
+    one.push(rows(one, 50), NOT_KEPT, 0)
+    assert one.shed()
 
 
 @pytest.mark.parametrize("queue_bytes", [500, 5 * SIZE, 99 * SIZE])
@@ -155,7 +173,7 @@ def test_retained_messages_wait_while_the_output_is_full():
     one = session()
     one.feed(feed(rows(one, 1) for _ in range(3)))
     one.set_ready(False)
-    assert one.take_feed(0) == b""
+    assert one.take_feed(0) == (b"", 0)
     assert one.waiting
     one.disconnected(1)
     assert not one.waiting
@@ -218,7 +236,7 @@ def test_what_is_written_at_once_is_limited_and_the_rest_is_for_the_next_call():
     while out.start < out.stop:
         sizes.append(len(one.push(out, 0, 0)))
     assert max(sizes) <= 1 << 20
-    assert (len(sizes), one.counters.sent, one.lag, one.queued) == (3, 100, {}, False)
+    assert (len(sizes), one.counters.sent, one.lag, one.queued_bytes) == (3, 100, {}, 0)
 
 
 def test_what_is_left_stays_in_the_log_when_the_output_is_full_meanwhile():
@@ -244,7 +262,7 @@ def test_a_queue_is_drained_a_stretch_at_a_time():
     while data := one.drain(0):
         sizes.append(len(data))
     assert max(sizes) < 2 << 20
-    assert (one.counters.sent, one.queued) == (300, False)
+    assert (one.counters.sent, one.queued_bytes) == (300, 0)
 
 
 def ack_run(*ids):

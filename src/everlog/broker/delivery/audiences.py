@@ -22,6 +22,7 @@ from everlog.topics import Subscription as Match
 UNKNOWN = b"\xff\xff\xff\xff"
 _NO_NAME = _NO_NUMBER = 0xFFFFFFFF
 _ANY = 1 << 62  # what the cache of topics keeps of each is a number, however many subscribers that stands for
+_MANY = 64  # subscriptions of one topic; those of the next are often the same
 
 Part: TypeAlias = tuple[int, bytearray | None, int, int]  # audience, rows (None: every row), start, stop
 
@@ -56,6 +57,7 @@ class Audiences:
         self.column = bytearray()
         self._numbers = AudienceNumbers()
         self._unused: set[int] = set()  # numbers that were made for a moment
+        self._last: tuple[list[Match[Session, Subscribed]], int] = ([], 0)  # many subscriptions, and their number
         self._generation = table.generation
         self._names: list[_Names] = []
         self._partitioner = Partitioner()
@@ -73,6 +75,7 @@ class Audiences:
 
     def detach(self, session: Session) -> None:
         """Let go of a session that has left, once all its filters are gone."""
+        self._last = [], 0
         self._numbers.forget_session(session)
 
     @property
@@ -184,6 +187,7 @@ class Audiences:
         if self._unused:
             self._numbers.drop_unused(self._unused)
             self._unused = set()
+            self._last = [], 0
         if self.size_bytes > self.max_bytes:
             self.resets += 1
             self.forget()
@@ -213,6 +217,7 @@ class Audiences:
         self.column = bytearray()
         self._numbers = AudienceNumbers()
         self._unused = set()
+        self._last = [], 0
         self._extend()
 
     def _extend(self) -> None:
@@ -225,6 +230,7 @@ class Audiences:
             self.column.extend(UNKNOWN * (missing // 4))
 
     def _unknow(self, topics: Iterable[int]) -> None:
+        self._last = [], 0  # its number may go with the last topic that has it
         with memoryview(self.column).cast("I") as numbers:
             known = [number for topic in topics if (number := numbers[topic]) != _NO_NUMBER]
             for topic in topics:
@@ -233,6 +239,14 @@ class Audiences:
 
     def _make(self, matches: list[Match[Session, Subscribed]]) -> int:
         """Return the number of the audience that these subscriptions are."""
+        if len(matches) > _MANY and matches == self._last[0]:
+            return self._last[1]
+        number = self._number(matches)
+        if len(matches) > _MANY:
+            self._last = matches, number
+        return number
+
+    def _number(self, matches: list[Match[Session, Subscribed]]) -> int:
         by_session: dict[Session, list[Subscribed]] = {}
         groups: set[tuple[str, str]] = set()
         for match in matches:

@@ -101,8 +101,8 @@ class Catchup:
         self._fanout.note_moved(session)
         if session.is_redelivering and not self._send_again(session, sink):
             return
-        while data := session.drain(self._fanout.now_us()):
-            sink.write(data)
+        while self._drain(session, sink):
+            pass
         if session in self._line:
             return
         if self._has_time():
@@ -166,8 +166,11 @@ class Catchup:
     def _serve(self, session: Session, sink: Sink) -> None:
         """Give one slice; a session that could take more stands in line for it."""
         left = _SLICE_BYTES
-        while session.ready and not session.queued and left > 0:
-            taken = self._feed(session, sink) or self._step(session)
+        while session.ready and left > 0:
+            if session.drains_next:
+                taken = self._drain(session, sink) or not session.drains_next
+            else:
+                taken = self._feed(session, sink) or self._step(session)
             if not taken:
                 break
             left -= taken
@@ -178,13 +181,20 @@ class Catchup:
         if left <= 0 and session.ready and session.waiting:
             self._stand_in_line(session)
 
+    def _drain(self, session: Session, sink: Sink) -> int:
+        """Send what waits in memory and is next; return how many bytes."""
+        data = session.drain(self._fanout.now_us())
+        if data:
+            sink.write(data)
+        return len(data)
+
     def _feed(self, session: Session, sink: Sink) -> int:
-        """Send some retained messages; return how many bytes."""
-        data = session.take_feed(self._fanout.now_us())
+        """Send some retained messages; return how many bytes, or what looking for them was worth."""
+        data, worth = session.take_feed(self._fanout.now_us())
         if data:
             self._fanout.note_moved(session)
             sink.write(data)
-        return len(data)
+        return worth
 
     # Reading on
 
@@ -207,6 +217,7 @@ class Catchup:
         at = session.lag[shard]
         plan = self._plans.plan(session, shard, at)
         end = min(plan.bound, self._routed[shard])
+        end = min(end, session.reads_up_to(shard, end))
         if plan.reader is None:  # nothing that it subscribes to begins before `bound`
             session.read_on(shard, end)
             return 1

@@ -4,7 +4,7 @@ Owns who is connected (`sinks`). A session that can't take all of what is pushed
 rest later.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from everlog.base import NOT_KEPT, Records
@@ -23,11 +23,12 @@ _SHARED_BYTES = 8 << 20  # of a run that is written once for many; a longer one 
 class Fanout:
     """The delivery of messages to sessions; owned by the event loop's thread."""
 
-    def __init__(self, audiences: Audiences, now_us: Callable[[], int]) -> None:
+    def __init__(self, audiences: Audiences, now_us: Callable[[], int], released: Sequence[int] = ()) -> None:
         self.audiences = audiences
         self.now_us = now_us
         self.sinks: dict[Session, Sink] = {}
-        self.on_over_quota: Callable[[Session], None] = lambda session: None
+        self.on_long: Callable[[OutgoingRows], None] = lambda out: None  # so much waits in memory for their session
+        self.released = released  # up to where the log may have messages of topics that it does not keep any more
         self.moved: set[Session] | None = None  # stored sessions that were handed something
         self.rights: ReadRights | None = None  # None: everything is allowed
 
@@ -47,11 +48,11 @@ class Fanout:
         self.note_moved(session)
         for stretch in stretches(out, shard):
             while stretch.start < stretch.stop:
-                data = session.push(stretch, shard, now)
+                data = session.push(stretch, shard, now, self.released)
                 if data:
                     self.sinks[session].write(data)
-        if session.take_over_quota():
-            self.on_over_quota(session)
+        if session.take_long():
+            self.on_long(out)
 
     def pull(self, out: OutgoingRows, shard: int, now: int) -> int:
         """Hand rows of the log to a session that is behind; return the offset at which it stopped, -1 for the end."""

@@ -1,4 +1,4 @@
-"""A durable shared group: it deals messages of the log to its connected members and knows which are not done.
+"""A shared group that reads the log: it deals messages to its connected members and knows which are not done.
 
 Like a session it is handed every committed batch while it is live; when no member has credit it notes the offset
 (`lag`) and reads the log itself as credit comes back. Both happen on the loop's thread, so nothing is missed or dealt
@@ -36,6 +36,7 @@ class DurableGroup:
         self.cursor = cursor
         self.group: SharedGroup | None = None
         self.subscribers: dict[str, None] = {}  # client ids, connected or not
+        self.spilled = False  # a transient group that reads the log while its members are too slow
         self.lag: dict[int, int] = {}  # shard -> first offset not dealt; a shard without one is live
         self.since: dict[int, int] = {}  # shard -> where the group begins, until that is reached
         self.doubt: dict[int, int] = {}  # shard -> below it, messages may have been dealt before a crash
@@ -77,7 +78,7 @@ class DurableGroup:
         """Deal what waits, as far as members have credit; owed messages first."""
         if self.group is None or not self.is_waiting:
             return
-        now_us = self._router.now_us()
+        now_us = self._router.due_us()
         if self.cursor.owed:
             self._deal_owed(now_us)
         try:
@@ -147,10 +148,10 @@ class DurableGroup:
 
     def _in_doubt(self, out: OutgoingRows, shard: int) -> bool:
         """Return whether a crashed broker may have sent rows [MQTT-3.3.1-1]; batches end where the log ended then."""
-        if out.offset() < self.doubt.get(shard, 0):
-            return True
-        self.doubt.pop(shard, None)
-        return False
+        is_below = out.offset() < self.doubt.get(shard, 0)
+        if not is_below:
+            self.doubt.pop(shard, None)
+        return is_below
 
     # Owed messages
 
@@ -311,8 +312,7 @@ class DurableGroup:
     def _has_credit(self) -> bool:
         if self.group is None or self.cursor.room == 0:
             return False
-        most = self._ports.options.member_messages
-        return any(member.credit(most) for member in self.group.members.values())
+        return any(one.credit(self._ports.options.member_messages) for one in self.group.members.values())
 
     def _any_merged(self) -> MergedSubscription:
         assert self.group is not None
@@ -344,7 +344,7 @@ class DurableGroup:
     def take_overdue(self, now: float) -> list[tuple[str, list[int]]]:
         """Take back what members have had for too long, if there are others; return it by client id."""
         timeout = self._ports.options.ack_timeout_s
-        if not timeout or self.group is None or not self.cursor.inflight:
+        if not timeout or self.spilled or self.group is None or not self.cursor.inflight:
             return []
         connected = {session.client_id for session in self.group.members}
         late = [one for one in self.cursor.members() if len(connected - {one}) > 0]
@@ -387,7 +387,7 @@ class DurableGroup:
         return GroupState(
             self.name,
             self.pattern,
-            True,
+            not self.spilled,
             self.cursor.ordered,
             0 if self.group is None else len(self.group),
             len(self.subscribers),
