@@ -338,9 +338,14 @@ class World:
                 self.group.maybe.add(number)
             if matches(parse_filter(text), topic):
                 self.models[name].maybe[number] = 1
-        self._publisher.send(Pingreq())
-        self.run(self._publisher.expect(Pingresp))  # the messages were appended
+        self.run(self._until_appended())
         self.subscribe(name, text, qos)
+
+    async def _until_appended(self) -> None:
+        """Until the publisher's messages were appended, or answered since nobody keeps them."""
+        self._publisher.send(Pingreq())
+        while not isinstance(await self._publisher.receive(), Pingresp):
+            pass
 
     def check_stored(self) -> None:
         """No position that was stored lies above what is committed."""

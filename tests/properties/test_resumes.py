@@ -163,7 +163,7 @@ MUTANTS = {
 def test_a_mutant_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     MUTANTS[name](monkeypatch)
     with pytest.raises(AssertionError):
-        _walks(100)
+        _walks(300)
 
 
 def _walks(count: int) -> None:

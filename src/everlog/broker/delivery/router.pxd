@@ -49,6 +49,6 @@ cdef class Router:
     @cython.locals(ends=list, number=Py_ssize_t, end=int64_t)
     cpdef committed(self)
 
-    @cython.locals(at=int64_t)
+    @cython.locals(at=int64_t, found=list)
     cdef int _route(self, Py_ssize_t number, int64_t end) except -1
     cpdef acked(self, session)

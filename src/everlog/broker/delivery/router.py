@@ -330,12 +330,12 @@ class Router:
             if len(self.audiences) == 0:
                 self.routed[number] = end
                 break
-            for records in shard.read(at, _READ_BYTES):
+            found = shard.read(at, _READ_BYTES)  # some of it: up to so many bytes, or to the end of a segment
+            if not found:  # what was committed can't be read: nobody waits for it for ever
+                self.routed[number] = end
+            for records in found:
                 self.fanout.route(records, max(0, at - records.base_offset), number)
                 self.routed[number] = at = records.end_offset
                 if at >= end:
                     break
-            else:
-                if self.routed[number] == at:  # what was committed can't be read: nobody waits for it for ever
-                    self.routed[number] = end
         return 0

@@ -165,3 +165,15 @@ def test_a_message_that_the_log_refused_leaves_no_old_time_behind():
 
 def refusing(*arguments):
     raise Unavailable("no room")
+
+
+def test_what_is_read_in_parts_is_all_routed():
+    stage = RouterStage(manual=True)
+    client = stage.client("t")
+    stage.kept.add("t")
+    for number in range(5):  # a read gives one of these batches, or two
+        stage.publish(f"{number} " + "x" * (2 << 20), turn=False)
+        stage.log.shards[0].commit_now()
+    stage.router.committed()
+    assert [payload[0] for payload in client.payloads] == list("01234")
+    assert stage.router.routed == [5]
