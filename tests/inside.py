@@ -104,6 +104,11 @@ class Inside:
         return {session.client_id for session in self._broker.registry.clients}
 
     @property
+    def is_clearing(self) -> bool:
+        """Whether something of clients that have left is still to be cleared away."""
+        return bool(self._broker.connections._gone) or self._broker.registry.is_ending
+
+    @property
     def pending(self) -> int:
         """How many peers have connected and have no session yet."""
         return len(self._broker.connections.gate.pending)
@@ -145,7 +150,7 @@ class Inside:
 
     def waits_its_turn(self, client_id: str) -> bool:
         """Return whether packets that a client has sent wait for the next turn of the loop."""
-        return self.connection(client_id).reader.is_postponing
+        return self.connection(client_id).reader.is_waiting
 
     def close(self, client_id: str, reason: int, why: str) -> None:
         """End a client's connection."""
@@ -221,6 +226,12 @@ class Inside:
         """How many reads of the cold store have failed."""
         assert self._broker.router.catchup.cold is not None
         return self._broker.router.catchup.cold.failures
+
+    @property
+    def cold_waits(self) -> int:
+        """How many times a session had to wait before the cold store was read for it."""
+        assert self._broker.router.catchup.cold is not None
+        return self._broker.router.catchup.cold.waits
 
     @property
     def is_cold_idle(self) -> bool:

@@ -23,9 +23,9 @@ def make_kept_topics(table: TopicTable, shard_of: Callable[[bytes], int]) -> Kep
     return KeptTopics(table, shard_of)
 
 
-def make_audiences(table: TopicTable, groups: Any, cached: int = 1000) -> Audiences:
+def make_audiences(table: TopicTable, groups: Any, cached: int = 1000, max_bytes: int = 64 << 20) -> Audiences:
     """Make the audiences of topics."""
-    return Audiences(table, groups.target, cached)
+    return Audiences(table, groups.target, cached, max_bytes)
 
 
 def make_read_plans(log: Any) -> ReadPlans:

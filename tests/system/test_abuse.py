@@ -29,7 +29,8 @@ LOG = 128 * MIB  # and of the log, where messages are written to it and read
 
 @contextmanager
 def abused(tmp_path: Path, *arguments: str, **settings: object) -> Iterator[tuple[Served, Probe]]:
-    """A broker with a probe that is under way."""
+    """A broker with a probe that is under way; what it holds is in memory alone, unless the settings say otherwise."""
+    settings = {"keep__filters": "[]", **settings}
     with Served(tmp_path / "data", *arguments, **settings) as served, Probe(served.port) as probe:
         probe.goes_on()
         served.metrics()  # so that what the first look takes is not counted as the abuse's
@@ -204,9 +205,10 @@ def until_closed_or(one: socket.socket, wanted: bytes) -> bool:
     return False
 
 
-def test_a_million_topics_from_one_client(tmp_path):
+@pytest.mark.parametrize("kept", ["[]", '["#"]'])
+def test_a_million_topics_from_one_client(tmp_path, kept):
     each = 200_000  # limits.topics_per_client
-    with abused(tmp_path) as (served, probe), RawClient(served.port) as watcher:
+    with abused(tmp_path, keep__filters=kept) as (served, probe), RawClient(served.port) as watcher:
         watcher.connect("w")
         watcher.subscribe("none/of/them")
         with served.growing_at_most(1_000_000 * 450 + WORKING):

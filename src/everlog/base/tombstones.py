@@ -11,7 +11,7 @@ if not cython.compiled:
     from everlog.base.batch_merge import BatchWriter
     from everlog.base.columns import DROPPED, FOR_SPILL
     from everlog.base.memory import copy, get32, pointer, put32, u32s
-    from everlog.base.records import Layout, Records, marked
+    from everlog.base.records import WITH_PROPERTIES, Layout, Records, marked
     from everlog.base.topic_table import TopicTable
 
 GONE = b"$\0gone"  # MQTT forbids U+0000, and no wildcard stands for a level that begins with $
@@ -72,14 +72,15 @@ def empty_topics(
                 property_bytes -= get32(raw, base + theirs.property_ends + 4 * i)
     new = len(names)
     name_bytes = sum(map(len, names))
-    plan = Layout(count, new, name_bytes, property_bytes, payload_bytes, property_bytes > 0)
-    writer = BatchWriter(plan, count, new, property_bytes > 0, False)
+    writer = BatchWriter(
+        Layout(count, new, name_bytes, property_bytes, payload_bytes, WITH_PROPERTIES if property_bytes else 0)
+    )
     writer.base_offset = records.base_offset
     writer.first_time = records.first_time
     writer.last_time = records.last_time
     _fill(writer, records, ids, gone, spilled)
     _name(writer, names)
-    return writer.finish(table, table.count - new, name_bytes, property_bytes, payload_bytes)
+    return writer.finish(table, table.count - new)
 
 
 def _fill(writer: BatchWriter, records: Records, ids: bytearray, gone: int, spilled: bool) -> int:

@@ -20,6 +20,7 @@ from everlog.broker.broker import Broker
 from everlog.broker.connection import Connection
 from everlog.broker.delivery import Log, Spills
 from everlog.broker.events import Event, event
+from everlog.broker.expiry_clock import Belief, ExpiryClock
 from everlog.broker.groups import GroupOptions, GroupState
 from everlog.broker.limits import Limits
 from everlog.broker.metrics import Metrics

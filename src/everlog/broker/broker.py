@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from logging import ERROR
 
@@ -18,9 +18,10 @@ from everlog.broker.limits import Limits
 from everlog.broker.metrics import Metrics
 from everlog.broker.registry import Registry, ReplayRequests, Subscriptions, WriteBehind, restore_sessions
 from everlog.broker.reports import Reports, SysTopics
+from everlog.broker.turns import Turns
 from everlog.mqtt import Reason
 from everlog.sessions import SessionTables
-from everlog.store import ColdStore
+from everlog.store import ColdStore, KeepRules
 from everlog.topics import parse_filter
 
 _CACHED_TOPICS = 1_000_000  # at least: more than one batch can name, since all of its topics are looked up together
@@ -38,11 +39,13 @@ class Broker:
         security: Security | None = None,
         *,
         keep: list[tuple[str, int]] | None = None,
+        never: Sequence[str] = (),
         seed: int = 0,
         tables: SessionTables | None = None,
         cold: ColdStore | None = None,
         groups: GroupOptions | None = None,
         now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+        due_us: Callable[[], int] | None = None,
     ) -> None:
         limits = limits or Limits()
         self.log = log
@@ -56,24 +59,36 @@ class Broker:
         retained = RetainedMessages(limits.retained_messages, limits.retained_bytes)
         max_topics = max(limits.topics, _CACHED_TOPICS)
         self.router = Router(
-            log, table, retained, self._soon, now_us, max_topics, limits.unwritten_bytes, limits.spill_bytes
+            log,
+            table,
+            retained,
+            self._soon,
+            now_us,
+            max_topics,
+            limits.unwritten_bytes,
+            limits.audiences_bytes,
+            limits.spill_bytes,
+            due_us,
         )
-        for text, min_qos in keep or ():
-            self.router.kept.add(text, min_qos)
+        self.router.kept.configure(keep or (), never)
         self.write_behind = None if tables is None else WriteBehind(tables, self.router.routed)
         if self.write_behind is not None:
             retained.changed = self.write_behind.mark_retained
         changed = (lambda key: None) if self.write_behind is None else self.write_behind.mark_group
-        self.groups = GroupRegistry(self.router, groups or GroupOptions(), self.time, self._soon, changed)
+        self.groups = GroupRegistry(
+            self.router, groups or GroupOptions(), self.time, self._soon, changed, limits.groups_bytes
+        )
         rights = ReadRights(self.security.may_receive, self.metrics) if self.security.has_rules else None
         self.router.use(self.groups, self.write_behind, rights)
         self.history = History(log, self.router.ends, cold)
-        replays = ReplayRequests(self.router, self.groups, self.history, self.security, self.metrics)
+        rules = KeepRules(filters=tuple(text for text, _ in keep or ()), never=tuple(never))
+        replays = ReplayRequests(self.router, self.groups, self.history, self.security, self.metrics, rules)
         shared = (self.security, limits, self.metrics, self.write_behind)
         kept = tuple(parse_filter(text) for text, min_qos in keep or () if min_qos == 0)
         subscriptions = Subscriptions(self.router, self.groups, replays, *shared, kept)
-        self.registry = Registry(self.router, self.groups, subscriptions, *shared)
-        self.connections = Connections(self.router, self.registry, subscriptions, *shared, self._soon)
+        turns = Turns(self._soon)
+        self.registry = Registry(self.router, self.groups, subscriptions, *shared, turns)
+        self.connections = Connections(self.router, self.registry, subscriptions, *shared, self._soon, turns)
         self.reports = Reports(self.router, self.registry, self.groups, self.connections)
 
     def time(self) -> float:
@@ -97,10 +112,13 @@ class Broker:
         self.log.on_commit(lambda shard: None if self.router.committing else self._wake(self._committed))
         self.log.on_failure(lambda shard, error: self._wake(partial(self._log_failed, shard, error)))
         if self.history.cold is not None:
-            self.router.catchup.read_cold(ColdReader(self.history.cold, self.history, self._wake))
+            cold = ColdReader(self.history.cold, self.history, self._wake, self.limits.cold_bytes)
+            self.router.catchup.read_cold(cold)
         if self.write_behind is not None:
             restore_sessions(self.write_behind.tables, self.registry, self.groups, self.router)
             self.write_behind.start(loop, self.registry.changes, self.registry.sleep)
+            if self.limits.session_expiry_s == 0:
+                self.registry.end_stored()
             self.registry.sweep(self.time())  # what became due while the broker was down
         self._sweeper = loop.create_task(self._sweep())
 

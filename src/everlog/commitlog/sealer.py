@@ -65,12 +65,16 @@ class Sealer:
         self.sealed += 1
 
     def _pays(self, reader: SegmentReader) -> bool:
-        """Return whether merging pays: the segment is undamaged and its batches are small."""
+        """Return whether merging pays: the segment is undamaged, and its batches have few records and few bytes."""
         rows = len(reader.index)
-        if reader.reports or rows < 2:
+        if reader.reports or rows < 2 or not self._is_fine(reader):
             return False
         records = reader.index.end_offset(rows - 1) - reader.index.offset(0)
         return records < rows * self._settings.merge_below
+
+    def _is_fine(self, reader: SegmentReader) -> bool:
+        """Return whether the mean batch is so small that many are read at once rather than a part of each."""
+        return reader.file.size() < len(reader.index) * self._settings.merge_below_bytes
 
     def rewrite(
         self,
@@ -144,9 +148,8 @@ class Sealer:
     def _index(self, reader: SegmentReader) -> tuple[bytes | None, int]:
         """Return the indexer's section, None without an indexer or if a batch can't be read; and what is in it."""
         columns, contents = [], HOLLOW
-        for records in each_batch(reader):
-            columns.append(memoryview(bytes(topic_ids(records))).cast("I"))
-            flags = flags_of(records)
+        for topics, flags in self._columns(reader):
+            columns.append(topics)
             if flags.translate(None, NOT_SPILLED):
                 contents |= SPILLED
             if flags.strip(_EMPTIED):
@@ -154,6 +157,17 @@ class Sealer:
         if len(columns) != len(reader.index):
             return None, contents & ~HOLLOW
         return self._indexer.build(reader.table.all_names(), columns) if self._indexer is not None else None, contents
+
+    def _columns(self, reader: SegmentReader) -> Iterator[tuple[memoryview, bytes]]:
+        """Yield the topic ids and the flags of every batch that can be read."""
+        if self._is_fine(reader):
+            for records in each_batch(reader):
+                yield memoryview(bytes(topic_ids(records))).cast("I"), flags_of(records)
+            return
+        for row in range(len(reader.index)):
+            found = reader.columns(row)
+            if found is not None:
+                yield found
 
     def write_side(self, reader: SegmentReader, flags: int, topics: bytes | None = None) -> None:
         """Write the side file of what a segment holds now."""

@@ -11,17 +11,20 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from everlog.base import PeerError, StorageError
-from everlog.mqtt import Connect, Will, decode, encode, read_fixed_header
+from everlog.mqtt import Connect, Will, decode, encode, pack_pairs, read_fixed_header, unpack_pairs
 from everlog.sessions.group_cursor import Owed
 from everlog.sessions.received_ids import ID_SET_BYTES
+from everlog.sessions.retained_feed import RetainedFeed
 from everlog.sessions.subscription import Subscribed
 from everlog.sessions.tables import StoredSession, SubscriptionRow
 
 _STRETCH = struct.Struct("<HH")
 _UNSURE = struct.Struct("<BQI")
 _INFLIGHT = struct.Struct("<HBQ")
+INFLIGHT_BYTES = _INFLIGHT.size
 _OWED = struct.Struct("<QHHH")
 _SIZE = struct.Struct("<H")
+_FEED = struct.Struct("<IIH")
 _MOST_DEALS = 0xFFFF
 _NOT_ZERO = re.compile(rb"[^\x00]+")
 
@@ -118,9 +121,31 @@ def unpack_owed(packed: bytes) -> list[tuple[int, Owed]]:
         raise StorageError(f"the messages that a group owes can't be read: {error}") from error
 
 
+def pack_feeds(feeds: Iterable[RetainedFeed]) -> bytes:
+    """Pack which retained messages are owed, by filter; those at QoS 0 need not come after a restart."""
+    named = ((feed, feed.filter.encode()) for feed in feeds if feed.qos)
+    return b"".join(_FEED.pack(feed.at, feed.end, len(name)) + name for feed, name in named)
+
+
+def unpack_feeds(packed: bytes) -> list[RetainedFeed]:
+    """Return the feeds that `pack_feeds` has packed."""
+    feeds = []
+    at = 0
+    try:
+        while at < len(packed):
+            first, end, size = _FEED.unpack_from(packed, at)
+            at += _FEED.size + size
+            if at > len(packed):
+                raise StorageError("the retained messages that a session is owed are cut short")
+            feeds.append(RetainedFeed(packed[at - size : at].decode(), first, end))
+    except (struct.error, UnicodeDecodeError) as error:
+        raise StorageError(f"the retained messages that a session is owed can't be read: {error}") from error
+    return feeds
+
+
 def pack_will(will: Will | None) -> bytes | None:
     """Pack a will as an MQTT 5 CONNECT that carries nothing else, so that it keeps all its properties."""
-    return None if will is None else encode(Connect(5, "", will=will), 5)
+    return None if will is None else encode(Connect(5, "", will=unpack_pairs(will)), 5)
 
 
 def unpack_will(packed: bytes | None) -> Will | None:
@@ -134,7 +159,7 @@ def unpack_will(packed: bytes | None) -> Will | None:
         raise StorageError(f"a stored will can't be read: {error}") from error
     if not isinstance(packet, Connect):
         raise StorageError("a stored will is not a CONNECT packet")
-    return packet.will
+    return None if packet.will is None else pack_pairs(packet.will)
 
 
 def pack_subscription(one: Subscribed, committed: Sequence[int]) -> SubscriptionRow:

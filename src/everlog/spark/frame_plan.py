@@ -15,7 +15,7 @@ from everlog.spark.log_slices import parse_filters
 from everlog.spark.snapshot import ShardSnapshot, Slice, Snapshot, plan, snapshot_of
 from everlog.spark.source_options import SourceOptions
 from everlog.spark.store_cache import open_fresh
-from everlog.store import BeginKind, LogStore, locate, parse_begin, read_lake_record
+from everlog.store import BeginKind, LogStore, locate, parse_begin, read_lake_record, unkept_notes
 
 if TYPE_CHECKING:
     from everlog.spark.lake_slices import LakeSlice, LakeSnapshot
@@ -34,9 +34,7 @@ class FramePlan:
     def slices(self, tasks: int, filters: Sequence[str] | None = None) -> "list[Slice | LakeSlice]":
         """Return slices with each record in one of them; with filters, at least the records that match."""
         told = filters is not None and self.snapshot.path
-        return self._planned(tasks, Shares(self.snapshot.path, filters or ()).of if told else None)
-
-    def _planned(self, tasks: int, share: Callable[[Slice], float] | None) -> "list[Slice | LakeSlice]":
+        share = Shares(self.snapshot.path, filters or ()).of if told else None
         if self.lake is None:
             return [*plan(self.snapshot, ranges=self.ranges, tasks=tasks, share=share)]
         from everlog.spark.lake_slices import plan_lake
@@ -52,7 +50,7 @@ class FramePlan:
         hot = [
             plan(self.snapshot, ranges=self._in_log(ranges), tasks=tasks, share=share) for ranges in (before, behind)
         ]
-        return [*hot[0], *plan_lake(self.lake, within), *hot[1]]
+        return [*hot[0], *plan_lake(self.lake, within, filters), *hot[1]]
 
     def _in_log(self, ranges: Ranges) -> Ranges:
         """Return the part of the ranges that the log may have; a restored log may end before its table."""
@@ -87,6 +85,11 @@ def plan_frame(options: SourceOptions, now_us: int) -> FramePlan:
             snapshot = _without_log(snapshot.path, snapshot.identity, lake)
         ranges = _ranges(options, starts, ends, lambda time_us: _positions_at(store, lake, time_us), now_us)
     return FramePlan(snapshot, lake, ranges)
+
+
+def unkept_in(options: SourceOptions) -> list[str]:
+    """Return what to say of the wanted topics that the settings of the store's broker do not keep."""
+    return [] if is_table(options.path) else unkept_notes(options.path, options.filters or ("#",))
 
 
 def is_table(path: str) -> bool:

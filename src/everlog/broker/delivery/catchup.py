@@ -8,7 +8,7 @@ nor many sessions hold up the others.
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from logging import WARNING
 
 from everlog.base import NOT_KEPT, EverlogError, unpack_position
@@ -18,6 +18,7 @@ from everlog.broker.delivery.overlaps import Mine, in_order
 from everlog.broker.delivery.ports import Log, Sink
 from everlog.broker.delivery.read_plan import ReadPlan, ReadPlans
 from everlog.broker.delivery.redelivery import send_again
+from everlog.broker.delivery.retained_messages import RetainedMessages
 from everlog.broker.events import event
 from everlog.sessions import RELEASED, MergedSubscription, OutgoingRows, Session
 from everlog.store import Found, ReadResult
@@ -39,6 +40,7 @@ class Catchup:
         fanout: Fanout,
         routed: list[int],
         soon: Callable[[Callable[[], None]], object],
+        retained: RetainedMessages,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.lost = 0  # offsets that sessions asked for and that could not be read any more
@@ -49,6 +51,7 @@ class Catchup:
         self._fanout = fanout
         self._plans = ReadPlans(log)
         self._soon = soon
+        self._retained = retained
         self._clock = clock
         self._line: dict[Session, None] = {}
         self._failed: dict[Session, None] = {}  # could not be read for, and may have nothing under way to come back by
@@ -98,7 +101,8 @@ class Catchup:
         self._fanout.note_moved(session)
         if session.is_redelivering and not self._send_again(session, sink):
             return
-        self._drain(session, sink)
+        while self._drain(session, sink):
+            pass
         if session in self._line:
             return
         if self._has_time():
@@ -110,7 +114,10 @@ class Catchup:
         """Send what was under way; return whether all of it is sent."""
         if self.cold is not None and self.cold.is_looking(session):
             return False
-        return send_again(self._log, self._fanout, session, sink, self.cold)
+        is_done = send_again(self._log, self._fanout, session, sink, self._retained, self.cold)
+        if is_done and self.cold is not None:
+            self.cold.forget_again(session)
+        return is_done
 
     # Turns
 
@@ -182,11 +189,12 @@ class Catchup:
         return len(data)
 
     def _feed(self, session: Session, sink: Sink) -> int:
-        """Send some retained messages; return how many bytes."""
-        data = session.take_feed(self._fanout.now_us())
+        """Send some retained messages; return how many bytes, or what looking for them was worth."""
+        data, worth = session.take_feed(self._fanout.now_us())
         if data:
+            self._fanout.note_moved(session)
             sink.write(data)
-        return len(data)
+        return worth
 
     # Reading on
 
@@ -261,13 +269,15 @@ class Catchup:
                 return stopped
         return -1
 
-    def _by_filters(self, session: Session, out: OutgoingRows, shard: int) -> Iterable[OutgoingRows]:
-        """Return rows by the subscriptions that match each of them."""
+    def _by_filters(self, session: Session, out: OutgoingRows, shard: int) -> Iterator[OutgoingRows]:
+        """Yield rows by the subscriptions that match each of them."""
         out = out if out.rows is None else out.alone()
         records, audiences = out.records, self._fanout.audiences
-        mine: list[Mine] = [
-            (merged, rows, start, stop)
-            for number, rows, start, stop in audiences.split(records, out.start, out.stop)
-            if (merged := audiences.merged(number, session)) is not None
-        ]
-        return in_order(records, mine, shard) if mine else ()
+        for parts in audiences.split(records, out.start, out.stop):
+            mine: list[Mine] = [
+                (merged, rows, start, stop)
+                for number, rows, start, stop in parts
+                if (merged := audiences.merged(number, session)) is not None
+            ]
+            if mine:
+                yield from in_order(records, mine, shard)

@@ -8,7 +8,8 @@ from everlog.base.topic_table cimport TopicTable
 
 cdef class KeptTopics:
     cdef TopicTable _table
-    cdef object _shard_of, _trie, _postings, _spilled
+    cdef object _shard_of, _trie, _settings, _postings, _spilled
+    cdef list _configured
     cdef dict _counts
     cdef Py_ssize_t _generation, _count, _unknown
     cdef list _by_lowest
@@ -22,5 +23,5 @@ cdef class KeptTopics:
     @cython.locals(route="unsigned char*", topic=Py_ssize_t)
     cpdef Py_ssize_t _forget(self, topics) except -1
 
-    @cython.locals(qos=Py_ssize_t, to=Py_ssize_t, spilled=Py_ssize_t)
+    @cython.locals(qos=Py_ssize_t, to=Py_ssize_t, spilled=Py_ssize_t, by_settings=Py_ssize_t)
     cdef int _look_up(self, Py_ssize_t topic) except -1

@@ -3,10 +3,12 @@
 The byte at 4 * topic + QoS is the shard that keeps such a message, or NOT_KEPT; the append kernel reads it. The fourth
 byte tells that kernel what only spilled filters keep, or says that the topic must be looked up before any of this
 counts. That happens when a message of it comes, so that adding or removing a filter costs a bit for each topic whose
-answer it changes, and for the others nothing.
+answer it changes, and for the others nothing. What the settings never keep takes topics from their own filters alone:
+a durable session gets all it has subscribed to. A topic that the settings keep at every QoS stays so whoever
+subscribes, and nothing more is remembered of it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import cython
 from pyroaring import BitMap
@@ -19,7 +21,8 @@ if not cython.compiled:
     from everlog.base.memory import pointer, u32s
 
 SPILLED = 3  # in place of a filter's lowest QoS: kept from QoS 1 on, as long as someone slow reads the log for it
-_NEVER = 3  # a lowest QoS that no message has
+_NO_QOS = 3  # a lowest QoS that no message has
+_NEVER = -1  # in place of a filter's lowest QoS: the settings do not keep what matches
 _SPILLED_FROM = 1
 _UNKNOWN = 0x80  # in the fourth byte: to be looked up
 _NEW = bytes((NOT_KEPT, NOT_KEPT, NOT_KEPT, _UNKNOWN))
@@ -36,6 +39,8 @@ class KeptTopics:
         self._shard_of = shard_of
         self._counts: dict[tuple[str, int], int] = {}
         self._trie: SubscriptionTrie[int, int] = SubscriptionTrie()
+        self._settings: SubscriptionTrie[int, int] = SubscriptionTrie()
+        self._configured: list[tuple[str, int]] = []
         self._generation = table.generation
         self._clear()
 
@@ -46,6 +51,15 @@ class KeptTopics:
         self._postings = Postings()  # of those that were looked up once
         self._by_lowest = [BitMap() for _ in range(4)]  # of those that are known, by the QoS that they are kept from
         self._spilled = BitMap()  # of those, the ones that spilled filters keep from a lower QoS than others do
+
+    def configure(self, filters: Iterable[tuple[str, int]], never: Iterable[str] = ()) -> None:
+        """Keep what matches filters of the settings, each from a QoS upwards, unless it matches one of `never`.
+
+        Called once, before anything is published.
+        """
+        self._configured = sorted(filters)
+        for text, min_qos in [*self._configured, *((text, _NEVER) for text in never)] if self._configured else ():
+            self._settings.insert(_plain(text), min_qos, min_qos)
 
     def add(self, text: str, min_qos: int = 0) -> None:
         """Keep what matches a filter from now on, from `min_qos` upwards, or as SPILLED."""
@@ -76,7 +90,7 @@ class KeptTopics:
 
     def filters(self) -> list[tuple[str, int]]:
         """Return every kept filter with its lowest QoS, or SPILLED."""
-        return sorted(self._counts)
+        return sorted({*self._configured, *self._counts})
 
     def extend(self, run: PublishRun | None = None) -> bool:
         """Bring `routes` up to date for the topics of a run; return whether anything is kept."""
@@ -88,7 +102,7 @@ class KeptTopics:
             self._count += more
             self._unknown += more
             self.routes.extend(_NEW * more)
-        if len(self._counts) == 0:
+        if len(self._counts) == 0 and len(self._configured) == 0:
             return False
         if self._unknown and run is not None:
             topics = u32s(run.columns.topics)
@@ -115,10 +129,11 @@ class KeptTopics:
         """Set the route of a topic."""
         name = self._table.name(topic)
         text = name.decode()
-        found = [match.value for match in self._trie.match(text)]
-        ordinary = min((lowest for lowest in found if lowest != SPILLED), default=_NEVER)
+        by_settings = self._lowest_by_settings(text)
+        found = [match.value for match in self._trie.match(text)] if by_settings else []
+        ordinary = min([lowest for lowest in found if lowest != SPILLED] + [by_settings])
         lowest = min(ordinary, _SPILLED_FROM) if SPILLED in found else ordinary
-        shard = self._shard_of(name) if lowest < _NEVER else NOT_KEPT
+        shard = self._shard_of(name) if lowest < _NO_QOS else NOT_KEPT
         spilled = 0
         for qos in range(3):
             if lowest <= qos < ordinary:
@@ -129,13 +144,20 @@ class KeptTopics:
             self.routes[4 * topic + qos] = to
         self.routes[4 * topic + 3] = spilled
         self._unknown -= 1
+        self.looked_up += 1
+        if by_settings == 0:
+            return 0
         self._by_lowest[ordinary].add(topic)
         if lowest < ordinary:
             self._spilled.add(topic)
         if topic not in self._postings:
             self._postings.add(topic, text)
-        self.looked_up += 1
         return 0
+
+    def _lowest_by_settings(self, text: str) -> int:
+        """Return from which QoS upwards the settings keep a topic's messages."""
+        found = [match.value for match in self._settings.match(text)] if self._configured else []
+        return _NO_QOS if not found or _NEVER in found else min(found)
 
 
 def _plain(text: str) -> Filter:

@@ -4,12 +4,14 @@
 sending.
 """
 
+from dataclasses import replace
 from typing import Protocol
 
-from everlog.base import NOT_KEPT, Records, is_emptied, unpack_position
+from everlog.base import NOT_KEPT, QOS_BITS, QOS_SHIFT, Records, is_emptied, unpack_position
 from everlog.broker.delivery.fanout import Fanout
 from everlog.broker.delivery.overlaps import begun_at
 from everlog.broker.delivery.ports import Log, Sink
+from everlog.broker.delivery.retained_messages import RetainedMessages
 from everlog.mqtt import write_acks
 from everlog.sessions import RELEASED, MergedSubscription, OutgoingRows, Session, row_at
 
@@ -22,11 +24,18 @@ class Elsewhere(Protocol):
     def again(self, session: Session, shard: int, offset: int) -> Records | None: ...
 
 
-def send_again(log: Log, fanout: Fanout, session: Session, sink: Sink, elsewhere: Elsewhere | None = None) -> bool:
+def send_again(
+    log: Log,
+    fanout: Fanout,
+    session: Session,
+    sink: Sink,
+    retained: RetainedMessages,
+    elsewhere: Elsewhere | None = None,
+) -> bool:
     """Send as many of them as the client may be sent now; return whether that was all."""
     for packet_id, state, position in session.redeliveries():
         if state != RELEASED:
-            data = _message(log, fanout, session, packet_id, state, position, elsewhere)
+            data = _message(log, fanout, session, packet_id, state, position, retained, elsewhere)
             if data:
                 sink.write(data)
                 continue
@@ -37,11 +46,22 @@ def send_again(log: Log, fanout: Fanout, session: Session, sink: Sink, elsewhere
 
 
 def _message(
-    log: Log, fanout: Fanout, session: Session, packet_id: int, state: int, position: int, elsewhere: Elsewhere | None
+    log: Log,
+    fanout: Fanout,
+    session: Session,
+    packet_id: int,
+    state: int,
+    position: int,
+    retained: RetainedMessages,
+    elsewhere: Elsewhere | None,
 ) -> bytes | None:
     """Return the PUBLISH as it was sent, with DUP; nothing if it is gone, None if its client may not read it now."""
     shard, offset = unpack_position(position)
-    out = session.copy_of(packet_id, position) or _of_log(log, fanout, session, state, shard, offset, elsewhere)
+    out = session.copy_of(packet_id, position)
+    if out is None and shard == NOT_KEPT:
+        out = _retained(retained, fanout, session, state, offset)
+    elif out is None:
+        out = _of_log(log, fanout, session, state, shard, offset, elsewhere)
     if out is None:
         return b""
     if fanout.rights is not None and not fanout.rights.allow(session, out):
@@ -53,8 +73,6 @@ def _of_log(
     log: Log, fanout: Fanout, session: Session, state: int, shard: int, offset: int, elsewhere: Elsewhere | None
 ) -> OutgoingRows | None:
     """Return a message that is in the log or was there, and how it goes to the session."""
-    if shard == NOT_KEPT:
-        return None
     records = batch_of(log, shard, offset)
     if records is None and elsewhere is not None:
         records = elsewhere.again(session, shard, offset)
@@ -65,6 +83,21 @@ def _of_log(
     if merged is not None:  # sent before another subscription went back, it may be below where its own begins now
         merged = begun_at(merged, shard, offset) or merged
     return OutgoingRows(records, None, row, row + 1, merged or MergedSubscription(session, state))
+
+
+def _retained(
+    retained: RetainedMessages, fanout: Fanout, session: Session, state: int, offset: int
+) -> OutgoingRows | None:
+    """Return the retained message that was under way when the broker stopped, or what has replaced it since.
+
+    None if it is gone, or has a lower QoS now: what replaced it was published to the session too.
+    """
+    records = retained.find(offset)
+    if records is None:
+        return None
+    merged = fanout.audiences.merged_of(records, 0, session) or MergedSubscription(session, state)
+    out = OutgoingRows(records, None, 0, 1, replace(merged, retain_as_published=True))
+    return out if (out.flags()[0] & QOS_BITS) >> QOS_SHIFT >= state else None
 
 
 def batch_of(log: Log, shard: int, offset: int, last: Records | None = None) -> Records | None:

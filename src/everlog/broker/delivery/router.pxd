@@ -11,11 +11,11 @@ from everlog.broker.delivery.pending_acks cimport AckQueue, PendingAcks
 
 
 cdef class Router:
-    cdef public object log, now_us, retained, audiences, fanout, catchup, spills, own
+    cdef public object log, now_us, due_us, retained, audiences, fanout, catchup, spills, own
     cdef public TopicTable table
     cdef public KeptTopics kept
     cdef public PendingAcks pending
-    cdef public list routed
+    cdef public list routed, taken
     cdef public Py_ssize_t max_unwritten_bytes, messages_in, messages_kept
     cdef public bint committing, behind, ids_ahead
     cdef object _soon, _write_behind, _groups

@@ -48,7 +48,9 @@ class Router:
         now_us: Callable[[], int],
         max_topics: int = 200_000,
         max_unwritten_bytes: int = 64 << 20,
+        max_audiences_bytes: int = 64 << 20,
         spill_bytes: int = 0,
+        due_us: Callable[[], int] | None = None,
     ) -> None:
         self.log = log
         self.table = table
@@ -56,18 +58,20 @@ class Router:
         self.pending = PendingAcks(len(log.shards))
         self.retained = retained
         self.now_us = now_us
+        self.due_us = due_us or now_us  # the time by which messages and sessions expire
         self.routed = [shard.committed for shard in log.shards]
-        self.audiences = Audiences(table, self._target, max_topics)
+        self.audiences = Audiences(table, self._target, max_topics, max_audiences_bytes)
         self.spills = Spills(self.kept, log, self.routed, spill_bytes, soon)
-        self.fanout = Fanout(self.audiences, now_us, self.spills.released)
+        self.fanout = Fanout(self.audiences, self.due_us, self.spills.released)
         self.fanout.on_long = self.spills.too_long
         self.spills.connected = self.fanout.sinks
-        self.catchup = Catchup(log, self.fanout, self.routed, soon)
+        self.catchup = Catchup(log, self.fanout, self.routed, soon, retained)
         self.max_unwritten_bytes = max_unwritten_bytes
         self.committing = False  # the router will look by itself: nobody need tell it of a commit
         self.behind = False  # more waits to be written than should
         self.messages_in = 0
         self.messages_kept = 0
+        self.taken: list[tuple[int, int]] = []  # the shards that took some of the last run, and where each ended
         self.ids_ahead = False  # QoS 2 messages were appended whose ids are to be stored before them
         self.own = OwnMessages(table)
         self._soon = soon
@@ -105,6 +109,7 @@ class Router:
         """Hand a session nothing more: it has no connection."""
         self.fanout.sinks.pop(session, None)
         self.catchup.forget(session)
+        self.audiences.detach(session)
         self.spills.forget(session)
 
     def resume(self, session: Session) -> None:
@@ -136,6 +141,14 @@ class Router:
         self.catchup.changed(session)
         self.spills.unsubscribed(session, flt)
 
+    def learn(self, first: int) -> None:
+        """Find who gets the messages of the topics from this id on: whoever brings names waits for it, others do not.
+
+        Called after a few of them each time.
+        """
+        if len(self.audiences):
+            self.audiences.resolve(range(first, self.table.count))
+
     # The way in
 
     def publish(
@@ -158,6 +171,7 @@ class Router:
             self._now = self.now_us()
             self._soon(self._turn)
         positions: list[tuple[int, int]] = []
+        self.taken = positions
         if self.kept.extend(run):
             if self.kept.began:
                 self.kept.began = False

@@ -7,15 +7,14 @@ to two at a time. What lost members had, or did not acknowledge in time, goes to
 
 import logging
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import groupby
 from logging import WARNING
 
 from everlog.base import MAX_OFFSET, EverlogError, Records, row_column, unpack_position
-from everlog.broker.delivery import Router, batch_of
+from everlog.broker.delivery import batch_of
 from everlog.broker.events import event
-from everlog.broker.groups.group_options import GroupCounters, GroupOptions, GroupState
+from everlog.broker.groups.group_options import GroupState
+from everlog.broker.groups.group_ports import GroupPorts
 from everlog.broker.groups.shared_group import Member, SharedGroup, spend
 from everlog.broker.groups.topic_order import OrderedPlan, TopicNames, plan_owed, plan_rows
 from everlog.sessions import LIVE, GroupCursor, GroupRow, MergedSubscription, OutgoingRows, group_row, row_at
@@ -23,20 +22,9 @@ from everlog.topics import parse_filter
 
 _PULL_BYTES = 256 << 10  # read at a time for a group that is behind, and held until it is dealt
 _PULL_RECORDS = 8192
+_GROUP_BYTES = 3000  # what a group was measured to take besides what it deals
 _TURN_BYTES = 1 << 20  # read in one turn of the event loop; then others are heard
 _log = logging.getLogger("everlog.broker")
-
-
-@dataclass(frozen=True, slots=True)
-class GroupPorts:
-    """What a group needs of the broker: the router, options, counters, a clock, and whom to tell of changes."""
-
-    router: Router
-    options: GroupOptions
-    counters: GroupCounters
-    time: Callable[[], float]
-    changed: Callable[[tuple[str, str]], None]  # the stored state of a group is out of date
-    wake: Callable[["DurableGroup"], None]  # have `pump` called at the end of this turn of the event loop
 
 
 class DurableGroup:
@@ -90,7 +78,7 @@ class DurableGroup:
         """Deal what waits, as far as members have credit; owed messages first."""
         if self.group is None or not self.is_waiting:
             return
-        now_us = self._router.now_us()
+        now_us = self._router.due_us()
         if self.cursor.owed:
             self._deal_owed(now_us)
         try:
@@ -365,7 +353,17 @@ class DurableGroup:
             self._ports.changed(self.key)
         return list(taken.items())
 
+    def drop_ahead(self) -> None:
+        """Forget what was read and is not dealt: it is read again when there is credit."""
+        self._ahead.clear()
+
     # What others see
+
+    @property
+    def size_bytes(self) -> int:
+        """Its memory."""
+        ahead = sum(out.records.size for read in self._ahead.values() for out in read)
+        return _GROUP_BYTES + 2 * (len(self.name) + len(self.pattern)) + self.cursor.size_bytes + ahead
 
     def reads_on(self) -> list[int]:
         """Return for each shard the first offset not looked at."""

@@ -6,14 +6,19 @@ transient, unless one asks for order or for older messages, which only the log c
 for what waits in memory it spills: it has a cursor too, in memory alone, until they have caught up.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
+from logging import WARNING
 
 from everlog.base import NOT_KEPT
 from everlog.broker.delivery import Router
-from everlog.broker.groups.durable_group import DurableGroup, GroupPorts
+from everlog.broker.events import event
+from everlog.broker.groups.durable_group import DurableGroup
 from everlog.broker.groups.group_options import GroupCounters, GroupOptions, GroupState
+from everlog.broker.groups.group_ports import GroupPorts
 from everlog.broker.groups.shared_group import Member, SharedGroup
 from everlog.broker.groups.spilled_group import SpilledGroup, has_caught_up, is_done
+from everlog.broker.turns import Steps
 from everlog.sessions import (
     GROUP_ORDERED,
     SHARED_PREFIX,
@@ -27,6 +32,9 @@ from everlog.sessions import (
 )
 from everlog.topics import Filter, parse_filter
 
+_FEW = 64  # messages of one group under way while all of them take too much
+_log = logging.getLogger("everlog.broker")
+
 
 class GroupRegistry:
     """All groups, and which membership a message in a window was dealt by."""
@@ -38,7 +46,11 @@ class GroupRegistry:
         time: Callable[[], float],
         soon: Callable[[Callable[[], None]], object],
         changed: Callable[[tuple[str, str]], None],
+        max_bytes: int = 128 << 20,
     ) -> None:
+        self.max_bytes = max_bytes
+        self.size_bytes = 0  # of all durable groups, as of the last sweep or later
+        self.shortened = 0  # times that groups had to deal less because they take too much
         self.counters = GroupCounters()
         self._router = router
         self._options = options
@@ -127,26 +139,27 @@ class GroupRegistry:
             for out in session.give_up_shared(group.key):
                 group.split(out.records, out.rows, out.start, out.stop, NOT_KEPT, self._router.now_us())
 
-    def left(self, session: Session) -> None:
+    def left(self, session: Session) -> Steps:
         """Give others what a session that has no connection any more, and is in no audience, was dealt at QoS 1."""
-        for member in session.memberships:
+        for member in session.leave_groups():
             self._members.pop(member.tag, None)
-            session.leave_group(member)
             durable = self._durable.get(member.group)
             if durable is not None:
                 durable.lose(member)
                 self._wake(durable)
-        now_us = self._router.now_us()
+            yield
+        now_us = self._router.due_us()
         for out in session.give_up_shared():
             group = self._connected.get(out.merged.group or ("", ""))
             if group is not None:
                 group.split(out.records, out.rows, out.start, out.stop, NOT_KEPT, now_us)
 
-    def ended(self, session: Session) -> None:
-        """Give up all places of a session that is forgotten."""
+    def ended(self, session: Session) -> Steps:
+        """Give up all places of a session that is forgotten, in steps."""
         for text in session.subscriptions:
             if text.startswith(SHARED_PREFIX):
                 self.unsubscribed(session, parse_filter(text))
+                yield
 
     def _make(self, group: SharedGroup, since: Sequence[int] | None, ordered: bool) -> DurableGroup:
         """Make a group durable. One with other members goes on where it is; a new one begins where the log ends."""
@@ -162,6 +175,7 @@ class GroupRegistry:
 
     def _add(self, name: str, pattern: str, cursor: GroupCursor) -> DurableGroup:
         durable = self._durable[name, pattern] = DurableGroup(name, pattern, cursor, self._ports)
+        self.size_bytes += durable.size_bytes
         self._router.kept.add(pattern)
         return durable
 
@@ -211,6 +225,7 @@ class GroupRegistry:
     def _end(self, durable: DurableGroup) -> None:
         """Forget a group that nobody is subscribed to: what is under way is its receivers' own from now on."""
         del self._durable[durable.key]
+        self.size_bytes -= durable.size_bytes
         if durable.spilled:
             self._router.spills.forget_group(durable.key)
         else:
@@ -253,7 +268,8 @@ class GroupRegistry:
                 durable.pump()
 
     def sweep(self, now: float) -> None:
-        """Give what was not acknowledged in time to others, and let no group wait without need."""
+        """Give what was not acknowledged in time to others, and let no group wait without need or take too much."""
+        self._limit_memory()
         for durable in list(self._durable.values()):
             for client_id, positions in durable.take_overdue(now):
                 self.counters.timeouts += len(positions)
@@ -262,6 +278,20 @@ class GroupRegistry:
                         member.taken.update(positions)
             durable.pump()
         self._end_spills()
+
+    def _limit_memory(self) -> None:
+        """Let each group have only a few messages under way while all of them together take too much."""
+        groups = self._durable.values()
+        self.size_bytes = sum([durable.size_bytes for durable in groups])
+        is_over = self.size_bytes > self.max_bytes
+        most = min(_FEW, self._options.inflight_messages) if is_over else self._options.inflight_messages
+        if is_over:
+            self.shortened += 1
+            event(_log, "limit", WARNING, limit="groups_bytes", groups=len(groups))
+        for durable in groups:
+            durable.cursor.limit = most
+            if is_over:
+                durable.drop_ahead()
 
     def _wake(self, durable: DurableGroup) -> None:
         """Deal what waits at the end of this turn of the loop, when answers are written and all have left or joined."""
@@ -324,6 +354,10 @@ class GroupRegistry:
         ]
         found = [*(durable.state() for durable in self._durable.values()), *transient]
         return sorted(found, key=lambda one: (one.name, one.filter))
+
+    def is_durable(self, flt: Filter) -> bool:
+        """Return whether the group of a shared filter is durable already."""
+        return _key_of(flt) in self._durable
 
     def is_ordered(self, flt: Filter) -> bool:
         """Return whether the settings ask a shared filter's group to keep the order of topics."""

@@ -56,17 +56,44 @@ def test_topics_known_before_the_first_filter_are_looked_at_again():
 
 def test_a_lowest_qos_lets_lower_ones_pass_by():
     table, kept = made()
-    kept.add("a", 1)
+    kept.configure([("a", 1), ("+", 2)])
     table.intern(b"a")
+    table.intern(b"b")
     kept.extend()
     assert routes(kept, table, "a") == [NOT_KEPT, 1, 1]
-    kept.add("+", 2)
-    assert routes(kept, table, "a") == [NOT_KEPT, 1, 1]
+    assert routes(kept, table, "b") == [NOT_KEPT, NOT_KEPT, 1]
     kept.add("#")
     assert routes(kept, table, "a") == [1, 1, 1]
     kept.remove("#")
-    kept.remove("a", 1)
-    assert routes(kept, table, "a") == [NOT_KEPT, NOT_KEPT, 1]
+    assert routes(kept, table, "a") == [NOT_KEPT, 1, 1]
+
+
+def test_what_is_never_kept_is_kept_for_durable_sessions_alone():
+    table, kept = made(shards=1)
+    kept.configure([("#", 0), ("response/now", 0)], ["response/#", "p/+"])
+    names = ("a", "response/1", "response/now", "p/1", "p/1/x")
+    for name in names:
+        table.intern(name.encode())
+
+    def found():
+        return {name for name in names if routes(kept, table, name) == [0] * 3}
+
+    assert found() == {"a", "p/1/x"}
+    kept.add("$share/g/response/+")
+    kept.add("#")
+    assert found() == {*names}
+    kept.remove("#")
+    assert found() == {"a", "p/1/x", "response/1", "response/now"}
+    kept.remove("response/+")
+    assert found() == {"a", "p/1/x"}
+    assert kept.filters() == [("#", 0), ("response/now", 0)]
+
+
+def test_nothing_is_looked_up_when_there_is_nothing_that_never_could_limit():
+    table, kept = made()
+    kept.configure([], ["response/#"])
+    table.intern(b"response/1")
+    assert not kept.extend()
 
 
 def test_a_filter_is_kept_as_long_as_anyone_asks_for_it():

@@ -1,4 +1,4 @@
-"""Plain values of a session: what client and broker agreed on, and what happened to its messages."""
+"""What client and broker agreed on, and what happened to a session's messages."""
 
 from dataclasses import dataclass
 
