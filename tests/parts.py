@@ -129,9 +129,11 @@ class RouterStage:
             self.router.unsubscribe(session, flt)
             self.groups.leave(session, flt)
         self.router.detach(session)
-        self.groups.left(session)
+        for _ in self.groups.left(session):
+            pass
         session.disconnected(self.now_us)
-        self.groups.ended(session)
+        for _ in self.groups.ended(session):
+            pass
 
     def puback(self, client: SinkClient, count: int = 1 << 16) -> None:
         """Acknowledge so many messages as a client does, for its groups too."""

@@ -8,6 +8,7 @@ from everlog.topics.match_cache import MatchCache
 from everlog.topics.names import (
     Filter,
     check_topic_name,
+    known_filter,
     matches,
     parse_filter,
 )

@@ -5,6 +5,7 @@ A `Filter` is only made by `parse_filter`, so code that holds one need not check
 """
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from everlog.base import PeerError
 
@@ -18,6 +19,7 @@ MAX_TOPIC_BYTES = 65_535  # [MQTT-4.7.3-3]
 MAX_TOPIC_LEVELS = 128
 
 SHARE_PREFIX = "$share/"
+_KNOWN_FILTERS = 16_384  # kept parsed
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,12 @@ def parse_filter(
             raise PeerError(WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED, "wildcard subscriptions are not allowed")
         _check_wildcards(pattern)
     return Filter(text, pattern, group, is_exact)
+
+
+@lru_cache(_KNOWN_FILTERS)
+def known_filter(text: str) -> Filter:
+    """Return the filter of a subscription that there is: it was checked before, and is asked for again and again."""
+    return parse_filter(text)
 
 
 def matches(flt: Filter, topic: str) -> bool:

@@ -249,6 +249,7 @@ class SocketReader:
         else:
             fits = output.has_room_for(_TOLD_BYTES)
             output.write(write_told_acks(first_byte, ids, known, Reason.PACKET_IDENTIFIER_NOT_FOUND if fits else 0))
+            self._stand_in_line()  # a flood, most likely: the next read is for another turn
 
     # Turns
 
@@ -271,9 +272,13 @@ class SocketReader:
         """Take what waits, or the next read, when others have had their turn; not while the peer does not read."""
         if not self._may_go_on():
             return
-        if not self.decoder.has_more:
-            self.resume_reading()
+        if self.decoder.has_more:
+            self._stand_in_line()
         elif not self._in_line:
+            self.resume_reading()
+
+    def _stand_in_line(self) -> None:
+        if not self._in_line:
             self._in_line = True
             self.pause_reading()
             self.traffic.turns.later(self._rest(), self._done, self._failed)

@@ -9,7 +9,7 @@ from everlog.broker.delivery.overlaps import merge
 from everlog.broker.delivery.ports import Log
 from everlog.sessions import SHARED_PREFIX, MergedSubscription, Session
 from everlog.store import Reader
-from everlog.topics import Filter, parse_filter
+from everlog.topics import Filter, known_filter
 
 NO_BOUND = 1 << 63
 _MAX_BOUNDS = 8  # with more beginnings ahead all filters are read at once: rows that are too early are left out later
@@ -74,7 +74,7 @@ class ReadPlans:
     def _reader(self, plans: _Plans, texts: tuple[str, ...]) -> tuple[Reader, tuple[Filter, ...]]:
         known = plans.readers.get(texts)
         if known is None:
-            filters = tuple(map(parse_filter, texts))
+            filters = tuple(map(known_filter, texts))
             known = plans.readers[texts] = (self._log.reader(filters), filters)
         return known
 
@@ -97,7 +97,7 @@ def _alike(session: Session, texts: tuple[str, ...], shard: int, at: int) -> Mer
     chosen = [session.subscriptions[text] for text in texts]
     if any(one.since and one.since[shard] > at for one in chosen):
         return None
-    ways = {replace(one, filter="", retain_handling=0, since=()) for one in chosen}
+    ways = {(one.qos, one.no_local, one.retain_as_published, one.identifier, one.position) for one in chosen}
     if len(ways) != 1 or (len(chosen) > 1 and chosen[0].identifier):
         return None
-    return merge(session, list(ways))
+    return merge(session, [replace(chosen[0], filter="", retain_handling=0, since=())])

@@ -18,7 +18,7 @@ from everlog.broker.turns import Steps
 from everlog.mqtt import Reason, Subscribe, Subscription, Unsubscribe
 from everlog.sessions import Session, SessionMemory, Subscribed, filter_bytes
 from everlog.store import Begin, show_positions
-from everlog.topics import Filter, covers, parse_filter
+from everlog.topics import Filter, covers, known_filter, parse_filter
 
 _log = logging.getLogger("everlog.broker")
 
@@ -110,7 +110,7 @@ class Subscriptions:
             if text not in replayed:
                 changed = session.begin_later(text, here, len(begins))
                 if changed is not None:
-                    self._put(session, parse_filter(text), changed)
+                    self._put(session, known_filter(text), changed)
                 yield
         session.rewind({shard: begins[shard] for shard in here})
 
@@ -171,7 +171,8 @@ class Subscriptions:
     def _check(self, session: Session, text: str, replays: bool, in_order: bool) -> tuple[Filter, Subscribed | None]:
         """Return the filter, if the client may subscribe to it, and the subscription to it that there is."""
         limits = self._limits
-        flt = parse_filter(text, max_levels=limits.topic_levels, max_bytes=limits.topic_bytes)
+        parse_filter(text, max_levels=limits.topic_levels, max_bytes=limits.topic_bytes)
+        flt = known_filter(text)
         if not self._security.acl.may_subscribe(session.user, session.client_id, flt.pattern):
             raise PeerError(Reason.NOT_AUTHORIZED, "the filter is not allowed")
         of_log = flt.group is not None and (replays or in_order or self._groups.is_ordered(flt))
@@ -228,7 +229,7 @@ class Subscriptions:
         if session.unsubscribe(text) is None:
             return False
         self.count(session)
-        flt = parse_filter(text)
+        flt = known_filter(text)
         self._withdraw(session, flt)
         if flt.group is not None:
             self._groups.unsubscribed(session, flt)
@@ -249,7 +250,7 @@ class Subscriptions:
             return
         refused = 0
         for text in list(session.subscriptions):
-            flt = parse_filter(text)
+            flt = known_filter(text)
             if not access.may_subscribe(flt.pattern):
                 refused += self._give_up(session, text)
                 if flt.group is not None:
@@ -268,7 +269,7 @@ class Subscriptions:
         session.halt()
         yield from self.revoke(session)
         for text, subscribed in list(session.subscriptions.items()):
-            flt = parse_filter(text)
+            flt = known_filter(text)
             if flt.group is not None:
                 self._groups.join(session, flt, subscribed)
             self._router.subscribe(session, flt, subscribed)
@@ -286,7 +287,7 @@ class Subscriptions:
         if session.durable:
             session.leave(self._router.routed)  # before a filter goes: what is routed from now on, it reads later
         for text in list(session.subscriptions):
-            self._withdraw(session, parse_filter(text))
+            self._withdraw(session, known_filter(text))
             yield
 
     def drop(self, session: Session) -> Steps:
