@@ -16,8 +16,7 @@ from everlog.commitlog.ports import Disk, File
 from everlog.commitlog.scan import Scan
 from everlog.commitlog.segment_format import HEADER_BYTES, PREVIOUS_SYNCED, SegmentHeader, read_header
 from everlog.commitlog.segment_reader import SegmentReader
-
-COPY_BYTES = 4 << 20
+from everlog.commitlog.write_again import write_again
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +147,9 @@ def _recover_last(
         lost = Damage(path, scan.position, "committed batches are missing or damaged", scan.offset, claimed)
         scan.damage += [lost] if claimed > scan.offset else []
         whole = False
-    elif scan.position < size:
-        file.truncate(scan.position)
-    _rewrite(file, confirmed, scan.position)
+    else:
+        file.truncate(scan.position)  # also where it ends already: the sync of an earlier cut may have failed
+    write_again(file, confirmed, scan.position)
     file.sync()
     disk.sync_directory(directory)
     segment_reader.finish(reader, scan, scan.position, damage)
@@ -166,13 +165,6 @@ def _begin_again(catalog: Catalog, file: File, path: str, base: int, now_us: int
     file.write_at(0, [SegmentHeader(base, now_us, catalog.salt).to_bytes()])
 
 
-def _rewrite(file: File, start: int, end: int) -> None:
-    """Write bytes again that may never have reached the disk: after a failed sync, the next one proves nothing."""
-    while start < end and (block := file.read_at(start, min(COPY_BYTES, end - start))):
-        file.write_at(start, [block])
-        start += len(block)
-
-
 def _sync_before(catalog: Catalog, segments: list[Segment], header: SegmentHeader) -> None:
     """Sync earlier segments that were written without syncs and are not sealed."""
     flags = header.flags
@@ -182,7 +174,7 @@ def _sync_before(catalog: Catalog, segments: list[Segment], header: SegmentHeade
         path = paths.segment_path(catalog.directory, segment.base_offset)
         file = catalog.disk.open(path, write=True)
         try:
-            _rewrite(file, 0, file.size())
+            write_again(file, 0, file.size())
             file.sync()
             raw = read_header(file.read_at(0, HEADER_BYTES), path)
             flags = raw.flags if raw is not None else 0
