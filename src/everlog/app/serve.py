@@ -19,8 +19,8 @@ from everlog.base import EverlogError
 from everlog.broker import Broker, Kind, Listener, Listening, Security, listen
 from everlog.commitlog import LogSettings
 from everlog.sessions import SqliteTables
-from everlog.store import ColdStore, LogStore
-from everlog.web import is_listening, log_is_writable, not_stopping, start_web
+from everlog.store import ColdStore, FreeSpace, LogStore
+from everlog.web import disk_has_room, is_listening, log_is_writable, not_stopping, start_web
 
 _log = logging.getLogger("everlog")
 
@@ -69,6 +69,7 @@ async def _serve(settings: Settings, store: LogStore, tables: SqliteTables, cold
         tables=tables,
         cold=cold,
         groups=groups_of(settings),
+        space=FreeSpace(settings.log.data, settings.log.reserve_bytes),
     )
     stopping = asyncio.Event()
     async with AsyncExitStack() as parts:  # ended in the opposite order
@@ -96,6 +97,7 @@ async def _serve_http(settings: Settings, broker: Broker, listening: Listening, 
     if http.port is None:
         return None
     checks = [not_stopping(lambda: broker.closing), is_listening(listening), log_is_writable(broker.log)]
+    checks.append(disk_has_room(broker.space))
     web = await start_web(
         broker.reports, http.host, http.port or DEFAULT_HTTP_PORT, must=bool(http.port), checks=checks
     )

@@ -16,7 +16,7 @@ from everlog.broker.auth import (
     delete_user,
     set_password,
 )
-from everlog.broker.broker import Broker
+from everlog.broker.broker import NO_SPACE, Broker
 from everlog.broker.connection import Connection
 from everlog.broker.delivery import Log
 from everlog.broker.events import Event, event

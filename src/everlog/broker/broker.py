@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 from functools import partial
-from logging import ERROR
+from logging import ERROR, WARNING
 
 from everlog.base import StorageError, TopicTable
 from everlog.broker.auth import Security
@@ -20,11 +20,12 @@ from everlog.broker.registry import Registry, ReplayRequests, Subscriptions, Wri
 from everlog.broker.reports import Reports, SysTopics
 from everlog.mqtt import Reason
 from everlog.sessions import SessionTables
-from everlog.store import ColdStore
+from everlog.store import ColdStore, FreeSpace
 from everlog.topics import parse_filter
 
 _CACHED_TOPICS = 1_000_000  # at least: more than one batch can name, since all of its topics are looked up together
 _STOP_S = 10.0
+NO_SPACE = "no more messages are kept: free some space, or keep less (log.retention_bytes, log.retention_age)"
 _log = logging.getLogger("everlog.broker")
 
 
@@ -42,6 +43,7 @@ class Broker:
         tables: SessionTables | None = None,
         cold: ColdStore | None = None,
         groups: GroupOptions | None = None,
+        space: FreeSpace | None = None,
         now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
         limits = limits or Limits()
@@ -49,6 +51,7 @@ class Broker:
         self.limits = limits
         self.metrics = Metrics()
         self.security = security or Security()
+        self.space = space
         self.now_us = now_us
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sweeper: asyncio.Task[None] | None = None
@@ -71,7 +74,7 @@ class Broker:
         subscriptions = Subscriptions(self.router, self.groups, replays, *shared, kept)
         self.registry = Registry(self.router, self.groups, subscriptions, *shared)
         self.connections = Connections(self.router, self.registry, subscriptions, *shared, self._soon)
-        self.reports = Reports(self.router, self.registry, self.groups, self.connections)
+        self.reports = Reports(self.router, self.registry, self.groups, self.connections, space)
 
     def time(self) -> float:
         """Return the time of keep-alives and the like, which connections read too."""
@@ -93,6 +96,8 @@ class Broker:
         self.reports.since = loop.time()
         self.log.on_commit(lambda shard: None if self.router.committing else self._wake(self._committed))
         self.log.on_failure(lambda shard, error: self._wake(partial(self._log_failed, shard, error)))
+        self.log.on_trouble(lambda shard, error: self._wake(partial(self._log_troubled, shard, error)))
+        self._look_at_space()
         if self.history.cold is not None:
             self.router.catchup.read_cold(ColdReader(self.history.cold, self.history, self._wake))
         if self.write_behind is not None:
@@ -137,7 +142,7 @@ class Broker:
 
     def _committed(self) -> None:
         self.router.committed()
-        if self.router.behind:
+        if self.router.behind or self.router.refuses:
             self.router.behind = self.router.is_behind()
         self.connections.committed()
 
@@ -145,10 +150,29 @@ class Broker:
         report(_log, "log_failed", ERROR, shard=shard, reason=error)
         self.connections.close_outputs(self.router.failed(shard), "the log can't be written")
 
+    def _log_troubled(self, shard: int, error: StorageError | None) -> None:
+        if error is None:
+            report(_log, "log_written_again", WARNING, shard=shard)
+        else:
+            self.metrics.log_troubles += 1
+            report(_log, "log_not_written", ERROR, shard=shard, reason=error)
+        self._committed()
+
+    def _look_at_space(self) -> None:
+        space = self.space
+        if space is not None and space.look():
+            self.router.set_full(space.is_low)
+            sizes = {"free": space.free_bytes, "reserve": space.reserve_bytes, "path": space.directory}
+            if space.is_low:
+                report(_log, "disk_full", ERROR, **sizes, reason=NO_SPACE)
+            else:
+                report(_log, "disk_has_room", WARNING, **sizes, reason="messages are kept again")
+
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(1)
             now = self.time()
+            self._look_at_space()
             self.registry.sweep(now)
             self.groups.sweep(now)
             self.connections.sweep(now)

@@ -24,6 +24,8 @@ class Metrics:
     duplicates: int = 0  # QoS 2 messages that came again
     refused: int = 0  # messages that were not allowed
     retained_refused: int = 0
+    not_kept: int = 0  # messages that were refused because the disk is full or fails
+    log_troubles: int = 0  # times that a shard could not be written, until it could again
     subscribes: int = 0
     subscribes_refused: int = 0
     replays: int = 0  # subscriptions that began in the past

@@ -1,8 +1,8 @@
 """Recovery when a shard is opened for writing: find the end, make it durable, decide where to go on.
 
 Only the last segment is read. A torn tail is cut if nothing whole follows it and the mark does not say that it was
-committed; in every other case the bytes stay as they are and the log goes on in a new segment. Offsets that were seen
-as committed are never given out again.
+committed; so is a torn group of a log that syncs, though some of its batches are whole. In every other case the bytes
+stay as they are and the log goes on in a new segment. Offsets that were seen as committed are never given out again.
 """
 
 from collections.abc import Callable
@@ -81,8 +81,10 @@ def summarize(catalog: Catalog, base_offset: int, header: SegmentHeader | None) 
     return segment
 
 
-def recover(catalog: Catalog, random_bytes: Callable[[int], bytes], now_us: int, not_below: int) -> Recovered:
-    """Bring a directory into order and say where the log goes on."""
+def recover(
+    catalog: Catalog, random_bytes: Callable[[int], bytes], now_us: int, not_below: int, *, syncs: bool
+) -> Recovered:
+    """Bring the directory of a log that `syncs` each commit, or does not, into order and say where the log goes on."""
     disk, directory = catalog.disk, catalog.directory
     names = clean_directory(disk, directory)
     mark, hint, durable = open_mark(disk, directory, names, random_bytes)
@@ -99,7 +101,7 @@ def recover(catalog: Catalog, random_bytes: Callable[[int], bytes], now_us: int,
     if bases:
         confirmed = max((m.position for m in (hint, durable) if m.synced and m.segment == bases[-1]), default=0)
         claimed = sure.committed if sure.segment <= bases[-1] else 0
-        reader, scan, whole = _recover_last(catalog, bases[-1], committed, claimed, confirmed, now_us)
+        reader, scan, whole = _recover_last(catalog, bases[-1], committed, claimed, confirmed, now_us, syncs)
         _sync_before(catalog, segments, reader.header)
         end, position, last_time = scan.offset, scan.position, scan.last_time
         last = Segment(bases[-1], scan.offset, *scan.index.times(), scan.position)
@@ -127,7 +129,7 @@ def recover(catalog: Catalog, random_bytes: Callable[[int], bytes], now_us: int,
 
 
 def _recover_last(
-    catalog: Catalog, base: int, committed: int, claimed: int, confirmed: int, now_us: int
+    catalog: Catalog, base: int, committed: int, claimed: int, confirmed: int, now_us: int, syncs: bool
 ) -> tuple[SegmentReader, Scan, bool]:
     """Scan the last segment, cut a torn tail, make the rest durable, and tell whether the log may go on in it."""
     disk, directory, damage = catalog.disk, catalog.directory, catalog.damage
@@ -142,6 +144,12 @@ def _recover_last(
     header_whole = read_header(file.read_at(0, HEADER_BYTES), path) is not None
     if scan.position < size:
         scan.run(size, complete=False)
+    if syncs and scan.torn_at is not None and scan.torn_at >= confirmed:
+        shorter = segment_reader.load(disk, directory, base, catalog.salt, damage)
+        shorter[1].run(scan.torn_at, complete=False)
+        if shorter[1].offset >= committed:  # so nobody was told of what follows: a group that was not written whole
+            reader, scan = shorter
+            reader.file, scan.file = file, file
     whole = header_whole and not scan.damage and not sealed
     if committed > scan.offset and committed > base:
         lost = Damage(path, scan.position, "committed batches are missing or damaged", scan.offset, claimed)

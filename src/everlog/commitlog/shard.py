@@ -102,7 +102,7 @@ class ShardLog(HotPath):
     ) -> None:
         """Recover the log and put its writing side together."""
         settings, catalog = self.settings, self._catalog
-        found = recover(catalog, random_bytes, now_us(), not_below)
+        found = recover(catalog, random_bytes, now_us(), not_below, syncs=settings.durability == "fsync")
         open_batch = OpenBatch(settings, found.end)
         writer = SegmentWriter(catalog, found.mark, found.end, found.layout, settings, now_us)
         segment, first_time = found.end, 0

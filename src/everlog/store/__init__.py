@@ -2,6 +2,7 @@
 
 from everlog.store.begin import Begin, BeginKind, locate, parse_begin, show_positions
 from everlog.store.cold_store import ColdStore
+from everlog.store.free_space import FreeSpace
 from everlog.store.indexer import TopicIndexer
 from everlog.store.lake_record import LakeRecord, read_lake_record, write_lake_record
 from everlog.store.log_store import LogStore, ShardStatistics, StoreReader

@@ -33,6 +33,20 @@ def count_qos_2(run: PublishRun) -> int:
     return count
 
 
+def drop_unkeepable(run: PublishRun, routes: bytearray, refusing: bytearray) -> list[int]:
+    """Mark messages as dropped whose shard has a byte set in `refusing`; return their rows."""
+    flags = pointer(run.columns.flags)
+    topics = u32s(run.columns.topics)
+    route = pointer(routes)
+    refuses = pointer(refusing)
+    rows: list[int] = []
+    for i in range(run.start, run.stop):
+        if not flags[i] & 0x80 and refuses[route[4 * topics[i] + (flags[i] >> 1 & 3)]]:
+            flags[i] |= 0x80
+            rows.append(i)
+    return rows
+
+
 def drop_reserved(run: PublishRun, reserved: bytearray) -> int:
     """Mark messages as dropped whose topic has a byte set in `reserved`; return how many."""
     flags = pointer(run.columns.flags)
