@@ -39,9 +39,15 @@ def drop_unkeepable(run: PublishRun, routes: bytearray, refusing: bytearray) -> 
     topics = u32s(run.columns.topics)
     route = pointer(routes)
     refuses = pointer(refusing)
+    known = len(routes) // 4
+    most = len(refusing)
     rows: list[int] = []
     for i in range(run.start, run.stop):
-        if not flags[i] & 0x80 and refuses[route[4 * topics[i] + (flags[i] >> 1 & 3)]]:
+        topic = topics[i]
+        if flags[i] & 0x80 or topic >= known:
+            continue
+        shard = route[4 * topic + (flags[i] >> 1 & 3)]
+        if shard < most and refuses[shard]:
             flags[i] |= 0x80
             rows.append(i)
     return rows
