@@ -185,6 +185,16 @@ def on(disk: type[SimulatedDisk]) -> Mutation:
     return mutate
 
 
+def failing(mutation: Mutation) -> Mutation:
+    """In a world whose disk fails more than others."""
+
+    def mutate(world: World) -> None:
+        mutation(world)
+        world.faulty = 0.2
+
+    return mutate
+
+
 def merging(mutation: Mutation) -> Mutation:
     """In a world that seals and merges more than others."""
 
@@ -237,7 +247,7 @@ def no_forgetting(world: World) -> None:
     world.undo = lambda: setattr(ShardLog, "thin", forget)
 
 
-def nowrite_again(world: World) -> None:
+def no_rewrite(world: World) -> None:
     """Trust that a sync repairs what an earlier sync failed to write."""
     rewrite = recovery.write_again
     recovery.write_again = lambda file, start, end: None
@@ -249,10 +259,10 @@ MUTANTS: dict[str, tuple[Mutation, str]] = {
     "a commit is synced before it is written": (on(EarlySyncDisk), "fsync"),
     "a commit is marked before it is synced": (on(EarlyMarkDisk), "fsync"),
     "recovery does not sync what it found": (skip("sync", ".log", opening=True), "fsync"),
-    "recovery trusts what a failed sync left": (nowrite_again, "fsync"),
-    "a failed sync is tried again": (on(SyncAgainDisk), "fsync"),
-    "what a failed sync forgot is not written again": (no_rewriting, "fsync"),
-    "what a failed write left is not cut off": (no_cut(lambda world: not in_trouble(world)), "fsync"),
+    "recovery trusts what a failed sync left": (failing(no_rewrite), "fsync"),
+    "a failed sync is tried again": (failing(on(SyncAgainDisk)), "fsync"),
+    "what a failed sync forgot is not written again": (failing(no_rewriting), "fsync"),
+    "what a failed write left is not cut off": (failing(no_cut(lambda world: not in_trouble(world))), "fsync"),
     "a new segment's name is not synced": (skip("sync_directory", "", opening=False), "fsync"),
     "the mark's name is not synced": (skip("sync_directory", "", opening=True), "flush"),
     "a complete segment keeps the zeros ahead of its end": (allocating(no_cut()), "fsync"),

@@ -79,6 +79,7 @@ class World:
         self.opening = False
         self.committing = False
         self.seal_from = 14  # of 20: commits below it, seals from it to 16
+        self.faulty = 0.0  # how likely the disk breaks before anything that is done
         self.undo: Callable[[], None] = lambda: None
 
     def violated(self, promise: str) -> Violation:
@@ -156,6 +157,8 @@ class World:
                 raise self.violated("a clean stop loses nothing, at any durability")
 
     def act(self, log: ShardLog) -> None:
+        if self.faulty and self.random.random() < self.faulty:
+            self.break_disk()
         dice = self.random.randrange(23)
         if dice < 9:
             self.append(log)

@@ -102,7 +102,7 @@ def recover(
         confirmed = max((m.position for m in (hint, durable) if m.synced and m.segment == bases[-1]), default=0)
         claimed = sure.committed if sure.segment <= bases[-1] else 0
         reader, scan, whole = _recover_last(catalog, bases[-1], committed, claimed, confirmed, now_us, syncs)
-        _sync_before(catalog, segments, reader.header)
+        _sync_before(catalog, segments, [*(headers[one.base_offset] for one in segments[1:]), reader.header])
         end, position, last_time = scan.offset, scan.position, scan.last_time
         last = Segment(bases[-1], scan.offset, *scan.index.times(), scan.position)
         last.reader, last.previous_end = reader, reader.header.previous_end
@@ -173,18 +173,14 @@ def _begin_again(catalog: Catalog, file: File, path: str, base: int, now_us: int
     file.write_at(0, [SegmentHeader(base, now_us, catalog.salt).to_bytes()])
 
 
-def _sync_before(catalog: Catalog, segments: list[Segment], header: SegmentHeader) -> None:
-    """Sync earlier segments that were written without syncs and are not sealed."""
-    flags = header.flags
-    for segment in reversed(segments):
-        if flags & PREVIOUS_SYNCED or segment.sealed:
-            return
-        path = paths.segment_path(catalog.directory, segment.base_offset)
-        file = catalog.disk.open(path, write=True)
+def _sync_before(catalog: Catalog, segments: list[Segment], following: list[SegmentHeader | None]) -> None:
+    """Sync earlier segments that were written without syncs and are not sealed; each has a header that follows it."""
+    for segment, header in zip(segments, following, strict=False):
+        if segment.sealed or (header is not None and header.flags & PREVIOUS_SYNCED):
+            continue
+        file = catalog.disk.open(paths.segment_path(catalog.directory, segment.base_offset), write=True)
         try:
             write_again(file, 0, file.size())
             file.sync()
-            raw = read_header(file.read_at(0, HEADER_BYTES), path)
-            flags = raw.flags if raw is not None else 0
         finally:
             file.close()
