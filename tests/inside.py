@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from everlog.broker import Broker, Connection, GroupState
 from everlog.mqtt import Connect, Publish
@@ -10,6 +12,32 @@ from everlog.sessions import Session, StoredSession, Subscribed
 from everlog.topics import parse_filter
 
 FLUSH_S = "everlog.broker.connection.output._FLUSH_S"  # for monkeypatch: the time for a client's last bytes
+
+
+class _WatchedSink:
+    """A sink that shows what is written to it."""
+
+    def __init__(self, sink: Any, seen: Callable[[bytes], None]) -> None:
+        self._sink = sink
+        self._seen = seen
+
+    def write(self, data: bytes) -> None:
+        self._seen(data)
+        self._sink.write(data)
+
+    def answer(self, acks: bytes, pubacks: int) -> None:
+        self._sink.answer(acks, pubacks)
+
+
+class _WatchedSinks(dict[Session, Any]):
+    """The sinks of sessions, each one watched."""
+
+    def __init__(self, seen: Callable[[str, bytes], None]) -> None:
+        super().__init__()
+        self._seen = seen
+
+    def __setitem__(self, session: Session, sink: Any) -> None:
+        super().__setitem__(session, _WatchedSink(sink, partial(self._seen, session.client_id)))
 
 
 class Inside:
@@ -82,7 +110,7 @@ class Inside:
     @property
     def is_verifying(self) -> bool:
         """Whether a password is being checked."""
-        return bool(self._broker.connections.gate._tasks)
+        return bool(self._broker.connections.gate.logins)
 
     @property
     def unfinished_bytes(self) -> int:
@@ -206,6 +234,11 @@ class Inside:
     def publish(self, packet: Publish) -> None:
         """Publish a message of the broker's own."""
         self._broker.router.send(packet)
+
+    def watch_sent(self, seen: Callable[[str, bytes], None]) -> None:
+        """Have `seen` called with the client id and the bytes of messages, from now on, when they are sent."""
+        fanout = self._broker.router.fanout
+        fanout.sinks = _WatchedSinks(seen)
 
     def spoil_own_messages(self) -> None:
         """Make the next message of the broker's own fail."""

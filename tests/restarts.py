@@ -155,10 +155,18 @@ class Client:
 
     @classmethod
     async def open(
-        cls, port: int, client_id: str, *, clean: bool = False, expiry: int = 1000, answer: bool = True, **more: Any
+        cls,
+        port: int,
+        client_id: str,
+        *,
+        clean: bool = False,
+        expiry: int = 1000,
+        receive_maximum: int | None = None,
+        answer: bool = True,
+        **more: Any,
     ) -> "Client":
         client = cls(*await asyncio.open_connection("127.0.0.1", port))
-        properties = Properties(session_expiry_interval=expiry)
+        properties = Properties(session_expiry_interval=expiry, receive_maximum=receive_maximum)
         client.send(Connect(5, client_id, clean_start=clean, properties=properties, **more))
         if answer:
             client.connack = await client.expect(Connack)

@@ -416,8 +416,8 @@ NOT_SHOWN = {
 }
 
 GAPS = """
-- **A retained message to a durable session** that was sent and not acknowledged is sent again on the next connection
-  as long as the broker runs. After a restart of the broker it is not: the log does not have it.
+- **A retained message to a durable session** that was sent and not acknowledged when the broker ended is sent again as
+  the topic has it by then. It is not if it was removed, or replaced by one of lower QoS.
 - **No Local** is remembered for what a session published until it was handed everything up to there. After a restart of
   the broker a durable session that was behind may get its own messages once, and a subscription the retained messages
   that its client published before.

@@ -2,12 +2,14 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
+import pytest
 from tests.conformance.clause import clauses
 from tests.memory_log import MemoryLog
 from tests.stages import Stage
 
-from everlog.base import StorageError
+from everlog.base import StorageError, Unavailable
 from everlog.broker import Limits
 from everlog.mqtt import Puback, Publish, Pubrec, Reason, encode
 
@@ -133,3 +135,27 @@ def test_a_message_that_comes_again_waits_for_its_own_shard_alone(stages: Callab
     hit.expect_closed(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
     spared.send(Publish("a", b"", qos=2, packet_id=1, dup=True))
     assert spared.expect(Pubrec).packet_id == 1
+
+
+@pytest.mark.parametrize("takes", [False, True], ids=["no shard takes any", "one shard takes its part"])
+def test_a_qos_2_message_that_the_log_has_refused_is_no_repetition(stages: Callable[..., Stage], takes: bool) -> None:
+    log = MemoryLog(2)
+    stage = stages(log, keep=[("#", 0)])
+    client = stage.connected("c", expiry=1000)
+
+    def refuse(*_: object) -> int:
+        raise Unavailable("too much waits")
+
+    refusing = log.shards[1:] if takes else log.shards
+    append = [shard.append for shard in refusing]
+    for shard in refusing:
+        shard.append = refuse  # type: ignore[method-assign]
+    run = [Publish("ab", b"even", 2, packet_id=1), Publish("abc", b"odd", 2, packet_id=2)]
+    client.send(*run)
+    client.expect_closed(Reason.SERVER_BUSY)
+    for shard, true in zip(refusing, append, strict=True):
+        shard.append = true  # type: ignore[method-assign]
+    client = stage.connected("c", clean_start=False, expiry=1000)
+    client.send(*(replace(one, dup=True) for one in run))
+    assert {client.expect(Pubrec).packet_id for _ in run} == {1, 2}
+    stage.until(lambda: [shard.committed for shard in log.shards] == [1, 1])

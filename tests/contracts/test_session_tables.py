@@ -26,7 +26,7 @@ ANNE = SessionRow(
     "anne", "user", 5, 3600, 17, pack_will(Will("gone", b"anne", 1, properties=Properties(will_delay_interval=9)))
 )
 BERT = SessionRow("bert", None, 4, 60, ALIVE)
-CURSOR = Cursor(pack_offsets((7, -1)), 42, b"in flight", b"received", b"unsure", pack_offsets((3, 0)))
+CURSOR = Cursor(pack_offsets((7, -1)), 42, b"in flight", b"received", b"unsure", pack_offsets((3, 0)), b"feeds")
 
 
 class Kept:

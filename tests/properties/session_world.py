@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from tests.brokers import serve_on
 from tests.inside import Inside
-from tests.restarts import Client, SlowTables, eventually
+from tests.restarts import Client, SlowTables, check_positions, eventually
 from tests.simulated_disk import SimulatedDisk
 
 from everlog.broker import Broker
@@ -162,6 +162,7 @@ class World:
         self.clients: dict[str, Client] = {}
         self.topics: dict[int, str] = {}
         self.number = 0
+        self._is_disk_slow = False  # nothing is committed
         self._loop = asyncio.new_event_loop()
         self.run(self._start())
 
@@ -172,6 +173,7 @@ class World:
         return [shard.committed for shard in self.store.shards]
 
     async def _start(self) -> None:
+        self._is_disk_slow = False
         self.store = LogStore.open("data", SETTINGS, shards=self.shards, disk=self.disk, background=False)
         self.broker = Broker(self.store, tables=self.tables, now_us=lambda: self.now_us)
         self.inside = Inside(self.broker)
@@ -183,7 +185,7 @@ class World:
     async def _commit(self) -> None:
         """In place of the committing thread."""
         while True:
-            for shard in self.store.shards:
+            for shard in () if self._is_disk_slow else self.store.shards:
                 while shard.commit_step():
                     pass
             await asyncio.sleep(0.001)
@@ -322,6 +324,28 @@ class World:
         client.send(Subscribe(1, (Subscription(text, qos),)))
         self.run(self._take_until(name, Suback))
         self.models[name].filters.setdefault(text, self.number)
+
+    def subscribe_meanwhile(self, name: str, text: str, qos: int, topics: list[str]) -> None:
+        """A subscription begins while messages are on their way to the disk, where they will not arrive."""
+        if text in self.models[name].filters:
+            self.unsubscribe(name, text)
+        self._is_disk_slow = True
+        for topic in topics:
+            number = self._begin(topic, 1)
+            for model in self._subscribers(topic):
+                model.maybe[number] = 1
+            if self._is_shared(topic):
+                self.group.maybe.add(number)
+            if matches(parse_filter(text), topic):
+                self.models[name].maybe[number] = 1
+        self._publisher.send(Pingreq())
+        self.run(self._publisher.expect(Pingresp))  # the messages were appended
+        self.subscribe(name, text, qos)
+
+    def check_stored(self) -> None:
+        """No position that was stored lies above what is committed."""
+        for changes, _ in self.tables.applied:
+            check_positions(changes, self._committed())
 
     def unsubscribe(self, name: str, text: str) -> None:
         self.clients[name].send(Unsubscribe(1, (text,)))

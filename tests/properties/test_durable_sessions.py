@@ -1,10 +1,16 @@
 """Durable sessions against a plain model: all that is owed arrives, nothing else does, repeats only with DUP."""
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from tests.properties import session_world
 from tests.properties.session_world import WORKERS, World
+
+from everlog.broker.registry import write_behind
+from everlog.sessions import pack_subscription, stored_session
 
 NAMES = ("one", "two", "three")
 NAME = st.sampled_from(NAMES)
@@ -84,6 +90,14 @@ class DurableSessions(RuleBasedStateMachine):
     def publish_and_crash(self, topic: str, qos: int, turns: int) -> None:
         self.world.publish_and_crash(topic, qos, turns)
 
+    @rule(name=NAME, text=FILTERS, qos=QOS, topics=st.lists(TOPICS, min_size=1, max_size=8))
+    def subscribe_meanwhile_and_crash(self, name: str, text: str, qos: int, topics: list[str]) -> None:
+        self._come(name)
+        self.world.receive(name)
+        self.world.subscribe_meanwhile(name, text, qos, topics)
+        self.world.check_stored()
+        self.world.crash()
+
     def teardown(self) -> None:
         world = getattr(self, "world", None)
         if world is not None:
@@ -104,3 +118,45 @@ class DurableSessionsInFourShards(DurableSessions):
 def test_sessions_do_what_the_model_says(machine: type[RuleBasedStateMachine]) -> None:
     few = settings(max_examples=60, stateful_step_count=25, suppress_health_check=list(HealthCheck))
     run_state_machine_as_test(machine, settings=few)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """Two clients are there, one of them with a subscription that makes topics kept."""
+    world = World(1, 1)
+    world.tables._committed = None  # what is stored is looked at by the test alone
+    for name in NAMES[:2]:
+        world.connect(name, False, 20)
+    world.subscribe("one", "a/+", 1)
+    yield world
+    world.close()
+
+
+def publish_again(world: World) -> None:
+    """As many messages as the crash has cut."""
+    world.crash()
+    for _ in range(5):
+        world.publish("a/x", 1)
+    world.settle()
+
+
+def test_a_subscription_that_begins_while_messages_are_on_their_way_loses_nothing_in_a_crash(world: World) -> None:
+    world.subscribe_meanwhile("two", "a/x", 1, ["a/x"] * 5)
+    world.check_stored()
+    publish_again(world)
+
+
+def test_a_begin_that_is_stored_above_the_committed_end_is_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write_behind, "pack_subscription", lambda one, committed: pack_subscription(one, one.since))
+    world.subscribe_meanwhile("two", "a/x", 1, ["a/x"] * 5)
+    with pytest.raises(AssertionError, match="above the committed end"):
+        world.check_stored()
+
+
+def test_such_a_begin_would_lose_messages(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_world, "STUCK_S", 1)
+    monkeypatch.setattr(write_behind, "pack_subscription", lambda one, committed: pack_subscription(one, one.since))
+    monkeypatch.setattr(stored_session, "_cut", lambda rows, ends: rows)  # the repair of what earlier versions stored
+    world.subscribe_meanwhile("two", "a/x", 1, ["a/x"] * 5)
+    with pytest.raises(AssertionError, match="two never got"):
+        publish_again(world)

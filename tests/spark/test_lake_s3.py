@@ -10,6 +10,7 @@ from random import Random
 
 import pyarrow as pa
 import pytest
+from pyarrow import fs
 from tests.spark.in_process import InProcess
 from tests.spark.lake_data import cold_rows, fill, log_rows, messages
 
@@ -21,6 +22,7 @@ from everlog.spark.lake_slices import LakeSlice, read_lake_slice
 from everlog.spark.sink.table_sink import commit_files, write_file
 from everlog.spark.source_options import read_options
 from everlog.store import read_lake_record
+from everlog.topics import parse_filter
 
 BUCKET = "everlog-test"
 
@@ -69,8 +71,6 @@ def serve(kind: str) -> Iterator[dict[str, str]]:
 
 
 def make_bucket(options: dict[str, str]) -> None:
-    from pyarrow import fs
-
     from everlog.spark.lake.location import _arrow_options
 
     fs.S3FileSystem(**_arrow_options(options), allow_bucket_creation=True).create_dir(BUCKET)
@@ -120,6 +120,16 @@ def test_a_table_in_a_bucket_is_read_without_its_log(
         for batch in read_lake_slice(piece, ("shard", "offset"))
     ]
     assert len({tuple(row.values()) for batch in batches for row in batch.to_pylist()}) == made.rows
+    topic = ["site/3/#"]
+    some = [
+        row
+        for piece in found.slices(4, topic)
+        if isinstance(piece, LakeSlice)
+        for batch in read_lake_slice(piece, ("topic", "payload"), topic)
+        for row in batch.to_pylist()
+    ]
+    assert 0 < len(some) < made.rows / 2
+    assert all(row["topic"].startswith("site/3/") for row in some)
 
 
 def test_files_in_a_bucket_are_looked_at_before_they_are_committed(bucket: dict[str, str], tmp_path: Path) -> None:
@@ -163,6 +173,11 @@ def test_merging_and_vacuum_work_in_a_bucket(bucket: dict[str, str], tmp_path: P
     assert len(vacuum(made.lake, 0, force=True)) > 1
     cold = LakeStore(where)
     assert cold_rows(cold, 0) == log_rows(tmp_path, 0, cold.end(0))
+    filters = [parse_filter("site/1/#"), parse_filter("+/+/temp/s0")]
+    assert cold_rows(cold, 0, filters) == log_rows(tmp_path, 0, cold.end(0), filters)
+    filesystem, root = where.filesystem()
+    left = filesystem.get_file_info(fs.FileSelector(f"{root}/_topics", recursive=True))
+    assert [Path(file.path).stem for file in left if file.is_file] == [Path(made.lake.files()[0].path).stem]
 
 
 def test_a_bucket_that_ignores_conditions_is_refused(careless_bucket: dict[str, str]) -> None:

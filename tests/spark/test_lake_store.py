@@ -99,9 +99,9 @@ def test_only_files_that_can_hold_a_topic_are_opened(
     opened: list[str] = []
     really = lake_store.load_file
 
-    def counted(filesystem: Any, path: str, filters: Any) -> Any:
+    def counted(filesystem: Any, root: str, path: str, filters: Any) -> Any:
         opened.append(path)
-        return really(filesystem, path, filters)
+        return really(filesystem, root, path, filters)
 
     monkeypatch.setattr(lake_store, "load_file", counted)
     assert cold_rows(cold, 0, [parse_filter("zoo/#")]) == []
@@ -149,9 +149,9 @@ def test_threads_that_want_one_file_load_it_once(cold: LakeStore, data: Path, mo
     really = lake_store.load_file
     ready = threading.Barrier(4)
 
-    def counted(filesystem: Any, path: str, filters: Any) -> Any:
+    def counted(filesystem: Any, root: str, path: str, filters: Any) -> Any:
         loads.append(path)
-        return really(filesystem, path, filters)
+        return really(filesystem, root, path, filters)
 
     monkeypatch.setattr(lake_store, "load_file", counted)
     counts: list[int] = []

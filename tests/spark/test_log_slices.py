@@ -10,6 +10,8 @@ from typing import Any
 import crc32c
 import pyarrow as pa
 import pytest
+from tests.spark.frames import drop_log
+from tests.spark.in_process import close_stores
 from tests.spark.lake_data import NOON_US, damage, fill, messages, told
 
 from everlog.base import MessageColumns, StorageError, TopicTable, Unavailable, UsageError
@@ -19,6 +21,7 @@ from everlog.spark import COLUMNS, SCHEMA, ReadReport, Slice, pack, plan, read_s
 from everlog.spark.frame_plan import plan_frame
 from everlog.spark.snapshot import snapshot_of
 from everlog.spark.source_options import SourceOptions
+from everlog.spark.store_cache import open_fresh
 from everlog.store import LogStore, TopicClasses
 from everlog.topics import matches, parse_filter
 
@@ -258,6 +261,26 @@ def test_retention_while_reading_is_an_error_that_names_what_is_gone(tmp_path: P
         read_slices(slices, ["offset"], ["site/1/#"])
     assert read_slices(slices[-1:]).num_rows > 0
     writing.store.close()
+
+
+@pytest.mark.parametrize("topics", [None, ["site/1/#"], ["site/1/temp/s9"]])
+def test_what_retention_takes_from_a_store_that_a_worker_has_open_is_no_silent_gap(
+    tmp_path: Path, topics: list[str] | None
+) -> None:
+    fill(tmp_path, messages(2000))
+    slices = plan(take_snapshot(str(tmp_path)), tasks=4)
+    want = [read_slices([piece], ["offset"], topics).num_rows for piece in slices]
+    close_stores()
+    open_fresh(str(tmp_path))  # knows all segments, and has none of them open
+    read_slices(slices[:1], ["offset"], topics)
+    drop_log(tmp_path)
+    for piece, count in zip(slices, want, strict=True):
+        report = ReadReport()
+        found = sum(batch.num_rows for batch in read_slice(piece, ["offset"], topics, on_lost="skip", report=report))
+        assert (found, report.removed) in {(count, 0), (0, piece.stop - piece.start)}
+        if report.removed:
+            with pytest.raises(Unavailable, match="retention removed offsets"):
+                read_slices([piece], ["offset"], topics)
 
 
 def test_short_lived_topics_that_were_emptied_are_no_rows_and_no_loss(tmp_path: Path) -> None:

@@ -51,6 +51,10 @@ class Served:
             self._log.close()
         assert kind is not None or status == 0
 
+    def send(self, number: int) -> None:
+        """Send a signal to it."""
+        self._process.send_signal(number)
+
     def metrics(self) -> dict[str, float]:
         """Every metric without labels, by its name without the prefix."""
         url = f"http://127.0.0.1:{self.http_port}/metrics"

@@ -33,9 +33,17 @@ from everlog.base.columns import (
     PublishRun,
 )
 from everlog.base.errors import EverlogError, PeerError, StorageError, Unavailable, UsageError
-from everlog.base.positions import MAX_OFFSET, NOT_KEPT, OFFSET_BITS, pack_position, unpack_position
+from everlog.base.positions import (
+    MAX_OFFSET,
+    NOT_KEPT,
+    OFFSET_BITS,
+    RETAINED,
+    is_retained,
+    pack_position,
+    unpack_position,
+)
 from everlog.base.record_builder import RecordBuilder
-from everlog.base.records import HEADER_BYTES, Layout, Records
+from everlog.base.records import HEADER_BYTES, Layout, Records, rebased
 from everlog.base.rows import row_column
 from everlog.base.tombstones import GONE, bytes_of_topics, empty_topics, is_emptied
 from everlog.base.topic_table import TopicTable

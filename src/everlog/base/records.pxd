@@ -4,12 +4,19 @@ from libc.stdint cimport uint32_t, uint64_t
 from everlog.base.memory cimport check_of, get32, get64, pointer, put32, put64
 from everlog.base.topic_table cimport TopicTable
 
+cdef class Layout
+cdef class Records
+
 cdef Py_ssize_t padded(Py_ssize_t size) noexcept nogil
 
 cdef uint32_t marked(unsigned char* mark, uint64_t time_us, uint32_t flags) noexcept nogil
 
 @cython.locals(kind="unsigned char", end=Py_ssize_t, size=Py_ssize_t)
 cdef Py_ssize_t property_size(const unsigned char* source, Py_ssize_t position) noexcept nogil
+
+
+@cython.locals(out="unsigned char*")
+cpdef Records rebased(Records records, uint64_t base_offset)
 
 
 cdef class Layout:

@@ -221,6 +221,15 @@ class Records:
         return bytes(self.data[self.start : self.start + self.size])
 
 
+def rebased(records: Records, base_offset: int) -> Records:
+    """Return a copy of a batch that has another base offset."""
+    block = bytearray(records.to_bytes())
+    out = pointer(block)
+    put64(out, 16, base_offset)
+    put32(out, 12, check_of(out, 16, records.layout.properties - 16, 0))
+    return Records(bytes(block), 0, records.table)
+
+
 def marked(mark: bytearray, time_us: int, flags: int) -> int:
     """Return the start of a record's check: its time and flags, to be trusted without the other rows."""
     put64(mark, 0, time_us)

@@ -1,4 +1,4 @@
-"""What compaction writes a second, on two cores of this machine, and what the cold tier reads back.
+"""What compaction writes a second, on two cores of this machine, what the cold tier reads back, and what a topic costs.
 
 Compaction is timed from the plan to the commit, in a session whose workers are warm, as `--follow` has them; each
 figure is the best of several runs, every one into a new table. The driver has 1 GB. Payloads are JSON readings.
@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from everlog.bench.measurement import Row
+from everlog.bench.one_topic import one_topic_rows
 from everlog.bench.spark_suite import NOT_MEASURED, RUN, TOPICS, bench_session, fill, is_installed, record_count
 from everlog.bench.store_suite import PAYLOAD_BYTES
 
@@ -30,7 +31,8 @@ def run() -> list[Row]:
         chance = random.Random(2)
         payloads = [b"".join(_reading(chance) for _ in range(RUN)) for _ in range(min(RUNS, records // RUN))]
         fill(f"{where}/data", records, TOPICS, payloads)
-        return [*compact_rows(spark, where, records), *cold_rows(f"{where}/snappy-1")]
+        compacted = compact_rows(spark, where, records)
+        return [*compacted, *cold_rows(f"{where}/snappy-1"), *one_topic_rows(f"{where}/data", TOPICS)]
 
 
 def _reading(chance: random.Random) -> bytes:

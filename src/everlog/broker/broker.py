@@ -11,7 +11,7 @@ from logging import ERROR, WARNING
 from everlog.base import StorageError, TopicTable
 from everlog.broker.auth import Security
 from everlog.broker.connection import BUFFER_BYTES, Connections
-from everlog.broker.delivery import ColdReader, History, Log, RetainedMessages, Router
+from everlog.broker.delivery import ColdReader, History, Log, ReadRights, RetainedMessages, Router
 from everlog.broker.events import event as report
 from everlog.broker.groups import GroupOptions, GroupRegistry
 from everlog.broker.limits import Limits
@@ -66,7 +66,8 @@ class Broker:
             retained.changed = self.write_behind.mark_retained
         changed = (lambda key: None) if self.write_behind is None else self.write_behind.mark_group
         self.groups = GroupRegistry(self.router, groups or GroupOptions(), self.time, self._soon, changed)
-        self.router.use(self.groups, self.write_behind)
+        rights = ReadRights(self.security.may_receive, self.metrics) if self.security.has_rules else None
+        self.router.use(self.groups, self.write_behind, rights)
         self.history = History(log, self.router.ends, cold)
         replays = ReplayRequests(self.router, self.groups, self.history, self.security, self.metrics)
         shared = (self.security, limits, self.metrics, self.write_behind)

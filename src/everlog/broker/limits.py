@@ -10,6 +10,8 @@ class Limits:
     connections: int = 100_000  # more are refused: SERVER_BUSY, or closed unanswered when there are many
     connects_per_second: float = 5_000.0  # with a second's worth at once; more: CONNECTION_RATE_EXCEEDED, or closed
     connect_timeout_s: float = 10.0  # no CONNECT by then: closed
+    logins_waiting: int = 1000  # for their passwords' check; beyond, the newest of the busiest address: SERVER_BUSY
+    logins_bytes: int = 16 << 20  # of their CONNECTs; beyond, the same
     packet_bytes: int = 1 << 20  # larger packets: PACKET_TOO_LARGE
     topic_bytes: int = 1024  # longer topic names and filters: TOPIC_NAME_INVALID, TOPIC_FILTER_INVALID
     topic_levels: int = 32  # deeper ones: the same

@@ -17,12 +17,15 @@ class Metrics:
     vanished: int = 0  # clients gone without a DISCONNECT from either side
     protocol_errors: int = 0
     auth_failures: int = 0
+    logins_refused: int = 0  # passwords not checked, since too many waited
+    expelled: int = 0  # clients closed by a reload: their user or their authority is gone
     takeovers: int = 0
     keep_alive_timeouts: int = 0
     connect_timeouts: int = 0
     tls_failures: int = 0  # handshakes that failed
     duplicates: int = 0  # QoS 2 messages that came again
     refused: int = 0  # messages that were not allowed
+    withheld: int = 0  # messages that waited and that the rules do not allow their client any more
     retained_refused: int = 0
     not_kept: int = 0  # messages that were refused because the disk is full or fails
     log_troubles: int = 0  # times that a shard could not be written, until it could again

@@ -2,6 +2,7 @@
 
 from everlog.sessions.group_cursor import GroupCursor, Owed, shares
 from everlog.sessions.outgoing_rows import OutgoingRows, is_within, row_at
+from everlog.sessions.retained_feed import RetainedFeed
 from everlog.sessions.row_format import (
     pack_session,
     pack_subscription,
@@ -12,9 +13,18 @@ from everlog.sessions.row_format import (
     unpack_subscription,
     unpack_will,
 )
-from everlog.sessions.session import SHARED_PREFIX, Counters, Session, Terms
+from everlog.sessions.session import SHARED_PREFIX, Session
 from everlog.sessions.sqlite_tables import SqliteTables
-from everlog.sessions.stored_session import cursor_of, group_row, restored, row_of, settle, settle_group, stored
+from everlog.sessions.stored_session import (
+    cursor_of,
+    group_row,
+    restored,
+    retained_end,
+    row_of,
+    settle,
+    settle_group,
+    stored,
+)
 from everlog.sessions.subscription import MergedSubscription, Subscribed
 from everlog.sessions.tables import (
     ALIVE,
@@ -30,4 +40,5 @@ from everlog.sessions.tables import (
     StoredSession,
     SubscriptionRow,
 )
+from everlog.sessions.terms import Counters, Terms
 from everlog.sessions.window import RELEASED, Window

@@ -1,6 +1,7 @@
 """Messages that are in no log and wait in memory for a slow client, within a limit in bytes."""
 
 from collections import deque
+from collections.abc import Callable, Iterable
 
 from everlog.sessions.outgoing_rows import OutgoingRows
 
@@ -45,13 +46,27 @@ class MemoryQueue:
         """Forget the first rows: they were sent."""
         self.size_bytes -= self._waiting.popleft().size_bytes
 
-    def take_shared(self) -> list[OutgoingRows]:
-        """Remove and return what a shared group has given to the session."""
-        shared = [out for out in self._waiting if out.merged.group is not None]
+    def take_shared(self, group: tuple[str, str] | None = None) -> list[OutgoingRows]:
+        """Remove and return what a shared group, or any, has given to the session."""
+        shared: list[OutgoingRows] = []
+        others: list[OutgoingRows] = []
+        for out in self._waiting:
+            is_shared = out.merged.group is not None and group in (None, out.merged.group)
+            (shared if is_shared else others).append(out)
         if shared:
-            self._waiting = deque(out for out in self._waiting if out.merged.group is None)
-            self.size_bytes = sum(out.size_bytes for out in self._waiting)
+            self._put(others)
         return shared
+
+    def withhold(self, allows: Callable[[bytes], bool]) -> int:
+        """Remove the messages of topics that are not allowed; return how many."""
+        before = sum(out.stop - out.start for out in self._waiting)
+        kept = [left for out in self._waiting if (left := out.only(allows)) is not None]
+        self._put(kept)
+        return before - sum(out.stop - out.start for out in kept)
+
+    def _put(self, waiting: Iterable[OutgoingRows]) -> None:
+        self._waiting = deque(waiting)
+        self.size_bytes = sum(out.size_bytes for out in self._waiting)
 
     def clear(self) -> int:
         """Forget everything; return how many messages that were."""

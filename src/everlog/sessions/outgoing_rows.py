@@ -1,7 +1,7 @@
 """Rows of a batch on their way to a session, and by which of its subscriptions they go."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from everlog.base import Records, gather, row_column
@@ -57,6 +57,19 @@ class OutgoingRows:
         if self.rows is None:
             return bytes(column[self.start : self.stop])
         return bytes(column[row] for row in self.row_numbers())
+
+    def topics(self) -> list[bytes]:
+        """Return the topic of every row that is left."""
+        at = self.records.start + self.records.layout.topics
+        ids = memoryview(self.records.data)[at : at + 4 * self.records.count].cast("I")
+        return [self.records.table.name(ids[row]) for row in self.row_numbers()]
+
+    def only(self, allows: Callable[[bytes], bool]) -> "OutgoingRows | None":
+        """Return the rows to keep for later whose topics are allowed, or None if there are none."""
+        rows = [row for row, topic in zip(self.row_numbers(), self.topics(), strict=True) if allows(topic)]
+        if len(rows) == self.stop - self.start:
+            return self
+        return OutgoingRows(self.records, row_column(rows), 0, len(rows), self.merged).held() if rows else None
 
     def compact(self) -> "OutgoingRows":
         """Return the same rows, in a batch of their own if they are few, so that a slow client holds no large batch."""

@@ -14,14 +14,17 @@ from everlog.base import PeerError, StorageError
 from everlog.mqtt import Connect, Will, decode, encode, read_fixed_header
 from everlog.sessions.group_cursor import Owed
 from everlog.sessions.received_ids import ID_SET_BYTES
+from everlog.sessions.retained_feed import RetainedFeed
 from everlog.sessions.subscription import Subscribed
 from everlog.sessions.tables import StoredSession, SubscriptionRow
 
 _STRETCH = struct.Struct("<HH")
 _UNSURE = struct.Struct("<BQI")
 _INFLIGHT = struct.Struct("<HBQ")
+INFLIGHT_BYTES = _INFLIGHT.size
 _OWED = struct.Struct("<QHHH")
 _SIZE = struct.Struct("<H")
+_FEED = struct.Struct("<IIH")
 _MOST_DEALS = 0xFFFF
 _NOT_ZERO = re.compile(rb"[^\x00]+")
 
@@ -116,6 +119,28 @@ def unpack_owed(packed: bytes) -> list[tuple[int, Owed]]:
         ]
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise StorageError(f"the messages that a group owes can't be read: {error}") from error
+
+
+def pack_feeds(feeds: Iterable[RetainedFeed]) -> bytes:
+    """Pack which retained messages are owed, by filter; those at QoS 0 need not come after a restart."""
+    named = ((feed, feed.filter.encode()) for feed in feeds if feed.qos)
+    return b"".join(_FEED.pack(feed.at, feed.end, len(name)) + name for feed, name in named)
+
+
+def unpack_feeds(packed: bytes) -> list[RetainedFeed]:
+    """Return the feeds that `pack_feeds` has packed."""
+    feeds = []
+    at = 0
+    try:
+        while at < len(packed):
+            first, end, size = _FEED.unpack_from(packed, at)
+            at += _FEED.size + size
+            if at > len(packed):
+                raise StorageError("the retained messages that a session is owed are cut short")
+            feeds.append(RetainedFeed(packed[at - size : at].decode(), first, end))
+    except (struct.error, UnicodeDecodeError) as error:
+        raise StorageError(f"the retained messages that a session is owed can't be read: {error}") from error
+    return feeds
 
 
 def pack_will(will: Will | None) -> bytes | None:

@@ -7,18 +7,20 @@ whoever changes a session must find all that can be done to it in one place.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import Any, TypeAlias
 
-from everlog.base import DROPPED, NOT_KEPT, QOS_BITS, QOS_SHIFT, AckRun, PublishRun, unpack_position
+from everlog.base import NOT_KEPT, AckRun, PublishRun, unpack_position
 from everlog.mqtt import MAX_PACKET_BYTES, PublishWriter, Will
 from everlog.sessions.inflight_copies import InflightCopies, with_ids
 from everlog.sessions.memory_queue import MemoryQueue
 from everlog.sessions.outgoing_rows import OutgoingRows
+from everlog.sessions.qos_2_ids import qos_2_ids
 from everlog.sessions.received_ids import ReceivedIds
+from everlog.sessions.retained_feed import RetainedFeed
 from everlog.sessions.subscription import MergedSubscription, Subscribed
+from everlog.sessions.terms import Counters, Terms
 from everlog.sessions.window import RELEASED, Window
 
 SHARED_PREFIX = "$share/"
@@ -27,29 +29,6 @@ _MAX_OWN = 10_000  # stretches of the session's own messages that it must not ge
 
 Sent: TypeAlias = tuple[int, list[int]]  # the first of packet ids one after the other, and the positions they are for
 Inflight: TypeAlias = tuple[int, int, int]  # packet id, state, position
-
-
-@dataclass(slots=True)
-class Counters:
-    """What happened to a session's messages."""
-
-    sent: int = 0
-    dropped: int = 0
-    expired: int = 0
-    lost: int = 0  # offsets that the log did not have any more when the session asked for them
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What client and broker agreed on at CONNECT."""
-
-    version: int = 4
-    user: str | None = None
-    expiry_s: int = 0
-    will: Will | None = None
-    max_inflight: int = 2048
-    max_packet_bytes: int = MAX_PACKET_BYTES
-    max_aliases: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -72,13 +51,13 @@ class Session:
     away_us: int = 0  # when its client left, 0 while it is there
     kept: bool = False  # it was durable when it began: its filters are kept, and the tables know it
     will: Will | None = None  # what is published when the client stays away too long
-    ahead: bool = False  # packet ids of QoS 2 messages were given that no table knows of yet
+    ahead: bool = False  # packet ids of QoS 2 messages were given or released, and no table knows of it yet
     unsure: list[tuple[int, int, bytes]] = field(default_factory=list)  # shard, end, QoS 2 ids not known committed
     doubt: dict[int, int] = field(default_factory=dict)  # shard -> below it, messages may have been sent before
     memberships: tuple[Any, ...] = ()  # in shared groups with a cursor, while it is connected
     _again: deque[Inflight] | None = None  # what was under way at the last connection, to be sent again
     _copies: InflightCopies | None = None
-    _feeds: deque[Iterator[OutgoingRows]] | None = None  # retained messages for new subscriptions
+    _feeds: deque[RetainedFeed] | None = None  # retained messages for new subscriptions
     _own: dict[int, list[tuple[int, int]]] | None = None  # shard -> stretches of offsets that it published itself
     _window: Window | None = None
     _received: ReceivedIds | None = None
@@ -368,11 +347,16 @@ class Session:
         queue.is_over_quota = False
         return True
 
-    def feed(self, retained: Iterator[OutgoingRows]) -> None:
+    @property
+    def feeds(self) -> Sequence[RetainedFeed]:
+        """The retained messages that are still to be sent, by the subscriptions that asked for them."""
+        return self._feeds or ()
+
+    def feed(self, *feeds: RetainedFeed) -> None:
         """Have retained messages to send by and by; newer messages need not wait for them."""
         if self._feeds is None:
             self._feeds = deque()
-        self._feeds.append(retained)
+        self._feeds.extend(feeds)
 
     def take_feed(self, now_us: int) -> bytes:
         """Return the bytes of some retained messages, as far as there is room."""
@@ -381,14 +365,15 @@ class Session:
         while self._feeds and self.ready and not self._queue and size < _FEED_BYTES:
             if self._window is not None and self._window.room() == 0:
                 break  # before the next is looked at: it may be another by then
-            out = next(self._feeds[0], None)
+            out = self._feeds[0].next()
             if out is None:
                 self._feeds.popleft()
                 continue
             data = self._write(out, NOT_KEPT, now_us)
             if out.start < out.stop:
-                self._feeds[0] = chain((out,), self._feeds[0])
+                self._feeds[0].put_back(out)
                 break
+            self._feeds[0].sent(out)
             found.append(data)
             size += len(data)
         return b"".join(found)
@@ -477,7 +462,7 @@ class Session:
         return self.window.acked(run)
 
     def take_ahead(self) -> bool:
-        """Return whether packet ids were given since the last call that must be stored before they are seen."""
+        """Return whether packet ids have changed since the last call in a way that must be stored before it is seen."""
         ahead, self.ahead = self.ahead, False
         return ahead
 
@@ -509,15 +494,16 @@ class Session:
         """Return the message that went out with an id, if it had to be kept in memory for that."""
         return None if self._copies is None else self._copies.find(packet_id, position)
 
-    def give_up(self, packet_id: int) -> bool:
-        """Let go of a message that can't be sent again: expired, too large now, or no longer in the log.
+    def give_up(self, packet_id: int, withheld: bool = False) -> bool:
+        """Let go of a message that can't be sent again: expired, too large now, no longer in the log, or `withheld`.
 
         Return whether a PUBREL must go out: of QoS 2 the client may have it, and would take the next message with this
         id for it.
         """
-        self.counters.expired += 1
+        self.counters.expired += not withheld
         if self.window.state(packet_id) == 2:
             self.window.release(packet_id)
+            self.ahead = True
             return True
         self.window.forget(packet_id)
         return False
@@ -540,11 +526,16 @@ class Session:
         for packet_id, _, _ in self.window.tagged(tag):
             self.window.untag(packet_id)
 
-    def give_up_shared(self) -> list[OutgoingRows]:
+    def withhold(self, allows: Callable[[bytes], bool]) -> int:
+        """Remove what waits in memory of topics that are not allowed; return how many messages."""
+        return 0 if self._queue is None else self._queue.withhold(allows)
+
+    def give_up_shared(self, group: tuple[str, str] | None = None) -> list[OutgoingRows]:
         """Return what a shared group gave to the session and another member must get: what waits, and, if the session
-        ends now, QoS 1 messages under way. [MQTT-4.8.2-5] a QoS 2 message that was sent goes to nobody else."""
-        shared = [] if self._queue is None else self._queue.take_shared()
-        if self._copies is None or self.durable:
+        ends now, QoS 1 messages under way. [MQTT-4.8.2-5] a QoS 2 message that was sent goes to nobody else. With a
+        `group`, only what waits of that one: the session is no member of it any more."""
+        shared = [] if self._queue is None else self._queue.take_shared(group)
+        if self._copies is None or self.durable or group is not None:
             return shared
         sent = (self._copies.find(packet_id, position) for packet_id, state, position in self.pending() if state == 1)
         return [*(out for out in sent if out is not None and out.merged.group is not None), *shared]
@@ -565,18 +556,20 @@ class Session:
         `ends` is where the shards that keep some of them end now: a broker that starts knows by the log whether a
         message is there, and so whether its id counts (docs/decisions/qos2-exactly-once.md).
         """
-        columns = run.columns
         if new == len(run) and len(ends) == 1:
-            self.unsure.append((*ends[0], bytes(columns.packet_ids[2 * run.start : 2 * run.stop])))
+            self.unsure.append((*ends[0], bytes(run.columns.packet_ids[2 * run.start : 2 * run.stop])))
             return
-        by_shard: dict[int, bytearray] = {shard: bytearray() for shard, _ in ends}
-        topics = memoryview(columns.topics).cast("I")
-        for row in range(run.start, run.stop):
-            if columns.flags[row] & (QOS_BITS | DROPPED) == 2 << QOS_SHIFT:
-                ids = by_shard.get(routes[4 * topics[row] + 2])
-                if ids is not None:
-                    ids += columns.packet_ids[2 * row : 2 * row + 2]
-        self.unsure.extend((shard, end, bytes(by_shard[shard])) for shard, end in ends if by_shard[shard])
+        ids = qos_2_ids(run, routes)
+        self.unsure.extend((shard, end, bytes(ids[shard])) for shard, end in ends if shard in ids)
+
+    def note_refused(self, run: PublishRun, routes: bytearray, ends: list[tuple[int, int]]) -> None:
+        """Forget the ids of a run that the log refused, but for the shards that had taken their part by then (`ends`).
+
+        The client sends the run again, and what was not kept must not be taken for a repetition.
+        """
+        ids = qos_2_ids(run, routes)
+        self.unsure.extend((shard, end, bytes(ids.pop(shard))) for shard, end in ends if shard in ids)
+        self.free_ids(b"".join(ids.values()))
 
     def drop_confirmed(self, committed: Sequence[int]) -> None:
         """Forget which ids were stored ahead of messages that are committed by now."""

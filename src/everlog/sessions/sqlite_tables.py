@@ -17,7 +17,7 @@ from everlog.sessions import row_format
 from everlog.sessions.tables import Changes, Cursor, GroupRow, SessionRow, Snapshot, StoredSession, SubscriptionRow
 
 APPLICATION_ID = 0x4556_4C53  # "EVLS"
-VERSION = 2
+VERSION = 3
 _FETCH_ROWS = 1000
 _DAMAGED = "restore it from a backup, or move it away and start without sessions"
 
@@ -43,18 +43,19 @@ CREATE TABLE shared_groups (
     doubt BLOB NOT NULL, PRIMARY KEY (name, filter)
 );
 """
-_UPGRADES = {1: _GROUPS}  # version -> what turns a file of it into the next version
+_FEEDS = "ALTER TABLE cursors ADD COLUMN feeds BLOB NOT NULL DEFAULT x'';"
+_UPGRADES = {1: _GROUPS, 2: _FEEDS}  # version -> what turns a file of it into the next version
 _PUT_SESSION = "INSERT OR REPLACE INTO sessions VALUES (?, ?, ?, ?, ?, ?)"
 _PUT_SUBSCRIPTION = "INSERT OR REPLACE INTO subscriptions VALUES (?, ?, ?, ?, ?)"
-_PUT_CURSOR = """INSERT INTO cursors VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (client_id) DO UPDATE SET
+_PUT_CURSOR = """INSERT INTO cursors VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (client_id) DO UPDATE SET
     positions = excluded.positions, next_id = excluded.next_id, inflight = excluded.inflight,
-    received = excluded.received, unsure = excluded.unsure, doubt = excluded.doubt"""
+    received = excluded.received, unsure = excluded.unsure, doubt = excluded.doubt, feeds = excluded.feeds"""
 _PUT_RETAINED = "INSERT INTO retained VALUES (?, ?) ON CONFLICT (topic) DO UPDATE SET message = excluded.message"
 _PUT_GROUP = """INSERT INTO shared_groups VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (name, filter) DO UPDATE SET
     options = excluded.options, positions = excluded.positions, owed = excluded.owed, doubt = excluded.doubt"""
 _PUT_BROKER = "UPDATE broker SET routed = coalesce(?, routed), alive_us = coalesce(?, alive_us)"
 _SESSIONS = """SELECT s.client_id, user, version, expiry_s, away_us, will, positions, next_id, inflight, received,
-    unsure, doubt FROM sessions s LEFT JOIN cursors USING (client_id) ORDER BY s.client_id"""
+    unsure, doubt, feeds FROM sessions s LEFT JOIN cursors USING (client_id) ORDER BY s.client_id"""
 _SUBSCRIPTIONS = """SELECT client_id, filter, options, identifier, since FROM subscriptions
     WHERE client_id IN (SELECT client_id FROM sessions) ORDER BY client_id, filter"""
 
@@ -115,7 +116,7 @@ class SqliteTables:
             version += 1
         if empty:
             connection.executescript(
-                f"BEGIN; {_SCHEMA} {_GROUPS} INSERT INTO broker VALUES (1, x'', 0);"
+                f"BEGIN; {_SCHEMA} {_GROUPS} {_FEEDS} INSERT INTO broker VALUES (1, x'', 0);"
                 f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}; COMMIT;"
             )
 

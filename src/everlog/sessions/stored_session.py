@@ -6,9 +6,11 @@ log does not have. Pure: the log's state is an argument.
 
 from collections.abc import Callable, Iterable, Sequence
 
-from everlog.base import NOT_KEPT, unpack_position
+from everlog.base import NOT_KEPT, RETAINED, is_retained, unpack_position
 from everlog.sessions.group_cursor import GroupCursor, Owed
 from everlog.sessions.row_format import (
+    INFLIGHT_BYTES,
+    pack_feeds,
     pack_ids,
     pack_inflight,
     pack_offsets,
@@ -16,6 +18,7 @@ from everlog.sessions.row_format import (
     pack_subscription,
     pack_unsure,
     pack_will,
+    unpack_feeds,
     unpack_ids,
     unpack_inflight,
     unpack_offsets,
@@ -38,6 +41,8 @@ from everlog.sessions.tables import (
 )
 from everlog.sessions.window import RELEASED
 
+_SHARD_BYTE = INFLIGHT_BYTES - 1  # of a message under way, the last byte of its position
+
 
 def row_of(session: Session) -> SessionRow:
     """Return the row of a session as it is now."""
@@ -57,6 +62,7 @@ def cursor_of(session: Session, committed: Sequence[int]) -> Cursor:
         pack_ids(session.received_bits),
         pack_unsure(session.unsure) if session.unsure else b"",
         pack_offsets(tuple(session.doubt.get(shard, 0) for shard in shards)) if session.doubt else b"",
+        pack_feeds(session.feeds) if session.feeds else b"",
     )
 
 
@@ -83,8 +89,10 @@ def restored(found: StoredSession, queue_bytes: int) -> Session:
         doubt={shard: below for shard, below in enumerate(unpack_offsets(cursor.doubt)) if below},
         unsure=unpack_unsure(cursor.unsure),
     )
-    pending = _without(unpack_inflight(cursor.inflight), lambda position: unpack_position(position)[0] == NOT_KEPT)
+    pending = _without(unpack_inflight(cursor.inflight), _is_nowhere)
     session.restore_ids(pending, cursor.next_id, unpack_ids(cursor.received) if cursor.received else None)
+    if cursor.feeds:
+        session.feed(*unpack_feeds(cursor.feeds))
     return session
 
 
@@ -109,8 +117,25 @@ def settle(found: StoredSession, routed: Sequence[int], alive_us: int, ends: Seq
     return StoredSession(
         SessionRow(row.client_id, row.user, row.version, row.expiry_s, row.away_us or max(alive_us, 1), row.will),
         subscriptions,
-        Cursor(pack_offsets(reached), cursor.next_id, inflight, _known(cursor, ends), b"", pack_offsets(doubt)),
+        Cursor(
+            pack_offsets(reached),
+            cursor.next_id,
+            inflight,
+            _known(cursor, ends),
+            b"",
+            pack_offsets(doubt),
+            cursor.feeds,
+        ),
     )
+
+
+def retained_end(cursor: Cursor) -> int:
+    """Return a number above those of all retained messages that a session is owed or was sent."""
+    ends = [feed.end for feed in unpack_feeds(cursor.feeds)]
+    if NOT_KEPT in cursor.inflight[_SHARD_BYTE::INFLIGHT_BYTES]:
+        places = (position for _, _, position in unpack_inflight(cursor.inflight) if is_retained(position))
+        ends += [(unpack_position(position)[1] & ~RETAINED) + 1 for position in places]
+    return max(ends, default=0)
 
 
 def group_row(
@@ -166,7 +191,11 @@ def _fit(positions: Sequence[int], ends: Sequence[int]) -> bool:
 
 def _exists(position: int, ends: Sequence[int]) -> bool:
     shard, offset = unpack_position(position)
-    return shard < len(ends) and offset < ends[shard]
+    return is_retained(position) or (shard < len(ends) and offset < ends[shard])
+
+
+def _is_nowhere(position: int) -> bool:
+    return unpack_position(position)[0] == NOT_KEPT and not is_retained(position)
 
 
 def _without(pending: Iterable[tuple[int, int, int]], is_gone: Callable[[int], bool]) -> list[tuple[int, int, int]]:

@@ -49,6 +49,7 @@ class Cursor(msgspec.Struct, frozen=True, array_like=True, gc=False):
     received: bytes = b""  # QoS 2 packet ids taken in and not released
     unsure: bytes = b""  # the ids among them that count only if a shard has reached an offset
     doubt: bytes = b""  # for each shard, below which offset a message may have been sent before
+    feeds: bytes = b""  # the subscriptions that are owed retained messages, and which
 
 
 class StoredSession(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -34,9 +34,7 @@ class FramePlan:
     def slices(self, tasks: int, filters: Sequence[str] | None = None) -> "list[Slice | LakeSlice]":
         """Return slices with each record in one of them; with filters, at least the records that match."""
         told = filters is not None and self.snapshot.path
-        return self._planned(tasks, Shares(self.snapshot.path, filters or ()).of if told else None)
-
-    def _planned(self, tasks: int, share: Callable[[Slice], float] | None) -> "list[Slice | LakeSlice]":
+        share = Shares(self.snapshot.path, filters or ()).of if told else None
         if self.lake is None:
             return [*plan(self.snapshot, ranges=self.ranges, tasks=tasks, share=share)]
         from everlog.spark.lake_slices import plan_lake
@@ -52,7 +50,7 @@ class FramePlan:
         hot = [
             plan(self.snapshot, ranges=self._in_log(ranges), tasks=tasks, share=share) for ranges in (before, behind)
         ]
-        return [*hot[0], *plan_lake(self.lake, within), *hot[1]]
+        return [*hot[0], *plan_lake(self.lake, within, filters), *hot[1]]
 
     def _in_log(self, ranges: Ranges) -> Ranges:
         """Return the part of the ranges that the log may have; a restored log may end before its table."""

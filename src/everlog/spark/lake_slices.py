@@ -5,25 +5,29 @@ still have both. The snapshot names a version of the table, whose files stay unt
 replaced long enough ago.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
+from pyarrow import fs
 
 from everlog.base import StorageError, Unavailable
 from everlog.spark.lake.data_file import DataFile
-from everlog.spark.lake.file_reader import group_bounds, position_at, range_may_match
+from everlog.spark.lake.file_reader import group_bounds, position_at, range_may_match, wanted_groups
 from everlog.spark.lake.identity import check_same_history, find_recorded
 from everlog.spark.lake.lake_table import Lake, find_lake
 from everlog.spark.lake.location import Location, locate
+from everlog.spark.lake.topic_reader import count_rows, topic_rows
 from everlog.spark.log_slices import BATCH_ROWS, ReadReport, parse_filters
 from everlog.spark.schema import SCHEMA
-from everlog.spark.snapshot import Snapshot
+from everlog.spark.snapshot import ROW_COST, Snapshot
 from everlog.store import MAX_SHARDS, LakeRecord, Lost
-from everlog.topics import Filter, matches
+from everlog.topics import Filter
+
+LEAST_BYTES = 128 << 10  # about what is read to find a single row in a file by its topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +90,33 @@ def _snapshot_of(lake: Lake, table: DeltaTable, shards: int) -> LakeSnapshot:
     return LakeSnapshot(lake.location.uri, tuple(files), tuple(starts.values()), ends, tuple(lake.lost(starts, table)))
 
 
-def plan_lake(lake: LakeSnapshot, ranges: Mapping[int, tuple[int, int]]) -> list[LakeSlice]:
-    """Return one slice for each file that holds wanted offsets."""
+def plan_lake(
+    lake: LakeSnapshot, ranges: Mapping[int, tuple[int, int]], filters: Sequence[str] | None = None
+) -> list[LakeSlice]:
+    """Return one slice for each file that holds wanted offsets; with filters, for those that may hold wanted topics."""
+    wanted = None if filters is None else parse_filters(filters)
+    place = locate(lake.uri)
+    is_local, (filesystem, root) = place.is_local, place.filesystem()
     slices = []
     for file in lake.files:
         first, last = ranges.get(file.shard, (0, 0))
         start, stop = max(first, file.first_offset), min(last, file.last_offset + 1)
-        if start < stop:
-            topics = (file.first_topic, file.last_topic)
-            slices.append(LakeSlice(lake.uri, file.path, file.shard, start, stop, file.size_bytes, *topics))
+        topics = (file.first_topic, file.last_topic)
+        if start >= stop or (wanted is not None and not range_may_match(wanted, *topics)):
+            continue
+        piece = LakeSlice(lake.uri, file.path, file.shard, start, stop, file.size_bytes, *topics)
+        if wanted is not None and is_local:  # a bucket would take its time to answer for every file
+            rows = count_rows(filesystem, root, file.path, wanted)
+            if rows == 0:
+                continue
+            piece = piece if rows is None else replace(piece, size_bytes=_bytes_of(file, rows))
+        slices.append(piece)
     return slices
+
+
+def _bytes_of(file: DataFile, rows: int) -> int:
+    """Return about how much is read to find so many rows by their topics."""
+    return min(file.size_bytes, LEAST_BYTES + ROW_COST * file.size_bytes * rows // file.rows)
 
 
 def read_lake_slice(
@@ -113,23 +134,43 @@ def read_lake_slice(
         return
     schema = pa.schema([SCHEMA.field(name) for name in columns])
     filesystem, root = (location or locate(piece.uri)).filesystem()
+    found = None if wanted is None else topic_rows(filesystem, root, piece.path, wanted)
+    asked = dict.fromkeys((*columns, "offset"))
+    batches: Iterator[pa.RecordBatch]
     try:
-        source = filesystem.open_input_file(f"{root}/{piece.path}")
+        if found is not None and not found.everything:
+            rows = found.read(filesystem, f"{root}/{piece.path}", piece.shard, list(asked))
+            batches = (batch for table in rows for batch in table.to_batches(BATCH_ROWS))
+        else:
+            batches = _batches(filesystem, root, piece, asked, None if found is not None else wanted)
+        for batch in batches:
+            kept = _within(batch, piece)
+            if kept.num_rows:
+                report.rows += kept.num_rows
+                yield pa.RecordBatch.from_arrays([_column(kept, field) for field in schema], schema=schema)
     except FileNotFoundError:
         raise Unavailable(
             f"{piece.path} is no longer in the table at {piece.uri}",
             hint="it was vacuumed while it was read: load the frame again, and vacuum less eagerly",
         ) from None
-    with source:
-        file = pq.ParquetFile(source, pre_buffer=True)
-        asked = dict.fromkeys((*columns, "offset", *(("topic",) if wanted is not None else ())))
+
+
+def _batches(
+    filesystem: fs.FileSystem, root: str, piece: LakeSlice, asked: Iterable[str], wanted: tuple[Filter, ...] | None
+) -> Iterator[pa.RecordBatch]:
+    """Yield at least the wanted rows, from the row groups that may hold some by their statistics."""
+    with filesystem.open_input_file(f"{root}/{piece.path}") as source:
+        file = pq.ParquetFile(source, read_dictionary=["topic"] if wanted is not None else None, pre_buffer=True)
         there = [name for name in asked if name in file.schema_arrow.names]
         groups = [n for n in range(file.num_row_groups) if _overlaps(file.metadata.row_group(n), piece)]
-        for batch in file.iter_batches(BATCH_ROWS, row_groups=groups, columns=there, use_threads=False):
-            rows = _wanted(batch, piece, wanted)
-            if rows.num_rows:
-                report.rows += rows.num_rows
-                yield pa.RecordBatch.from_arrays([_column(rows, field) for field in schema], schema=schema)
+        if wanted is None:
+            yield from file.iter_batches(BATCH_ROWS, row_groups=groups, columns=there, use_threads=False)
+            return
+        for number, mask in wanted_groups(file, groups, wanted):
+            row = 0
+            for batch in file.iter_batches(BATCH_ROWS, row_groups=[number], columns=there, use_threads=False):
+                yield batch.filter(mask.slice(row, batch.num_rows))
+                row += batch.num_rows
 
 
 def _overlaps(group: pq.RowGroupMetaData, piece: LakeSlice) -> bool:
@@ -138,17 +179,13 @@ def _overlaps(group: pq.RowGroupMetaData, piece: LakeSlice) -> bool:
     return bounds is None or (bounds[0] < piece.stop and bounds[1] >= piece.start)
 
 
-def _wanted(batch: pa.RecordBatch, piece: LakeSlice, filters: tuple[Filter, ...] | None) -> pa.RecordBatch:
-    """Return the rows of a batch that belong to the slice and match a filter."""
+def _within(batch: pa.RecordBatch, piece: LakeSlice) -> pa.RecordBatch:
+    """Return the rows of a batch that belong to the slice."""
     offsets = batch.column("offset")
     bounds = pc.min_max(offsets).as_py()
     if bounds["min"] is not None and (bounds["min"] < piece.start or bounds["max"] >= piece.stop):
-        batch = batch.filter(pc.and_(pc.greater_equal(offsets, piece.start), pc.less(offsets, piece.stop)))
-    if filters is None or not batch.num_rows:
-        return batch
-    topics = batch.column("topic").dictionary_encode()
-    chosen = [any(matches(flt, name) for flt in filters) for name in topics.dictionary.to_pylist()]
-    return batch if all(chosen) else batch.filter(pa.array(chosen, pa.bool_()).take(topics.indices))
+        return batch.filter(pc.and_(pc.greater_equal(offsets, piece.start), pc.less(offsets, piece.stop)))
+    return batch
 
 
 def _column(rows: pa.RecordBatch, field: pa.Field) -> pa.Array:

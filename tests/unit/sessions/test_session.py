@@ -5,7 +5,7 @@ from tests.twins import batch_of
 
 from everlog.base import NOT_KEPT
 from everlog.mqtt import Publish
-from everlog.sessions import MergedSubscription, OutgoingRows, Session, Terms, is_within
+from everlog.sessions import RELEASED, MergedSubscription, OutgoingRows, RetainedFeed, Session, Terms, is_within
 
 SIZE = 1_000
 
@@ -124,10 +124,13 @@ def test_what_is_acknowledged_is_let_go_of():
     assert len(one._copies) < 100
 
 
+def feed(messages):
+    return RetainedFeed("t", 0, 100, rows=messages)
+
+
 def test_retained_messages_are_taken_as_there_is_room():
     one = session(3)
-    one.feed(rows(one, 1) for _ in range(10))
-    one.feed(rows(one, 1, 0) for _ in range(2))
+    one.feed(feed(rows(one, 1) for _ in range(10)), feed(rows(one, 1, 0) for _ in range(2)))
     got = 0
     while one.waiting:
         one.take_feed(0)
@@ -141,7 +144,7 @@ def test_retained_messages_are_taken_as_there_is_room():
 
 def test_retained_messages_wait_while_the_output_is_full():
     one = session()
-    one.feed(rows(one, 1) for _ in range(3))
+    one.feed(feed(rows(one, 1) for _ in range(3)))
     one.set_ready(False)
     assert one.take_feed(0) == b""
     assert one.waiting
@@ -181,3 +184,13 @@ def test_a_session_shares_runs_only_when_its_bytes_are_anybodys():
     assert one.shares_runs(1)
     one.connected(Terms(5, max_inflight=10, max_aliases=5))
     assert not one.shares_runs(1)
+
+
+def test_a_qos_2_message_that_is_given_up_is_stored_as_released_before_its_pubrel():
+    one = session(expiry_s=100)
+    one.push(OutgoingRows(batch(2, 2), None, 0, 2, MergedSubscription(one, 2)), 0, 0)
+    assert one.take_ahead()
+    one.begin_redelivery()
+    assert one.give_up(1)
+    assert one.window.state(1) == RELEASED
+    assert one.take_ahead()

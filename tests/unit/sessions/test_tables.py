@@ -40,6 +40,8 @@ from everlog.sessions.received_ids import ID_SET_BYTES
 OFFSETS = st.integers(0, (1 << 56) - 1)
 IDS = st.integers(1, 0xFFFF)
 
+WITHOUT_FEEDS = "ALTER TABLE cursors DROP COLUMN feeds;"
+
 
 def filled(path: Path, **changes: object) -> None:
     tables = SqliteTables(path)
@@ -60,7 +62,7 @@ def test_a_file_of_the_first_version_is_taken_over(tmp_path: Path) -> None:
     tables.apply(Changes(rows=(SessionRow("anne"),), retained=(("t", b"1"),), routed=(5,), alive_us=9), durable=True)
     tables.close()
     with closing(sqlite3.connect(path)) as connection:
-        connection.executescript("DROP TABLE shared_groups; PRAGMA user_version = 1;")
+        connection.executescript(f"DROP TABLE shared_groups; {WITHOUT_FEEDS} PRAGMA user_version = 1;")
     tables = SqliteTables(path)
     found = tables.load()
     assert [one.row.client_id for one in found.sessions] == ["anne"]
@@ -69,6 +71,22 @@ def test_a_file_of_the_first_version_is_taken_over(tmp_path: Path) -> None:
     tables.close()
     again = SqliteTables(path)
     assert list(again.load().groups) == [GroupRow("g", "t")]
+    again.close()
+
+
+def test_a_file_of_the_second_version_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    tables = SqliteTables(path)
+    tables.apply(Changes(rows=(SessionRow("anne"),), cursors=(("anne", Cursor(next_id=7)),)), durable=True)
+    tables.close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(f"{WITHOUT_FEEDS} PRAGMA user_version = 2;")
+    tables = SqliteTables(path)
+    assert [one.cursor for one in tables.load().sessions] == [Cursor(next_id=7)]
+    tables.apply(Changes(cursors=(("anne", Cursor(next_id=8, feeds=b"f")),)), durable=True)
+    tables.close()
+    again = SqliteTables(path)
+    assert [one.cursor for one in again.load().sessions] == [Cursor(next_id=8, feeds=b"f")]
     again.close()
 
 

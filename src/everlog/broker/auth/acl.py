@@ -1,8 +1,9 @@
 """Who may publish, subscribe to and replay what: deny beats allow, and what no rule allows is not allowed.
 
 `Acl.access(user, client_id)` resolves the rules for a client once, so that its connection asks a short list of
-filters. A subscription that overlaps a denied filter is refused as a whole: nothing is filtered on delivery, so no
-message can slip through between a rule and its check. Immutable; a reload makes another.
+filters. A subscription that overlaps a denied filter is refused as a whole, and given up as a whole when a reload
+denies some of it: so all that its filter matches may be read. `may_receive` is for messages that were taken off
+already, such as those under way. Immutable; a reload makes another.
 """
 
 from collections.abc import Iterable
@@ -35,6 +36,14 @@ class Access:
         if any(matches(flt, topic) for flt in self.deny_write):
             return False
         return any(matches(flt, topic) for flt in self.write)
+
+    def may_receive(self, topic: str) -> bool:
+        """Return whether a message of this valid topic name may be sent to the client."""
+        if self.unlimited:
+            return True
+        if any(matches(flt, topic) for flt in self.deny_read):
+            return False
+        return any(matches(flt, topic) for flt in self.read)
 
     def may_subscribe(self, filter_text: str) -> bool:
         """Return whether an allowed filter covers this one and no denied one overlaps it; a share name is ignored."""

@@ -79,6 +79,8 @@ def prepared(text: str) -> str:
     """Return a user name or password after SASLprep (RFC 4013); UsageError if it has prohibited characters."""
     if len(text) > _MAX_CHARACTERS:
         raise UsageError(f"more than {_MAX_CHARACTERS} characters")
+    if text.isascii() and text.isprintable():
+        return text  # nothing in it is mapped or prohibited, and asking ten tables of each character takes long
     mapped = "".join(" " if stringprep.in_table_c12(one) else one for one in text if not stringprep.in_table_b1(one))
     text = unicodedata.normalize("NFKC", mapped)
     if len(text) > _MAX_CHARACTERS:  # before the tables are asked: one character may become eighteen

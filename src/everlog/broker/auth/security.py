@@ -14,13 +14,16 @@ from everlog.broker.auth.methods import Authenticator, Methods
 from everlog.broker.auth.passwords import PasswordFile, Passwords, read_passwords
 from everlog.broker.auth.scram import KIND, METHOD, ScramSha256
 
+PASSWORD = "password"  # what proves a name, beside certificates and methods
+
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The decision whether a client may connect, and the user name that it has proven, if any."""
+    """The decision whether a client may connect, and the user name that it has proven, if any, and by what."""
 
     admitted: bool
     user: str | None = None
+    proof: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,10 @@ class Security:
         """Whether there is an ACL file; without one everything is allowed."""
         return self.acl_file is not None
 
+    def may_receive(self, user: str | None, client_id: str, topic: str) -> bool:
+        """Return whether a message may be sent to this client, by the rules in force."""
+        return self.acl.access(user, client_id).may_receive(topic)
+
     def prepare(self) -> Callable[[], None]:
         """Read the files again without a change; return a call that puts them in force and can't fail."""
         policy = self._read()
@@ -79,7 +86,7 @@ class Security:
             return Admission(self.allow_anonymous)  # a name that nothing proves does not count
         if password is None:
             return Admission(False)
-        return Admission(True, user) if passwords.recall(user, password) else None
+        return Admission(True, user, PASSWORD) if passwords.recall(user, password) else None
 
     def verify(self, user: str, password: bytes) -> Admission:
         """Return the decision for a user name and password, which takes a while."""
@@ -87,7 +94,15 @@ class Security:
         if passwords is None:
             return Admission(self.allow_anonymous)
         right = passwords.check(user, password)
-        return Admission(right, user if right else None)
+        return Admission(True, user, PASSWORD) if right else Admission(False)
+
+    def still_knows(self, user: str | None, proof: str) -> bool:
+        """Return whether a user that was proven by a password or by SCRAM is still in the file; others always are."""
+        if user is None:
+            return True
+        if proof == PASSWORD:
+            return user in self._policy.file.hashes
+        return proof != METHOD or METHOD in self.methods or self._policy.file.secret(KIND, user) is not None
 
     def exchange(self, method: str) -> Authenticator | None:
         """Begin an exchange by a method; None if it is unknown. SCRAM-SHA-256 is unknown unless a user has an entry."""

@@ -79,7 +79,11 @@ class AuthExchange:
                 self._refuse(connection, reason, why)
 
     def _accept(self, connection: Connection, user: str, properties: Properties) -> None:
+        proof = properties.authentication_method or ""
+        if not self._security.still_knows(user, proof):
+            self._refuse(connection, Reason.NOT_AUTHORIZED, "the user was deleted")
         if connection.session is None:
+            connection.proof = proof
             self._accepted(connection, user, properties)  # [MQTT-4.12.0-5]
             return
         if user != connection.user:

@@ -5,11 +5,10 @@ of that together may take `limits.connect_timeout_s`. A few of those over a limi
 when their CONNECT has come; the others are closed at once, so that a flood stays cheap.
 """
 
-import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Hashable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from logging import DEBUG, WARNING
 from typing import Protocol
 
@@ -17,15 +16,15 @@ from everlog.base import PeerError
 from everlog.broker.auth import Admission, Security
 from everlog.broker.connection.auth_exchange import AuthExchange
 from everlog.broker.connection.connection import Connection
+from everlog.broker.connection.logins import Logins
 from everlog.broker.delivery import Router
 from everlog.broker.events import event as report
 from everlog.broker.limits import Limits
 from everlog.broker.metrics import Metrics
 from everlog.broker.registry import Registry, Subscriptions, agree
 from everlog.broker.token_bucket import TokenBucket
-from everlog.mqtt import NO_PROPERTIES, Auth, Connack, Connect, Properties, Reason
+from everlog.mqtt import NO_PROPERTIES, Auth, Connack, Connect, Properties, Reason, State
 
-_VERIFIERS = 4  # passwords checked at a time, each with 19 MiB of memory; the others wait
 _ANSWERS = 100  # peers over a limit that are told so, at a time and in a second; the others are closed unanswered
 _ANSWER_S = 1.0  # for the CONNECT of such a peer
 _OVER = {
@@ -70,12 +69,13 @@ class ConnectGate:
         self._exchange = AuthExchange(security, metrics, self._accepted)
         self._bucket = TokenBucket(limits.connects_per_second)
         self._answers = TokenBucket(_ANSWERS)
-        self._verifiers = ThreadPoolExecutor(_VERIFIERS, "everlog-verify")
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.logins = Logins(
+            security, limits.logins_waiting, limits.logins_bytes, self._verified, partial(self._busy, "logins_waiting")
+        )
 
     def close(self) -> None:
         """Check no more passwords."""
-        self._verifiers.shutdown(wait=False)
+        self.logins.close()
 
     def sweep(self, now: float) -> None:
         """Close those that have taken too long; called once a second."""
@@ -87,6 +87,8 @@ class ConnectGate:
             reason = away.get(newcomer)
             if reason is not None:
                 newcomer.close(reason, _OVER[reason][1])
+            elif isinstance(newcomer, Connection) and newcomer.state is State.CONNECTING:  # it waits for us
+                self._busy("connect_timeout_s", newcomer)
             else:
                 self._metrics.connect_timeouts += 1
                 newcomer.close(Reason.SERVER_UNAVAILABLE, "no CONNECT in time")
@@ -96,6 +98,8 @@ class ConnectGate:
         """Forget one that is open or gone."""
         self.pending.pop(newcomer, None)
         self._turned_away.pop(newcomer, None)
+        if isinstance(newcomer, Connection):
+            self.logins.forget(newcomer)
 
     # Connecting
 
@@ -149,24 +153,26 @@ class ConnectGate:
         if admission is not None:
             self._decided(connection, packet, admission)
             return
-        task = asyncio.get_running_loop().create_task(self._verify(connection, packet))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self.logins.add(connection)
 
     def authenticating(self, connection: Connection, packet: Auth) -> None:
         """Take a step of enhanced authentication."""
         self._exchange.go_on(connection, packet)
 
-    async def _verify(self, connection: Connection, packet: Connect) -> None:
-        """Check a password in a thread, since that is slow on purpose."""
-        user, password = packet.user_name or "", packet.password or b""
-        loop = asyncio.get_running_loop()
-        verdict = await loop.run_in_executor(self._verifiers, self._security.verify, user, password)
+    def _verified(self, connection: Connection, admission: Admission) -> None:
+        """Go on with a client whose password was checked."""
+        packet = connection.connect
+        assert packet is not None
         try:
-            if connection.output.transport is not None:
-                self._decided(connection, packet, verdict)
+            self._decided(connection, packet, admission)
         except PeerError as error:
             connection.close(error.reason, str(error))
+
+    def _busy(self, limit: str, connection: Connection) -> None:
+        """Refuse a client whose password is not checked, since too many wait for that."""
+        self._metrics.logins_refused += 1
+        report(_log, "limit", WARNING, limit=limit, peer=connection.peer)
+        connection.close(Reason.SERVER_BUSY, "too many logins at once")
 
     def _decided(self, connection: Connection, packet: Connect, admission: Admission) -> None:
         if not admission.admitted:
@@ -175,6 +181,7 @@ class ConnectGate:
             if packet.user_name is None:
                 raise PeerError(Reason.NOT_AUTHORIZED, "clients need a user name and password")
             raise PeerError(Reason.BAD_USER_NAME_OR_PASSWORD, "user name or password is wrong")
+        connection.proof = admission.proof
         self._accepted(connection, admission.user, NO_PROPERTIES)
 
     # Opening the session

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from logging import WARNING
-from typing import Any, TypeAlias, cast
+from typing import Any, Protocol, cast
 
 from everlog.base import AckRun, EverlogError, MessageColumns, PeerError, PublishRun, Unavailable, UsageError
 from everlog.broker.auth import Authenticator
@@ -42,7 +42,13 @@ _log = logging.getLogger("everlog.broker")
 _REFUSED_UNREAD = (Reason.UNSUPPORTED_PROTOCOL_VERSION, Reason.CLIENT_IDENTIFIER_NOT_VALID)
 _BEFORE_CONNACK = (State.WAITING, State.CONNECTING, State.AUTHENTICATING)
 
-UserOf: TypeAlias = Callable[[Mapping[str, Any] | None], str | None]
+
+class Certificates(Protocol):
+    """What a listener knows of the certificates that its clients have shown."""
+
+    def user(self, transport: asyncio.BaseTransport) -> str | None: ...
+
+    def still_trusts(self, transport: asyncio.BaseTransport) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +70,8 @@ class Connection(asyncio.BufferedProtocol):
     """The server's end of one connection."""
 
     __slots__ = (
+        "_certificates",
         "_shared",
-        "_user_of",
         "buffer_updated",  # of the reader; these four are bound to the kernels so that nothing stands between
         "client_id",
         "closing_code",
@@ -76,13 +82,14 @@ class Connection(asyncio.BufferedProtocol):
         "output",
         "pause_writing",  # of the output
         "peer",
+        "proof",
         "reader",
         "resume_writing",  # of the output
         "state",
         "user",
     )
 
-    def __init__(self, shared: Shared, user_of: UserOf | None = None) -> None:
+    def __init__(self, shared: Shared, certificates: Certificates | None = None) -> None:
         limits = shared.limits
         decoder = Decoder(
             shared.columns,
@@ -95,7 +102,7 @@ class Connection(asyncio.BufferedProtocol):
             carried=shared.carried,
         )
         self._shared = shared
-        self._user_of = user_of
+        self._certificates = certificates
         self.output = Output(shared.traffic, shared.write_behind, limits.output_bytes)
         self.reader = SocketReader(shared.traffic, decoder, self.output)
         self.reader.connection = self
@@ -107,6 +114,7 @@ class Connection(asyncio.BufferedProtocol):
         self.state = State.WAITING
         self.client_id = ""
         self.user: str | None = None
+        self.proof = ""  # what has proven the user's name, but for a certificate: `PASSWORD` or a method
         self.keep_alive_s = 0.0
         self.peer = ""
         self.closing_reason = ""
@@ -138,6 +146,12 @@ class Connection(asyncio.BufferedProtocol):
         """Whether it neither waits for a decision about the client nor closes."""
         return self.state not in (State.CONNECTING, State.CLOSING)
 
+    @property
+    def is_trusted(self) -> bool:
+        """Whether the certificate that it has shown, if any, would still be accepted."""
+        transport = self.output.transport
+        return self._certificates is None or transport is None or self._certificates.still_trusts(transport)
+
     # What asyncio calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -145,12 +159,14 @@ class Connection(asyncio.BufferedProtocol):
         self.output.transport = wire = cast(asyncio.Transport, transport)
         self.reader.last_seen = self._shared.traffic.time()
         self.peer = peer_of(transport)
-        if self._user_of is not None:  # the handshake is over, so what was shown has been verified
-            self.user = self._user_of(transport.get_extra_info("peercert"))
+        if self._certificates is not None:  # the handshake is over, so what was shown has been verified
+            self.user = self._certificates.user(transport)
         wire.set_write_buffer_limits(self._shared.limits.output_bytes)
         refusal = self._shared.admit(self)
         if refusal is not None:
             self.close(refusal, "refused")
+        elif not self.is_trusted:  # a reload came in the middle of its handshake
+            self.close(Reason.NOT_AUTHORIZED, "the authority of its certificate counts no more")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End, in whichever way the connection went."""

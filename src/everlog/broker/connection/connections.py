@@ -8,7 +8,7 @@ from logging import DEBUG, WARNING
 from everlog.base import MessageColumns
 from everlog.broker.auth import Security
 from everlog.broker.connection.connect_gate import ConnectGate
-from everlog.broker.connection.connection import Connection, Shared, UserOf
+from everlog.broker.connection.connection import Certificates, Connection, Shared
 from everlog.broker.connection.packet_handlers import PacketHandlers
 from everlog.broker.connection.publish_rules import PublishRules
 from everlog.broker.connection.socket_reader import SocketReader
@@ -50,6 +50,7 @@ class Connections:
         self.traffic.checks = security.has_rules
         self.gate = ConnectGate(router, registry, subscriptions, security, limits, metrics, lambda: self.traffic.time())
         self._router = router
+        self._security = security
         self._registry = registry
         self._subscriptions = subscriptions
         self._soon = soon
@@ -71,9 +72,9 @@ class Connections:
         self._held_back: list[SocketReader] = []
         router.fanout.on_over_quota = self._over_quota
 
-    def new(self, user_of: UserOf | None = None) -> Connection:
-        """Return a protocol for a peer that connects; `user_of` gives the user of the certificate that it has shown."""
-        return Connection(self._shared, user_of)
+    def new(self, certificates: Certificates | None = None) -> Connection:
+        """Return a protocol for a peer that connects, by a listener that may know peers by certificates."""
+        return Connection(self._shared, certificates)
 
     def _admit(self, connection: Connection) -> int | None:
         self._open[connection.output] = connection
@@ -116,9 +117,25 @@ class Connections:
         return not (self._registry.clients or self.gate.pending)
 
     def rules_changed(self) -> None:
-        """Apply users and rules that were read again to connected clients."""
-        for session in list(self._registry.clients):
-            self._subscriptions.revoke(session)
+        """Apply users, certificates and rules that were read again to connected clients."""
+        for connection in list(self._open.values()):
+            session = connection.session
+            if not connection.is_trusted:
+                self._expel(connection, "the authority of its certificate counts no more")
+            elif session is None or not connection.is_open:
+                continue
+            elif not self._security.still_knows(session.user, connection.proof):
+                self._expel(connection, "its user was deleted")
+            else:
+                self._subscriptions.revoke(session)
+
+    def _expel(self, connection: Connection, why: str) -> None:
+        """End the connection of a client that would not be let in any more, without a will."""
+        if connection.session is not None:
+            self._registry.refuse_will(connection.session)
+        self.metrics.expelled += 1
+        report(_log, "expelled", WARNING, client=connection.client_id, peer=connection.peer, user=connection.user)
+        connection.close(Reason.ADMINISTRATIVE_ACTION, why)
 
     def close_outputs(self, outputs: list[Sink], why: str) -> None:
         """Close connections by their outputs: their acks will not come."""

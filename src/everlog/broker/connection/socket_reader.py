@@ -167,7 +167,13 @@ class SocketReader:
         if new_qos_2 and session.kept and traffic.stores:
             output.hold()  # what nobody keeps waits for no commit, but its id must be known when the client comes back
         publisher = session if session.no_local else None
-        positions = traffic.router.publish(run, self._acks, acks, pubacks, publisher, duplicates)
+        try:
+            positions = traffic.router.publish(run, self._acks, acks, pubacks, publisher, duplicates)
+        except EverlogError:
+            if new_qos_2:
+                session.note_refused(run, traffic.router.kept.routes, traffic.router.taken)
+                traffic.router.ids_ahead = traffic.router.ids_ahead or len(traffic.router.taken) > 0
+            raise
         if new_qos_2 and session.kept and traffic.stores:
             traffic.router.fanout.note_moved(session)
             if positions:
@@ -281,7 +287,10 @@ class SocketReader:
             self.proceed()
 
     def _postpone(self, events: list[Any], behind: bool) -> None:
-        """Take these later, before or behind what waits already, and read nothing more until then."""
+        """Take these later, before or behind what waits already; with some, read nothing more until then.
+
+        With none it is read on: the end of a peer that waits for its CONNACK is noticed.
+        """
         if self._waiting is None:
             self._waiting = deque()
         later = detached(events, self.traffic.table)
@@ -289,7 +298,8 @@ class SocketReader:
             self._waiting.extend(later)
         else:
             self._waiting.extendleft(reversed(later))
-        self.pause_reading()
+        if later:
+            self.pause_reading()
 
     def _learnt(self, names: int) -> None:
         """Read a little at a time from who brings many new names at once: they cost much more than known ones."""

@@ -18,6 +18,7 @@ from everlog.broker.delivery.overlaps import Mine, in_order
 from everlog.broker.delivery.ports import Log, Sink
 from everlog.broker.delivery.read_plan import ReadPlan, ReadPlans
 from everlog.broker.delivery.redelivery import send_again
+from everlog.broker.delivery.retained_messages import RetainedMessages
 from everlog.broker.events import event
 from everlog.sessions import RELEASED, MergedSubscription, OutgoingRows, Session
 from everlog.store import Found, ReadResult
@@ -39,6 +40,7 @@ class Catchup:
         fanout: Fanout,
         routed: list[int],
         soon: Callable[[Callable[[], None]], object],
+        retained: RetainedMessages,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.lost = 0  # offsets that sessions asked for and that could not be read any more
@@ -49,6 +51,7 @@ class Catchup:
         self._fanout = fanout
         self._plans = ReadPlans(log)
         self._soon = soon
+        self._retained = retained
         self._clock = clock
         self._line: dict[Session, None] = {}
         self._failed: dict[Session, None] = {}  # could not be read for, and may have nothing under way to come back by
@@ -112,7 +115,7 @@ class Catchup:
         """Send what was under way; return whether all of it is sent."""
         if self.cold is not None and self.cold.is_looking(session):
             return False
-        return send_again(self._log, self._fanout, session, sink, self.cold)
+        return send_again(self._log, self._fanout, session, sink, self._retained, self.cold)
 
     # Turns
 
@@ -177,6 +180,7 @@ class Catchup:
         """Send some retained messages; return how many bytes."""
         data = session.take_feed(self._fanout.now_us())
         if data:
+            self._fanout.note_moved(session)
             sink.write(data)
         return len(data)
 

@@ -12,6 +12,7 @@ from everlog.broker.delivery.audiences import Audiences, Part
 from everlog.broker.delivery.overlaps import Mine, in_order, is_early, stretches
 from everlog.broker.delivery.partition import merge_rows
 from everlog.broker.delivery.ports import SharedTarget, Sink
+from everlog.broker.delivery.read_rights import ReadRights
 from everlog.sessions import OutgoingRows, Session
 
 Rows: TypeAlias = tuple[bytearray | None, int, int]
@@ -26,6 +27,7 @@ class Fanout:
         self.sinks: dict[Session, Sink] = {}
         self.on_over_quota: Callable[[Session], None] = lambda session: None
         self.moved: set[Session] | None = None  # stored sessions that were handed something
+        self.rights: ReadRights | None = None  # None: everything is allowed
 
     def route(self, records: Records, first_row: int, shard: int) -> None:
         """Hand a batch to every live subscriber that is at its place."""

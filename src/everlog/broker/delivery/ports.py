@@ -1,4 +1,4 @@
-"""What delivery asks of others: a log to keep messages in, outputs to write to, shared groups, session tables."""
+"""What delivery asks of others: a log to keep messages in, outputs, rules, shared groups, session tables."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
@@ -67,6 +67,12 @@ class Log(Protocol):
     def on_failure(self, call: Callable[[int, StorageError], None]) -> None: ...  # so too, when a shard goes read-only
 
     def on_trouble(self, call: Callable[[int, StorageError | None], None]) -> None: ...  # with None: it is over
+
+
+class MayRead(Protocol):
+    """The rules of who may read what, as they are now."""
+
+    def __call__(self, user: str | None, client_id: str, topic: str) -> bool: ...
 
 
 class Sink(Protocol):

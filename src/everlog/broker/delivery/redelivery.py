@@ -4,12 +4,14 @@
 sending.
 """
 
+from dataclasses import replace
 from typing import Protocol
 
-from everlog.base import NOT_KEPT, Records, is_emptied, unpack_position
+from everlog.base import NOT_KEPT, QOS_BITS, QOS_SHIFT, Records, is_emptied, unpack_position
 from everlog.broker.delivery.fanout import Fanout
 from everlog.broker.delivery.overlaps import begun_at
 from everlog.broker.delivery.ports import Log, Sink
+from everlog.broker.delivery.retained_messages import RetainedMessages
 from everlog.mqtt import write_acks
 from everlog.sessions import RELEASED, MergedSubscription, OutgoingRows, Session, row_at
 
@@ -22,41 +24,80 @@ class Elsewhere(Protocol):
     def again(self, session: Session, shard: int, offset: int) -> Records | None: ...
 
 
-def send_again(log: Log, fanout: Fanout, session: Session, sink: Sink, elsewhere: Elsewhere | None = None) -> bool:
+def send_again(
+    log: Log,
+    fanout: Fanout,
+    session: Session,
+    sink: Sink,
+    retained: RetainedMessages,
+    elsewhere: Elsewhere | None = None,
+) -> bool:
     """Send as many of them as the client may be sent now; return whether that was all."""
     for packet_id, state, position in session.redeliveries():
         if state != RELEASED:
-            data = _message(log, fanout, session, packet_id, state, position, elsewhere)
+            data = _message(log, fanout, session, packet_id, state, position, retained, elsewhere)
             if data:
                 sink.write(data)
                 continue
-            if not session.give_up(packet_id):
+            if not session.give_up(packet_id, withheld=data is None):
                 continue
         sink.write(write_acks(_PUBREL_HEADER, packet_id.to_bytes(2, "little"), 0, 1))
     return not session.is_redelivering
 
 
 def _message(
-    log: Log, fanout: Fanout, session: Session, packet_id: int, state: int, position: int, elsewhere: Elsewhere | None
-) -> bytes:
-    """Return the PUBLISH as it was sent, with DUP."""
+    log: Log,
+    fanout: Fanout,
+    session: Session,
+    packet_id: int,
+    state: int,
+    position: int,
+    retained: RetainedMessages,
+    elsewhere: Elsewhere | None,
+) -> bytes | None:
+    """Return the PUBLISH as it was sent, with DUP; nothing if it is gone, None if its client may not read it now."""
     shard, offset = unpack_position(position)
-    copy = session.copy_of(packet_id, position)
-    if copy is not None:
-        return _again(session, copy, state, packet_id, fanout.now_us(), shard)
-    if shard == NOT_KEPT:
+    out = session.copy_of(packet_id, position)
+    if out is None and shard == NOT_KEPT:
+        out = _retained(retained, fanout, session, state, offset)
+    elif out is None:
+        out = _of_log(log, fanout, session, state, shard, offset, elsewhere)
+    if out is None:
         return b""
+    if fanout.rights is not None and not fanout.rights.allow(session, out):
+        return None
+    return _again(session, out, state, packet_id, fanout.now_us(), shard)
+
+
+def _of_log(
+    log: Log, fanout: Fanout, session: Session, state: int, shard: int, offset: int, elsewhere: Elsewhere | None
+) -> OutgoingRows | None:
+    """Return a message that is in the log or was there, and how it goes to the session."""
     records = batch_of(log, shard, offset)
     if records is None and elsewhere is not None:
         records = elsewhere.again(session, shard, offset)
     if records is None:
-        return b""
+        return None
     row = row_at(records, offset)
     merged = fanout.audiences.merged_of(records, row, session)
     if merged is not None:  # sent before another subscription went back, it may be below where its own begins now
         merged = begun_at(merged, shard, offset) or merged
-    out = OutgoingRows(records, None, row, row + 1, merged or MergedSubscription(session, state))
-    return _again(session, out, state, packet_id, fanout.now_us(), shard)
+    return OutgoingRows(records, None, row, row + 1, merged or MergedSubscription(session, state))
+
+
+def _retained(
+    retained: RetainedMessages, fanout: Fanout, session: Session, state: int, offset: int
+) -> OutgoingRows | None:
+    """Return the retained message that was under way when the broker stopped, or what has replaced it since.
+
+    None if it is gone, or has a lower QoS now: what replaced it was published to the session too.
+    """
+    records = retained.find(offset)
+    if records is None:
+        return None
+    merged = fanout.audiences.merged_of(records, 0, session) or MergedSubscription(session, state)
+    out = OutgoingRows(records, None, 0, 1, replace(merged, retain_as_published=True))
+    return out if (out.flags()[0] & QOS_BITS) >> QOS_SHIFT >= state else None
 
 
 def batch_of(log: Log, shard: int, offset: int, last: Records | None = None) -> Records | None:

@@ -1,11 +1,27 @@
-"""The retained message of each topic, found by filter; `changed` is called with every change, for the tables."""
+"""The retained message of each topic, found by filter; `changed` is called with every change, for the tables.
+
+A topic gets a number when it is first retained, and keeps it until its message is removed. The number is the base
+offset of the message, with the bit RETAINED, so it is stored with it: by numbers a broker that starts knows which
+messages a subscription has had, and which were under way.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from everlog.base import DROPPED, RETAIN, PublishRun, RecordBuilder, Records, StorageError, TopicTable
+from everlog.base import (
+    DROPPED,
+    QOS_BITS,
+    RETAIN,
+    RETAINED,
+    PublishRun,
+    RecordBuilder,
+    Records,
+    StorageError,
+    TopicTable,
+    rebased,
+)
 from everlog.mqtt import encode_identifiers
-from everlog.sessions import MergedSubscription, OutgoingRows, Session, Subscribed
+from everlog.sessions import MergedSubscription, OutgoingRows, RetainedFeed, Session, Subscribed
 from everlog.topics import Filter, Postings
 
 _ENTRY_BYTES = 200  # memory of a retained message besides its topic, properties and payload
@@ -13,7 +29,7 @@ _ENTRY_BYTES = 200  # memory of a retained message besides its topic, properties
 
 @dataclass(frozen=True, slots=True)
 class Retained:
-    """A message as it was published, as a batch of one record."""
+    """A message as it was published, as a batch of one record at the topic's number."""
 
     topic: str
     records: Records
@@ -57,7 +73,7 @@ class RetainedMessages:
         builder.start_segment()
         if not builder.append(run.columns, row, row + 1, now_us, table):
             return True  # dropped already
-        records = builder.take(0)
+        records = builder.take(RETAINED | self._ids.get(topic, self._next))
         if records.payload_bytes == 0:  # [MQTT-3.3.1-6] [MQTT-3.3.1-7]
             if self.remove(topic):
                 self.changed(topic, None)
@@ -68,7 +84,7 @@ class RetainedMessages:
         return True
 
     def put(self, topic: str, records: Records, publisher: str | None = None) -> bool:
-        """Set a topic's message; return False if a limit is reached."""
+        """Set a topic's message, which has its number or one that is free; return False if a limit is reached."""
         number = self._ids.get(topic)
         size = records.size + len(topic) + _ENTRY_BYTES
         old = 0 if number is None else self._messages[number].records.size + len(topic) + _ENTRY_BYTES
@@ -76,12 +92,25 @@ class RetainedMessages:
             self.refused += 1
             return False
         if number is None:
-            number = self._ids[topic] = self._next
-            self._next += 1
+            number = self._ids[topic] = records.base_offset & ~RETAINED
+            self.number_from(number + 1)
             self._postings.add(number, topic)
         self.size_bytes += size - old
         self._messages[number] = Retained(topic, records, publisher)
         return True
+
+    def number_from(self, number: int) -> None:
+        """Use no number below this one for a topic that is new."""
+        self._next = max(self._next, number)
+
+    def numbered(self, records: Records) -> Records:
+        """Return a message that an earlier version has stored without a number, with one."""
+        return rebased(records, RETAINED | self._next)
+
+    def find(self, offset: int) -> Records | None:
+        """Return the message of the topic with a number, given as the offset that messages of the topic have."""
+        message = self._messages.get(offset & ~RETAINED)
+        return None if message is None else message.records
 
     def remove(self, topic: str) -> bool:
         """Forget a topic's message; return whether there was one."""
@@ -92,18 +121,32 @@ class RetainedMessages:
         self._postings.remove(number, topic)
         return True
 
-    def matching(self, flt: Filter) -> Iterator[Retained]:
+    def matching(self, flt: Filter, first: int = 0) -> Iterator[Retained]:
         """Yield the messages of the topics that a filter matches, in the order in which topics were first retained."""
-        for number in self._postings.select(flt):
+        for number in self._postings.select(flt).iter_equal_or_larger(first):
             message = self._messages.get(number)
             if message is not None:  # else it was removed since
                 yield message
 
-    def feed(self, session: Session, flt: Filter, one: Subscribed) -> Iterator[OutgoingRows]:
-        """Yield what a new subscription gets: RETAIN set, and at most at the subscription's QoS."""
+    def feed(self, session: Session, flt: Filter, one: Subscribed) -> RetainedFeed:
+        """Return what a new subscription gets: RETAIN set, at most at its QoS, and while it lasts."""
+        feed = RetainedFeed(one.filter, 0, self._next, one.qos)
+        feed.rows = self._rows(session, flt, one, feed)
+        return feed
+
+    def go_on(self, session: Session, flt: Filter, one: Subscribed, feed: RetainedFeed) -> None:
+        """Have a stored feed go on where it was, without messages of QoS 0: they may have been sent."""
+        lasting = (out for out in self._rows(session, flt, one, feed) if out.flags()[0] & QOS_BITS)
+        feed.rows, feed.qos = lasting, one.qos
+
+    def _rows(self, session: Session, flt: Filter, one: Subscribed, feed: RetainedFeed) -> Iterator[OutgoingRows]:
         identifiers = encode_identifiers([one.identifier] if one.identifier else [])
         merged = MergedSubscription(session, one.qos, identifiers, True, position=one.position)
-        for message in self.matching(flt):
+        for message in self.matching(flt, feed.at):
+            if message.records.base_offset & ~RETAINED >= feed.end:
+                return
+            if one.filter not in session.subscriptions:  # given up, or not allowed any more
+                return
             if not one.no_local or message.publisher != session.client_id:  # [MQTT-3.8.3-3]
                 yield OutgoingRows(message.records, None, 0, 1, merged)
 

@@ -15,7 +15,7 @@ cdef class Router:
     cdef public TopicTable table
     cdef public KeptTopics kept
     cdef public PendingAcks pending
-    cdef public list routed
+    cdef public list routed, taken
     cdef public Py_ssize_t max_unwritten_bytes, messages_in, messages_kept
     cdef public bint committing, behind, ids_ahead
     cdef readonly bint refuses

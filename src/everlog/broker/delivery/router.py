@@ -15,6 +15,7 @@ from everlog.broker.delivery.catchup import Catchup
 from everlog.broker.delivery.fanout import Fanout
 from everlog.broker.delivery.own_messages import OwnMessages
 from everlog.broker.delivery.ports import Log, SharedGroups, SharedTarget, Sink, WriteBehind
+from everlog.broker.delivery.read_rights import ReadRights
 from everlog.broker.delivery.retained_messages import RetainedMessages
 from everlog.mqtt import Publish
 from everlog.sessions import Session, Subscribed
@@ -55,7 +56,7 @@ class Router:
         self.routed = [shard.committed for shard in log.shards]
         self.audiences = Audiences(table, self._target, max_topics)
         self.fanout = Fanout(self.audiences, now_us)
-        self.catchup = Catchup(log, self.fanout, self.routed, soon)
+        self.catchup = Catchup(log, self.fanout, self.routed, soon, retained)
         self.max_unwritten_bytes = max_unwritten_bytes
         self.committing = False  # the router will look by itself: nobody need tell it of a commit
         self.behind = False  # more waits to be written than should
@@ -64,6 +65,7 @@ class Router:
         self._full = False  # the disk is, of all shards
         self.messages_in = 0
         self.messages_kept = 0
+        self.taken: list[tuple[int, int]] = []  # the shards that took some of the last run, and where each ended
         self.ids_ahead = False  # QoS 2 messages were appended whose ids are to be stored before them
         self.own = OwnMessages(table)
         self._soon = soon
@@ -76,11 +78,12 @@ class Router:
         self._saves = 0  # how often commits wait for packet ids to be stored
         self._groups: SharedGroups | None = None
 
-    def use(self, groups: SharedGroups, write_behind: WriteBehind | None) -> None:
-        """Take in the shared groups, and where to say which stored sessions have moved."""
+    def use(self, groups: SharedGroups, write_behind: WriteBehind | None, rights: ReadRights | None = None) -> None:
+        """Take in the shared groups, where to say which stored sessions have moved, and what they may be sent."""
         self._groups = groups
         self._write_behind = write_behind
         self.fanout.moved = None if write_behind is None else write_behind.moved
+        self.fanout.rights = rights
 
     def _target(self, name: str, pattern: str) -> SharedTarget:
         assert self._groups is not None
@@ -150,6 +153,7 @@ class Router:
             self._now = self.now_us()
             self._soon(self._turn)
         positions: list[tuple[int, int]] = []
+        self.taken = positions
         if self.kept.extend():
             kept = self._keep(run, positions, publisher)
             self.messages_kept += kept

@@ -106,6 +106,13 @@ class GroupRegistry:
             durable.detach()
             self._changed(durable.key)
 
+    def hand_on(self, session: Session, flt: Filter) -> None:
+        """Give what waits in memory for a session that is no member any more to the others."""
+        group = self._connected.get(_key_of(flt))
+        if group is not None:
+            for out in session.give_up_shared(group.key):
+                group.split(out.records, out.rows, out.start, out.stop, NOT_KEPT, self._router.now_us())
+
     def left(self, session: Session) -> None:
         """Give others what a session that has no connection any more, and is in no audience, was dealt at QoS 1."""
         for member in session.memberships:

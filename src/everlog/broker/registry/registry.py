@@ -17,7 +17,7 @@ from everlog.broker.registry.connect_terms import ConnectTerms
 from everlog.broker.registry.expiry import Expiry, will_due_us
 from everlog.broker.registry.subscriptions import Subscriptions
 from everlog.broker.registry.write_behind import Marks, WriteBehind, changes_of
-from everlog.mqtt import Publish, Reason
+from everlog.mqtt import Publish, Reason, Will
 from everlog.sessions import Changes, Session, StoredSession, pack_session, restored, stored, unpack_session
 
 _SLICE = 200  # sessions between two turns of the event loop: less than a millisecond
@@ -194,13 +194,22 @@ class Registry:
         if will is None:
             return
         if not self._security.acl.may_publish(session.user, session.client_id, will.topic):
-            self._metrics.refused += 1  # the rules have changed since CONNECT
-            event(_log, "will_refused", WARNING, client=session.client_id, user=session.user, topic=will.topic)
+            self._will_refused(session, will)  # the rules have changed since CONNECT
             return
         self._metrics.wills += 1
         properties = replace(will.properties, will_delay_interval=None)
         packet_id = 1 if will.qos else 0
         self._router.send(Publish(will.topic, will.payload, will.qos, will.retain, False, packet_id, properties))
+
+    def refuse_will(self, session: Session) -> None:
+        """Give up the will of a client that may be connected no more."""
+        will = session.take_will()
+        if will is not None:
+            self._will_refused(session, will)
+
+    def _will_refused(self, session: Session, will: Will) -> None:
+        self._metrics.refused += 1
+        event(_log, "will_refused", WARNING, client=session.client_id, user=session.user, topic=will.topic)
 
     # Sessions that are away are asleep
 

@@ -1,11 +1,13 @@
 """The start of a broker from its tables: sessions, filters, expiry times, retained messages and shared groups."""
 
 import gc
+from collections.abc import Iterable
 
-from everlog.broker.delivery import Router, stored_message
+from everlog.base import RETAINED
+from everlog.broker.delivery import RetainedMessages, Router, stored_message
 from everlog.broker.groups import GroupRegistry
 from everlog.broker.registry.registry import Registry
-from everlog.sessions import SHARED_PREFIX, Changes, SessionTables, settle, unpack_will
+from everlog.sessions import SHARED_PREFIX, Changes, SessionTables, retained_end, settle, unpack_will
 
 
 def restore_sessions(tables: SessionTables, registry: Registry, groups: GroupRegistry, router: Router) -> None:
@@ -23,6 +25,7 @@ def _restore(tables: SessionTables, registry: Registry, groups: GroupRegistry, r
     snapshot = tables.load()
     ends = [shard.committed for shard in router.log.shards]
     rows, cursors, subscribed = [], [], []
+    retained = router.retained
     subscribers: dict[str, list[str]] = {}  # client ids by shared filter
     for stored in snapshot.sessions:
         found = settle(stored, snapshot.routed, snapshot.alive_us, ends)
@@ -33,22 +36,41 @@ def _restore(tables: SessionTables, registry: Registry, groups: GroupRegistry, r
                 subscribers.setdefault(one.filter, []).append(row.client_id)
         registry.expiry.schedule(row.client_id, row.away_us, row.expiry_s, unpack_will(row.will))
         registry.put_asleep(found)
+        if found.cursor.feeds or found.cursor.inflight:
+            retained.number_from(retained_end(found.cursor))
         if found is not stored:
             rows.append(row)
             cursors.append((row.client_id, found.cursor))
             if found.subscriptions is not stored.subscriptions:
                 subscribed += [(row.client_id, one) for one in found.subscriptions]
-    for topic, message in snapshot.retained:
-        router.retained.put(topic, stored_message(topic, message))
+    renumbered = _restore_retained(snapshot.retained, retained)
     settled, gone = groups.restore(snapshot.groups, subscribers, snapshot.routed, ends)
     # No LIVE cursor may be left when `routed` moves on: it stands for the old value.
     changes = Changes(
         rows=tuple(rows),
         subscribed=tuple(subscribed),
         cursors=tuple(cursors),
+        retained=tuple(renumbered),
         ended_groups=tuple(gone),
         groups=tuple(settled),
         routed=tuple(ends),
         alive_us=router.now_us(),
     )
     tables.apply(changes, durable=True)
+
+
+def _restore_retained(stored: Iterable[tuple[str, bytes]], retained: RetainedMessages) -> list[tuple[str, bytes]]:
+    """Take in the retained messages; return those that got a number now, since an earlier version has stored none."""
+    without = []
+    for topic, message in stored:
+        records = stored_message(topic, message)
+        if records.base_offset & RETAINED:
+            retained.put(topic, records)
+        else:
+            without.append((topic, records))
+    renumbered = []
+    for topic, records in without:
+        records = retained.numbered(records)
+        if retained.put(topic, records):
+            renumbered.append((topic, bytes(records.to_bytes())))
+    return renumbered

@@ -173,6 +173,10 @@ class Subscriptions:
         refused = [text for text in session.subscriptions if not access.may_subscribe(parse_filter(text).pattern)]
         for text in refused:
             self._give_up(session, text)
+            if (flt := parse_filter(text)).group is not None:
+                self._groups.hand_on(session, flt)
+        if self._router.fanout.rights is not None:
+            self._router.fanout.rights.withhold(session)
         if refused:
             event(_log, "revoked", WARNING, client=session.client_id, user=session.user, filters=len(refused))
 
@@ -184,6 +188,10 @@ class Subscriptions:
             if flt.group is not None:
                 self._groups.join(session, flt, subscribed)
             self._router.subscribe(session, flt, subscribed)
+        for feed in session.feeds:  # what it was owed when the broker stopped
+            one = session.subscriptions.get(feed.filter)
+            if feed.rows is None and one is not None:
+                self._router.retained.go_on(session, parse_filter(feed.filter), one, feed)
         self._router.resume(session)
 
     def leave(self, session: Session) -> None:

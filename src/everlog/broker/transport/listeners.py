@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from everlog.base import EverlogError, Unavailable, UsageError
-from everlog.broker.auth import certificate_user
 from everlog.broker.connection import Connection, Connections
+from everlog.broker.transport.client_certificates import ClientCertificates
 from everlog.broker.transport.tls import LiveTls, TlsFiles
 from everlog.broker.transport.tls_handshake import TlsHandshake
 from everlog.broker.transport.websocket import WebSocket
@@ -157,8 +157,10 @@ def _files(listener: Listener) -> TlsFiles:
 
 
 def _factory(connections: Connections, listener: Listener, tls: LiveTls | None) -> Callable[[], asyncio.BaseProtocol]:
+    certificates = None if tls is None or listener.client_ca_file is None else ClientCertificates(tls)
+
     def connection() -> Connection:
-        return connections.new(certificate_user if listener.client_ca_file is not None else None)
+        return connections.new(certificates)
 
     def make() -> Connection | WebSocket:
         if listener.kind in ("tcp", "tls"):

@@ -2,6 +2,7 @@
 
 import os
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from everlog.base import UsageError
@@ -18,6 +19,13 @@ class TlsFiles:
     protocols: tuple[str, ...] = ()  # offered by ALPN
 
 
+class TrustingContext(ssl.SSLContext):
+    """A server's context that knows which authorities it lets clients in by."""
+
+    authority_file = b""  # the content of the file that names them
+    authorities: Mapping[object, frozenset[bytes]] = {}  # their certificates, by name
+
+
 class LiveTls:
     """The TLS context of a listener; each handshake takes the newest one."""
 
@@ -25,14 +33,14 @@ class LiveTls:
         self._files = files
         self.context = make_context(files)
 
-    def read(self) -> ssl.SSLContext:
+    def read(self) -> TrustingContext:
         """Return a context from the files as they are now, not yet in force; UsageError if they are bad."""
         return make_context(self._files)
 
 
-def make_context(files: TlsFiles) -> ssl.SSLContext:
+def make_context(files: TlsFiles) -> TrustingContext:
     """Return a server's context: TLS 1.2 or later, no compression, no renegotiation."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = TrustingContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
     if files.protocols:
@@ -60,13 +68,19 @@ def make_context(files: TlsFiles) -> ssl.SSLContext:
     return context
 
 
-def _ask_for_certificates(context: ssl.SSLContext, ca_file: str, required: bool) -> None:
+def _ask_for_certificates(context: TrustingContext, ca_file: str, required: bool) -> None:
+    with open(ca_file, "rb") as file:
+        context.authority_file = file.read()
     try:
         context.load_verify_locations(cafile=ca_file)
     except ssl.SSLError as error:
         raise UsageError(
             f"{ca_file} has no CA certificate ({_words(error)})", hint="give a PEM file of CA certificates"
         ) from error
+    known: dict[object, set[bytes]] = {}
+    for names, certificate in zip(context.get_ca_certs(), context.get_ca_certs(binary_form=True), strict=True):
+        known.setdefault(names["subject"], set()).add(certificate)
+    context.authorities = {subject: frozenset(found) for subject, found in known.items()}
     context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
     # A resumed session is not verified again, so one from before a reload would outlive its authority.
     context.num_tickets = 0

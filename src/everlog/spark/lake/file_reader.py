@@ -1,11 +1,11 @@
 """Reads a file of the table into memory, by rising offset, as the columns that records are made of.
 
-Only the row groups and rows whose topic is wanted are kept. The columns are those of the log, so the
-records made from them are the same.
+Only rows whose topic is wanted are kept, and only pages or row groups that may have some are read. The columns are
+those of the log, so the records made from them are the same.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from pyarrow import fs
 from everlog.base import HAS_EXPIRY, QOS_SHIFT, RETAIN, Records, StorageError, TopicTable, assemble
 from everlog.spark.lake.data_file import DataFile
 from everlog.spark.lake.table_layout import FILE_SCHEMA
+from everlog.spark.lake.topic_reader import topic_rows
 from everlog.topics import Filter, matches
 
 _COLUMNS = ("offset", "timestamp", "topic", "qos", "retain", "expiry", "properties", "payload")
@@ -87,25 +88,37 @@ class LoadedFile:
         )
 
 
-def load_file(filesystem: fs.FileSystem, path: str, filters: Sequence[Filter] | None) -> LoadedFile:
-    """Load the rows of a file whose topic matches any of the filters; None for all."""
-    with filesystem.open_input_file(path) as source:
+def load_file(filesystem: fs.FileSystem, root: str, path: str, filters: Sequence[Filter] | None) -> LoadedFile:
+    """Load the rows of a file of the table whose topic matches any of the filters; None for all."""
+    found = None if filters is None else topic_rows(filesystem, root, path, filters)
+    if found is not None:
+        parts = list(found.read(filesystem, f"{root}/{path}", 0, _COLUMNS))
+        return LoadedFile(pa.concat_tables(parts) if parts else _no_rows())
+    with filesystem.open_input_file(f"{root}/{path}") as source:
         file = pq.ParquetFile(source, read_dictionary=["topic"], pre_buffer=True)
         missing = [name for name in _COLUMNS if name not in file.schema_arrow.names]
         if missing:
             raise StorageError(f"{path} has no column {missing[0]}", hint="it is not a file of an Everlog table")
         if filters is None:
             return LoadedFile(file.read(columns=list(_COLUMNS), use_threads=False))
-        wanted = _matcher(filters)
-        parts = []
-        for number in range(file.num_row_groups):
-            if not _may_match(file.metadata.row_group(number), filters):
-                continue
+        parts = [
+            file.read_row_group(number, columns=list(_COLUMNS), use_threads=False).filter(mask)
+            for number, mask in wanted_groups(file, range(file.num_row_groups), filters)
+        ]
+        return LoadedFile(pa.concat_tables(parts) if parts else _no_rows())
+
+
+def wanted_groups(
+    file: pq.ParquetFile, groups: Iterable[int], filters: Sequence[Filter]
+) -> Iterator[tuple[int, pa.Array]]:
+    """Yield the row groups that hold wanted topics, by their statistics and their topics, and a mask of their rows."""
+    wanted = _matcher(filters)
+    for number in groups:
+        if _may_match(file.metadata.row_group(number), filters):
             topics = file.read_row_group(number, columns=["topic"], use_threads=False)["topic"]
             mask = _wanted_rows(topics, wanted)
             if mask is not None:
-                parts.append(file.read_row_group(number, columns=list(_COLUMNS), use_threads=False).filter(mask))
-        return LoadedFile(pa.concat_tables(parts) if parts else _no_rows())
+                yield number, mask
 
 
 def times_of(filesystem: fs.FileSystem, path: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

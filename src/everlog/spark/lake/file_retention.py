@@ -2,10 +2,13 @@
 
 from collections.abc import Sequence
 
+from pyarrow import fs
+
 from everlog.base import UsageError
 from everlog.spark.lake.data_file import DataFile
 from everlog.spark.lake.lake_table import Lake
-from everlog.spark.lake.table_layout import DAY_US, day_number, day_text
+from everlog.spark.lake.location import Location
+from everlog.spark.lake.table_layout import DAY_US, TOPIC_DIRECTORY, data_path_of, day_number, day_text
 
 VACUUM_HOURS = 168  # readers have a week to finish with what was removed
 
@@ -27,7 +30,8 @@ def parse_days(seconds: float) -> int:
 def vacuum(lake: Lake, hours: int = VACUUM_HOURS, *, dry_run: bool = False, force: bool = False) -> list[str]:
     """Remove files that no version of the last `hours` refers to, also those of failed attempts; returns their paths.
 
-    A task that takes longer than `hours` from its file to its commit would lose it, so short times need `force`.
+    Topic files go with their data files, which are written before them, and are not among the paths. A task that takes
+    longer than `hours` from its file to its commit would lose it, so short times need `force`.
     """
     if hours < 24 and not force:
         raise UsageError(
@@ -35,4 +39,17 @@ def vacuum(lake: Lake, hours: int = VACUUM_HOURS, *, dry_run: bool = False, forc
             hint="give 24 or more, or --force when nothing else uses the table",
         )
     found = lake.load().vacuum(hours, dry_run=dry_run, enforce_retention_duration=False, full=True)
+    if not dry_run:
+        _remove_topic_files(lake.location)
     return sorted(found)
+
+
+def _remove_topic_files(location: Location) -> None:
+    """Remove the topic files whose data file is gone."""
+    filesystem, root = location.filesystem()
+    found = filesystem.get_file_info(fs.FileSelector(f"{root}/{TOPIC_DIRECTORY}", allow_not_found=True, recursive=True))
+    paths = [file.path.removeprefix(f"{root}/") for file in found if file.type == fs.FileType.File]
+    data = filesystem.get_file_info([f"{root}/{data_path_of(path)}" for path in paths])
+    for path, file in zip(paths, data, strict=True):
+        if file.type == fs.FileType.NotFound:
+            filesystem.delete_file(f"{root}/{path}")

@@ -153,7 +153,7 @@ class LakeStore:
 
     def _read(self, key: _Key) -> LoadedFile:
         try:
-            return load_file(self._filesystem, f"{self._root}/{key[0]}", key[1])
+            return load_file(self._filesystem, self._root, *key)
         except (OSError, ValueError) as error:
             raise StorageError(
                 f"{self._root}/{key[0]} can't be read: {error}",

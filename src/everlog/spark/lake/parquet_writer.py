@@ -17,14 +17,19 @@ from everlog.spark.file_sync import sync_path
 from everlog.spark.lake.data_file import DataFile
 from everlog.spark.lake.file_reader import single_array
 from everlog.spark.lake.location import Location
+from everlog.spark.lake.page_map import read_page_map
 from everlog.spark.lake.row_order import Clustering, order_of
-from everlog.spark.lake.table_layout import FILE_SCHEMA, data_path, day_text
+from everlog.spark.lake.table_layout import FILE_SCHEMA, data_path, day_text, topic_path
+from everlog.spark.lake.topic_file import pack_topic_file
 
 Codec = Literal["zstd", "snappy"]
+Ranks = npt.NDArray[np.uint32]
 CODECS: tuple[Codec, ...] = ("zstd", "snappy")
 ROW_GROUP = 128 * 1024
 ZSTD_LEVEL = 1
-WRITE_BATCH = 64 * 1024  # values that are encoded at once; at Arrow's usual 1,024 lists cost a fifth more
+WRITE_BATCH = 4 * 1024  # values that are encoded at once; at Arrow's usual 1,024 lists cost a fifth more
+PAGE_BYTES = 256 << 10  # of values; readers of one topic read its pages, and a page never ends within a WRITE_BATCH
+TOPIC_ROWS = 4  # on average, at least, for a topic file; with fewer it would be about as large as the data
 
 # Levels are made from topics when a file is written; both are dictionaries, which are written as they are.
 READ_COLUMNS = tuple(name for name in FILE_SCHEMA.names if name != "levels")
@@ -71,7 +76,10 @@ class Writer:
         shard = rows["shard"][0].as_py()
         day_name = day_text(day)
         path = data_path(day_name, shard, int(offsets[0]), uuid.uuid4().hex)
-        size = self._store(path, _row_groups(rows, topics, self.clustering.ranks(names)))
+        ranks = self.clustering.ranks(names)
+        size = self._store(path, _row_groups(rows, topics, ranks))
+        if len(names) * TOPIC_ROWS <= rows.num_rows:
+            self._store_topics(path, rows, topics, ranks)
         bounds = pc.min_max(names)
         qos = pc.min_max(rows["qos"])
         return DataFile(
@@ -105,11 +113,27 @@ class Writer:
             sync_path(synced)
         return os.path.getsize(where)
 
+    def _store_topics(self, path: str, rows: pa.Table, topics: pa.DictionaryArray, ranks: Ranks) -> None:
+        """Write the topic file of a file that is written. It is not synced: if it is lost, the data file has it all."""
+        filesystem, root = self.location.filesystem()
+        with filesystem.open_input_file(f"{root}/{path}") as source:
+            size, pages = int(source.size()), read_page_map(source)
+        names = topics.dictionary.take(pa.array(np.argsort(ranks))).to_pylist()
+        counts = np.bincount(ranks[np.asarray(topics.indices)], minlength=len(names))
+        starts = np.concatenate(([0], np.cumsum(counts)))
+        nulls = [name for name in rows.column_names if rows[name].null_count == rows.num_rows]
+        where = f"{root}/{topic_path(path)}"
+        if self.location.is_local:
+            os.makedirs(os.path.dirname(where), exist_ok=True)
+        with filesystem.open_output_stream(where) as sink:
+            sink.write(pack_topic_file(names, starts, pages, nulls, size))
+
     def _encode(self, groups: Iterable[pa.Table], sink: pa.NativeFile) -> None:
         with pq.ParquetWriter(
             sink,
             _WRITTEN,
             write_batch_size=WRITE_BATCH,
+            data_page_size=PAGE_BYTES,
             compression=self.codec,
             compression_level=ZSTD_LEVEL if self.codec == "zstd" else None,
             use_dictionary=_DICTIONARIES,
@@ -122,7 +146,7 @@ class Writer:
                 writer.write_table(group, row_group_size=ROW_GROUP)
 
 
-def _row_groups(rows: pa.Table, topics: pa.DictionaryArray, ranks: npt.NDArray[np.uint32]) -> Iterator[pa.Table]:
+def _row_groups(rows: pa.Table, topics: pa.DictionaryArray, ranks: Ranks) -> Iterator[pa.Table]:
     """Yield the rows in order with all columns, a row group at a time, each with the names of its own topics only."""
     order, placed = order_of(np.asarray(topics.indices), ranks)
     names = topics.dictionary.take(pa.array(np.argsort(ranks)))

@@ -25,6 +25,10 @@ PROPERTIES = {
     "delta.checkpointInterval": "20",
 }
 
+DATA_SUFFIX = ".parquet"
+TOPIC_SUFFIX = ".topics"
+TOPIC_DIRECTORY = "_topics"
+
 DAY_US = 86_400_000_000
 _EPOCH = date(1970, 1, 1)
 
@@ -60,7 +64,17 @@ def rewrite_transaction(store: str) -> str:
 
 def data_path(day: str, shard: int, first_offset: int, token: str) -> str:
     """Return the path of a file in the table; the token is new for every attempt to write it."""
-    return f"{PARTITION}={day}/shard-{shard}-{first_offset:020d}-{token}.parquet"
+    return f"{PARTITION}={day}/shard-{shard}-{first_offset:020d}-{token}{DATA_SUFFIX}"
+
+
+def topic_path(path: str) -> str:
+    """Return the path of a data file's topic file; what begins with an underscore is no file of the table."""
+    return f"{TOPIC_DIRECTORY}/{path.removesuffix(DATA_SUFFIX)}{TOPIC_SUFFIX}"
+
+
+def data_path_of(topics: str) -> str:
+    """Return the path of the data file that a topic file belongs to."""
+    return topics.removeprefix(f"{TOPIC_DIRECTORY}/").removesuffix(TOPIC_SUFFIX) + DATA_SUFFIX
 
 
 def day_number(time_us: int) -> int:

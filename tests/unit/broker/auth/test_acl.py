@@ -1,6 +1,8 @@
 import itertools
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from everlog.base import UsageError
 from everlog.broker import Security
@@ -225,3 +227,28 @@ def test_covers_and_overlap_agree_with_every_small_topic():
         left, right = parse_filter(one), parse_filter(other)
         assert covers(left, right) == (matched[other] <= matched[one]), (one, other)
         assert overlap(left, right) == bool(matched[one] & matched[other]), (one, other)
+
+
+def test_receiving_is_asked_for_by_topic():
+    rules = acl("user a read t/#\nuser a deny read t/secret\neveryone write w").access("a", "c")
+    assert [rules.may_receive(topic) for topic in ("t/x", "t", "t/secret", "w", "$SYS/x")] == [True, True, *[False] * 3]
+    assert Acl(None).access("a", "c").may_receive("anything")
+
+
+levels = st.sampled_from(["a", "b", "", "$x", "+"])
+filters = st.builds(
+    lambda head, tail: "/".join([*head, *tail]), st.lists(levels, max_size=3), st.sampled_from([[], ["#"]])
+)
+valid = filters.filter(bool)
+lines = st.builds(
+    lambda action, flt: f'everyone {action} "{flt}"', st.sampled_from(["read", "deny", "deny read"]), valid
+)
+topics = st.lists(st.sampled_from(["a", "b", "", "$x"]), min_size=1, max_size=4).map("/".join).filter(bool)
+
+
+@given(st.lists(lines, max_size=5), valid, topics)
+@example(["everyone read #"], "+/#", "$x/a")
+def test_whatever_a_granted_filter_matches_may_be_received(rules, text, topic):
+    access = acl("\n".join(rules)).access("user", "client")
+    if access.may_subscribe(text) and matches(parse_filter(text), topic):
+        assert access.may_receive(topic)

@@ -5,10 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from everlog.base import StorageError, UsageError
-from everlog.broker import Security, certificate_user, delete_user, set_password
+from everlog.broker import ScramSha256, Security, certificate_user, delete_user, set_password
 from everlog.broker.auth import passwords as module
 from everlog.broker.auth.passwords import Passwords, parse_passwords, read_passwords
-from everlog.broker.auth.security import Admission
+from everlog.broker.auth.security import PASSWORD, Admission
 
 
 @pytest.fixture(scope="module")
@@ -168,8 +168,8 @@ def test_a_name_that_nothing_proves_is_no_name():
 def test_a_password_is_verified_once_and_then_known(users):
     security = Security(allow_anonymous=False, password_file=str(users))
     assert security.decide("alice", b"wonder") is None
-    assert security.verify("alice", b"wonder") == Admission(True, "alice")
-    assert security.decide("alice", b"wonder") == Admission(True, "alice")
+    assert security.verify("alice", b"wonder") == Admission(True, "alice", PASSWORD)
+    assert security.decide("alice", b"wonder") == Admission(True, "alice", PASSWORD)
     assert security.verify("alice", b"wrong") == Admission(False)
     assert security.decide("alice", None) == Admission(False)
     assert security.decide(None, None) == Admission(False)
@@ -241,3 +241,20 @@ def test_what_scram_can_not_have_is_refused(tmp_path, user, password):
 def test_a_damaged_scram_entry_is_named_by_its_place():
     with pytest.raises(UsageError, match=r"pw:1:3: the SCRAM-SHA-256 entry is damaged"):
         parse_passwords("a:$scram-sha-256$4096$AAAA$AAAA$AAAA\n", "pw")
+
+
+def test_a_user_is_known_as_long_as_the_file_has_what_proved_it(tmp_path):
+    path = tmp_path / "passwords"
+    set_password(path, "both", b"x", scram=True)
+    set_password(path, "plain", b"x")
+    security = Security(password_file=str(path))
+    known = [(user, proof) for user in ("both", "plain", "none") for proof in (PASSWORD, "SCRAM-SHA-256", "TOKEN", "")]
+    assert [one for one in known if not security.still_knows(*one)] == [
+        ("plain", "SCRAM-SHA-256"),
+        ("none", PASSWORD),
+        ("none", "SCRAM-SHA-256"),
+    ]
+    assert security.still_knows(None, "")
+    assert Security(password_file=str(path), methods={"SCRAM-SHA-256": ScramSha256}).still_knows(
+        "none", "SCRAM-SHA-256"
+    )

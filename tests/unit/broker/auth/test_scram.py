@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import hmac
+import time
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from everlog.base import UsageError
 from everlog.broker import Accept, Applicant, Continue, Refuse, ScramSha256
-from everlog.broker.auth.passwords import PasswordFile
+from everlog.broker.auth.passwords import PasswordFile, Passwords
 from everlog.broker.auth.scram import KIND, METHOD, make_verifier, parse_verifier, prepared
 
 SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
@@ -158,3 +159,23 @@ def test_prohibited_characters_are_refused(text):
 def test_a_name_that_is_long_or_becomes_long_is_refused_before_it_is_looked_at(text: str) -> None:
     with pytest.raises(UsageError, match="more than 256 characters"):
         prepared(text)
+
+
+def test_an_exchange_costs_the_event_loop_a_small_part_of_a_password_check() -> None:
+    def cost(work):
+        begun = time.thread_time()
+        work()
+        return time.thread_time() - begun
+
+    def try_in_vain():
+        dearest = ("n,,n=" + "\u05d0" * 256 + ",r=" + "x" * 500).encode()
+        one = exchange(user="pencil")
+        nonce = one.begin(METHOD, dearest, SOMEBODY).data.split(b",")[0]
+        assert isinstance(one.step(b"c=biws," + nonce + b",p=" + base64.b64encode(bytes(32))), Refuse)
+
+    passwords = Passwords({})
+    one_check = min(cost(lambda: passwords.check("nobody", b"wrong")) for _ in range(3))
+    made = min(  # the entry, which a broker reads from its file
+        cost(lambda: exchange(user="pencil")) for _ in range(5)
+    )
+    assert min(cost(try_in_vain) for _ in range(5)) - made < one_check / 5
