@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from everlog.broker import Broker, Connection, GroupState
+from everlog.broker.delivery.kept_topics import SPILLED
 from everlog.mqtt import Connect, Publish
 from everlog.sessions import Session, StoredSession, Subscribed
 from everlog.topics import parse_filter
@@ -103,6 +104,11 @@ class Inside:
         return {session.client_id for session in self._broker.registry.clients}
 
     @property
+    def is_clearing(self) -> bool:
+        """Whether something of clients that have left is still to be cleared away."""
+        return bool(self._broker.connections._gone) or self._broker.registry.is_ending
+
+    @property
     def pending(self) -> int:
         """How many peers have connected and have no session yet."""
         return len(self._broker.connections.gate.pending)
@@ -144,7 +150,7 @@ class Inside:
 
     def waits_its_turn(self, client_id: str) -> bool:
         """Return whether packets that a client has sent wait for the next turn of the loop."""
-        return self.connection(client_id).reader.is_postponing
+        return self.connection(client_id).reader.is_waiting
 
     def close(self, client_id: str, reason: int, why: str) -> None:
         """End a client's connection."""
@@ -222,6 +228,12 @@ class Inside:
         return self._broker.router.catchup.cold.failures
 
     @property
+    def cold_waits(self) -> int:
+        """How many times a session had to wait before the cold store was read for it."""
+        assert self._broker.router.catchup.cold is not None
+        return self._broker.router.catchup.cold.waits
+
+    @property
     def is_cold_idle(self) -> bool:
         """Whether nothing is asked of the cold store, or kept of its answers."""
         assert self._broker.router.catchup.cold is not None
@@ -230,6 +242,10 @@ class Inside:
     def kept_filters(self) -> list[tuple[str, int]]:
         """Return the filters whose messages are kept, each with its lowest QoS."""
         return self._broker.router.kept.filters()
+
+    def spilled_filters(self) -> list[str]:
+        """Return the filters that are kept for clients that were too slow."""
+        return [text for text, lowest in self.kept_filters() if lowest == SPILLED]
 
     def publish(self, packet: Publish) -> None:
         """Publish a message of the broker's own."""

@@ -75,6 +75,10 @@ class MemoryShard:
                 found.append(records)
         return found
 
+    def bytes_from(self, offset: int) -> int:
+        """Return how many bytes the batches with records from an offset on take."""
+        return sum(records.size for records in self.batches if records.end_offset > offset)
+
     def drop(self, count: int) -> None:
         """Remove the first batches, as retention does."""
         del self.batches[:count]

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from everlog.base import MessageColumns, TopicTable
+from everlog.base import AckRun, MessageColumns, TopicTable
 from everlog.broker.delivery.audiences import Audiences
+from everlog.broker.delivery.kept_topics import SPILLED as SPILLED
 from everlog.broker.delivery.kept_topics import KeptTopics
 from everlog.broker.delivery.pending_acks import AckQueue
 from everlog.broker.delivery.read_plan import ReadPlans
@@ -17,14 +18,14 @@ from everlog.topics import parse_filter
 from tests.memory_log import MemoryLog
 
 
-def make_kept_topics(table: TopicTable, shard_of: Callable[[bytes], int], cached: int = 1000) -> KeptTopics:
+def make_kept_topics(table: TopicTable, shard_of: Callable[[bytes], int]) -> KeptTopics:
     """Make the table of what is kept."""
-    return KeptTopics(table, shard_of, cached)
+    return KeptTopics(table, shard_of)
 
 
-def make_audiences(table: TopicTable, groups: Any, cached: int = 1000) -> Audiences:
+def make_audiences(table: TopicTable, groups: Any, cached: int = 1000, max_bytes: int = 64 << 20) -> Audiences:
     """Make the audiences of topics."""
-    return Audiences(table, groups.target, cached)
+    return Audiences(table, groups.target, cached, max_bytes)
 
 
 def make_read_plans(log: Any) -> ReadPlans:
@@ -63,13 +64,15 @@ class SinkClient:
 class RouterStage:
     """A router, its log and its clients; `turn` does what the event loop would."""
 
-    def __init__(self, shards: int = 1, manual: bool = False, max_topics: int = 1000) -> None:
+    def __init__(self, shards: int = 1, manual: bool = False, max_topics: int = 1000, spill_bytes: int = 0) -> None:
         self.log = MemoryLog(shards, manual)
         self.table = TopicTable(0, max_topics)
         self.soon: list[Callable[[], None]] = []
         self.now_us = 1
         retained = RetainedMessages(1000, 1 << 20)
-        self.router = Router(self.log, self.table, retained, self.soon.append, lambda: self.now_us, 1000)
+        self.router = Router(
+            self.log, self.table, retained, self.soon.append, lambda: self.now_us, 1000, spill_bytes=spill_bytes
+        )
         self.groups = GroupRegistry(self.router, GroupOptions(), lambda: 0.0, self.soon.append, lambda key: None)
         self.router.use(self.groups, None)
         self.audiences, self.kept = self.router.audiences, self.router.kept
@@ -102,6 +105,51 @@ class RouterStage:
     def disconnect(self, client: SinkClient) -> None:
         """Take a client's sink away."""
         self.router.detach(client.session)
+
+    # Transient clients
+
+    def transient(self, name: str, queue_bytes: int, inflight: int) -> SinkClient:
+        """Connect a client whose session ends with its connection."""
+        return self.connect(Session(name, queue_bytes=queue_bytes), inflight)
+
+    def unsubscribe(self, session: Session, text: str) -> None:
+        """Have a connected session give up a filter."""
+        session.unsubscribe(text)
+        flt = parse_filter(text)
+        self.router.unsubscribe(session, flt)
+        if flt.group is not None:
+            self.groups.leave(session, flt)
+            self.groups.unsubscribed(session, flt)
+
+    def end(self, client: SinkClient) -> None:
+        """End a transient client's connection, and its session with it."""
+        session = client.session
+        for text in session.subscriptions:
+            flt = parse_filter(text)
+            self.router.unsubscribe(session, flt)
+            self.groups.leave(session, flt)
+        self.router.detach(session)
+        self.groups.left(session)
+        session.disconnected(self.now_us)
+        self.groups.ended(session)
+
+    def puback(self, client: SinkClient, count: int = 1 << 16) -> None:
+        """Acknowledge so many messages as a client does, for its groups too."""
+        ids = [packet_id for packet_id, _, _ in client.session.pending()[:count]]
+        if ids:
+            client.session.acked(AckRun(4, b"".join(one.to_bytes(2, "little") for one in ids), bytes(len(ids))))
+            self.router.acked(client.session)
+
+    def commit(self) -> None:
+        """Commit everything that was appended, and hand it on."""
+        self.log.commit_now()
+        self.router.committed()
+
+    def sweep(self) -> None:
+        """Do what is done once a second."""
+        self.groups.sweep(0.0)
+        self.router.spills.sweep()
+        self.turn()
 
     def publish(
         self, *payloads: str, topic: str = "t", qos: int = 1, sink: SinkClient | None = None, turn: bool = True

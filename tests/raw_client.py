@@ -46,13 +46,14 @@ class Closed(Exception):
 class RawClient:
     """One connection; `with RawClient(port, 5) as client:` closes it without a DISCONNECT at the end."""
 
-    def __init__(self, port: int, version: int = 5, *, receive_buffer: int = 0) -> None:
+    def __init__(self, port: int, version: int = 5, *, receive_buffer: int = 0, deadline_s: float = DEADLINE_S) -> None:
         self.version = version
+        self._deadline_s = deadline_s
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         if receive_buffer:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.socket.settimeout(DEADLINE_S)
+        self.socket.settimeout(deadline_s)
         self.socket.connect(("127.0.0.1", port))
         self._data = bytearray()
         self._packets: deque[Packet] = deque()
@@ -92,7 +93,7 @@ class RawClient:
 
     def receive(self) -> Packet:
         """The next packet; Closed when there is none to come."""
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + self._deadline_s
         while not self._packets:
             self.socket.settimeout(max(0.01, deadline - time.monotonic()))
             try:

@@ -58,7 +58,9 @@ class SimulatedFile:
 
     def read_at(self, position: int, size: int) -> bytes:
         self._call("read")
-        return bytes(self._inode.seen[position : position + size])
+        data = bytes(self._inode.seen[position : position + size])
+        self._disk.read_bytes += len(data)
+        return data
 
     read_once = read_at
 
@@ -144,6 +146,7 @@ class SimulatedDisk:
 
     def __init__(self, random: Random) -> None:
         self.random = random
+        self.read_bytes = 0  # by all reads so far
         self.life = 0
         self.locks: set[str] = set()
         self.crash_after: int | None = None  # so many changes from now, SimulatedCrash is raised in the middle of one

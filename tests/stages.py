@@ -61,7 +61,7 @@ class Stage:
 
     def offline(self, client_id: str) -> None:
         """Returns when the broker has seen the client's connection end."""
-        self.until(lambda: client_id not in self.inside.connected_ids)
+        self.until(lambda: client_id not in self.inside.connected_ids and not self.inside.is_clearing)
 
     def stop(self) -> None:
         """Stop the broker; the clients stay to see it."""

@@ -39,8 +39,9 @@ _HOMES = {
         "user_property_columns",
     ),
     "everlog.commitlog.sync_write": ("commit_around", "write_blocks"),
+    "everlog.mqtt.entry_scan": ("skip_filters", "skip_pairs"),
     "everlog.mqtt.inbound": ("Decoder",),
-    "everlog.mqtt.outbound": ("PublishWriter", "write_acks", "write_answers"),
+    "everlog.mqtt.outbound": ("PublishWriter", "write_acks", "write_answers", "write_told_acks"),
     "everlog.sessions.received_ids": ("ReceivedIds",),
     "everlog.sessions.window": ("Window",),
     "everlog.broker.delivery.partition": ("Partitioner", "merge_rows"),
@@ -82,6 +83,9 @@ class Twin:
     PublishWriter: Any
     write_acks: Any
     write_answers: Any
+    write_told_acks: Any
+    skip_filters: Any
+    skip_pairs: Any
     ReceivedIds: Any
     Window: Any
     Partitioner: Any

@@ -32,6 +32,7 @@ KERNELS = (
     "everlog.store.row_finder",
     "everlog.store.row_reader",
     "everlog.store.open_postings",
+    "everlog.mqtt.entry_scan",
     "everlog.mqtt.inbound",
     "everlog.mqtt.outbound",
     "everlog.sessions.received_ids",

@@ -3,6 +3,7 @@
 import pytest
 from tests.conformance.clause import clauses
 from tests.memory_log import MemoryLog
+from tests.memory_tables import MemoryTables
 
 from everlog.broker import Limits
 from everlog.mqtt import Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel, Reason, Subscription
@@ -542,8 +543,43 @@ def test_a_clean_member_may_not_have_a_group_read_everything_from_the_log(stages
 def test_everything_may_be_asked_for_where_all_of_it_is_kept_already(stages):
     client = stages(keep=[("#", 0)]).connected("c", **KEEP)
     assert client.subscribe("#", "+/+", "$share/g/#", qos=1) == (Reason.GRANTED_QOS_1,) * 3
+    client = stages(keep=[("#", 0)], never=["response/#"]).connected("c", **KEEP)
+    assert client.subscribe("#", "+/+", qos=1) == (Reason.GRANTED_QOS_1,) * 2
     client = stages(keep=[("+/a/#", 0)]).connected("c", **KEEP)
     assert client.subscribe("#", "+/+", qos=1) == (Reason.NOT_AUTHORIZED,) * 2
+
+
+def test_what_is_never_kept_for_replay_is_kept_for_a_durable_session(stages):
+    stage = stages(keep=[("#", 0)], never=["response/#"])
+    publisher = stage.connected("publisher")
+    publisher.publish("response/c/1", "unkept", 1)
+    assert stage.call(lambda: stage.inside.messages_kept) == 0
+    away(stage, "c", 5, "response/c/+")
+    publisher.publish("response/c/1", "owed", 1)
+    publisher.publish("response/d/1", "unkept", 1)
+    assert stage.call(lambda: stage.inside.messages_kept) == 1
+    client = stage.connected("c", clean_start=False, expiry=100)
+    assert client.message().payload == b"owed"
+    client.expect_nothing()
+
+
+def test_without_durable_sessions_nothing_outlives_a_connection_and_nothing_is_stored(stages, version):
+    tables = MemoryTables()
+    stage = stages(limits=Limits(session_expiry_s=0), tables=tables)
+    client = stage.client(version)
+    answer = client.connect("c", clean_start=version == 5, expiry=1000)
+    assert answer.properties.session_expiry_interval == (0 if version == 5 else None)
+    assert client.subscribe("a", qos=2) == (Reason.GRANTED_QOS_2,)
+    stage.connected("publisher").publish("a", "1", 2)
+    assert client.message().payload == b"1"
+    client.close()
+    stage.offline("c")
+    client = stage.client(version)
+    assert not client.connect("c", clean_start=False).session_present
+    client.expect_nothing()
+    stage.stop()
+    stored = tables.load()
+    assert (list(stored.sessions), list(stored.groups)) == ([], [])
 
 
 def test_an_offline_session_costs_no_memory_for_each_message(stage):

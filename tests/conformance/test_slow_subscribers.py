@@ -8,9 +8,10 @@ from tests.memory_log import MemoryLog
 from tests.raw_client import Closed
 
 from everlog.broker import Limits
-from everlog.mqtt import Pingreq, Pingresp, Puback, Publish, Reason
+from everlog.mqtt import Pingreq, Pingresp, Puback, Publish, Reason, Unsubscribe
 
 LIMITS = Limits(output_bytes=64 << 10, queue_bytes=256 << 10)
+NO_SPILL = Limits(output_bytes=64 << 10, queue_bytes=256 << 10, spill_bytes=0)
 PAYLOAD = bytes(8_000)
 COUNT = 3_000  # 24 MB: more than the sockets' own buffers take
 
@@ -102,8 +103,53 @@ def test_qos_0_messages_of_a_qos_1_subscription_are_dropped_too(stages, version)
     assert found == sorted(found)
 
 
-def test_on_another_topic_qos_1_ends_with_quota_exceeded(stages, version):
+@pytest.mark.parametrize("qos", [1, 2])
+def test_on_another_topic_it_spills_and_gets_everything(stages, version, qos):
     stage = stages(limits=LIMITS)
+    client = never_reading(stage, version, qos)
+    most = []
+    flood(stage, 1, check=lambda: most.append(held(stage)))
+    assert max(most) < 3_000_000
+    session = stage.inside.sessions["slow"]
+    assert stage.call(lambda: session.lag)
+    assert stage.call(stage.inside.spilled_filters) == ["t"]
+    found = []
+    while len(found) < COUNT:
+        found += numbers(client)
+    assert found == list(range(COUNT))
+    stage.until(lambda: not stage.inside.kept_filters())
+    kept = stage.call(lambda: stage.inside.messages_kept)
+    stage.connected("p").publish("t", b"%08d" % COUNT, 1)
+    assert client.message().payload == b"%08d" % COUNT
+    assert stage.call(lambda: (stage.inside.messages_kept, session.counters.dropped)) == (kept, 0)
+    assert stage.broker.metrics.over_quota == 0
+
+
+def test_one_that_unsubscribes_while_it_is_spilled_keeps_nothing(stages):
+    stage = stages(limits=LIMITS)
+    client = never_reading(stage, 5, 1, ("t", "u"))
+    flood(stage, 1)
+    assert stage.call(stage.inside.spilled_filters) == ["t", "u"]
+    client.send(Unsubscribe(9, ("t",)))
+    stage.until(lambda: stage.inside.spilled_filters() == ["u"])
+    client.close()
+    stage.until(lambda: not stage.inside.kept_filters())
+
+
+def test_one_that_is_taken_over_while_it_is_spilled_begins_anew(stages):
+    stage = stages(limits=LIMITS)
+    never_reading(stage, 5, 1)
+    flood(stage, 1)
+    assert stage.call(stage.inside.spilled_filters) == ["t"]
+    again = stage.connected("slow")
+    again.subscribe("t", qos=1)
+    stage.until(lambda: not stage.inside.kept_filters())
+    stage.connected("p").publish("t", b"new", 1)
+    assert again.message().payload == b"new"
+
+
+def test_on_another_topic_qos_1_ends_with_quota_exceeded_if_nobody_may_spill(stages, version):
+    stage = stages(limits=NO_SPILL)
     client = never_reading(stage, version, 1)
     flood(stage, 1)
     stage.until(lambda: stage.broker.metrics.over_quota == 1)
@@ -119,7 +165,7 @@ def test_on_another_topic_qos_1_ends_with_quota_exceeded(stages, version):
 
 def test_one_that_never_reads_again_is_cut_off(stages, monkeypatch):
     monkeypatch.setattr(FLUSH_S, 0.05)
-    stage = stages(limits=LIMITS)
+    stage = stages(limits=NO_SPILL)
     client = never_reading(stage, 5, 1)
     flood(stage, 1)
     stage.until(lambda: "slow" not in stage.inside.sessions)

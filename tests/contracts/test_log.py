@@ -188,6 +188,17 @@ def test_a_new_log_is_empty(opened: Opened) -> None:
         assert shard.read(0, PLENTY) == []
 
 
+def test_it_says_about_how_many_bytes_follow_an_offset(opened: Opened) -> None:
+    assert all(shard.bytes_from(0) == 0 for shard in opened.log.shards)
+    opened.keep(numbered(200))
+    for number, shard in enumerate(opened.log.shards):
+        payloads = sum(len(row[-1]) for row in opened.rows_of(number))
+        sizes = [shard.bytes_from(offset) for offset in range(shard.committed + 1)]
+        assert sizes == sorted(sizes, reverse=True)
+        assert sizes[-1] == 0
+        assert payloads <= sizes[0] < 100_000
+
+
 def test_a_topics_shard_is_one_of_them_and_stays_the_same(opened: Opened) -> None:
     names = [b"t/%d" % n * (1 + n % 7) for n in range(200)]
     found = [opened.log.shard_of(name) for name in names]

@@ -17,6 +17,7 @@ from tests.spark.lake_data import cold_rows, damage, fill, log_rows, messages, t
 from everlog.base import StorageError
 from everlog.spark import COLUMNS, Compaction, CompactionOptions, LakeStore, locate, vacuum
 from everlog.spark.lake import parquet_writer, topic_reader
+from everlog.spark.lake import thrift_compact as thrift
 from everlog.spark.lake.parquet_writer import READ_COLUMNS, Writer
 from everlog.spark.lake.row_order import Clustering
 from everlog.spark.lake.topic_reader import topic_rows
@@ -249,3 +250,17 @@ def test_merged_files_have_topic_files_and_vacuum_removes_those_of_files_that_ar
     made.lake.drop(made.lake.files(), "test")
     vacuum(made.lake, 0, force=True)
     assert paths("_topics/*/*.topics") == set()
+
+
+@pytest.mark.parametrize("value", [0, 1, -1, 63, 64, -65, 2**31, -(2**31), 2**63 - 1, -(2**63)])
+@pytest.mark.parametrize("count", [0, 1, 14, 15, 200])
+def test_what_is_written_as_thrift_is_read_as_it_was(value: int, count: int) -> None:
+    inner = thrift.struct((1, thrift.I64, thrift.integer(value)), (9, thrift.BINARY, thrift.text(b"x" * count)))
+    packed = thrift.struct(
+        (2, thrift.LIST, thrift.list_of(thrift.STRUCT, [inner] * count)), (3, thrift.I32, thrift.integer(-7))
+    )
+    reader = thrift.ThriftReader(packed + b"more")
+    assert reader.struct() == {2: [{1: value, 9: b"x" * count}] * count, 3: -7}
+    assert packed[reader.at :] == b""
+    with pytest.raises((ValueError, IndexError)):
+        thrift.ThriftReader(packed[:-2]).struct()

@@ -29,12 +29,14 @@ class Served:
             *(sys.executable, "-m", "everlog", "serve", "--port", str(self.port), "--data", str(data)),
             *("--http-port", str(self.http_port), *arguments, *sets),
         ]
+        self.start_lines: list[str] = []
         self._log = open(data.parent / "broker.log", "wb")  # noqa: SIM115 - closed at the end
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log)
 
     def __enter__(self) -> "Served":
         assert self._process.stdout is not None
         for line in self._process.stdout:
+            self.start_lines.append(line.decode())
             if b"kernels" in line:
                 return self
         raise AssertionError("the broker did not start")
@@ -50,6 +52,15 @@ class Served:
             self._process.wait()
             self._log.close()
         assert kind is not None or status == 0
+
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        return self._process.pid
+
+    def cpu_s(self) -> float:
+        """How long the thread of the event loop has worked."""
+        return int(Path(f"/proc/{self.pid}/task/{self.pid}/schedstat").read_text().split()[0]) / 1e9
 
     def send(self, number: int) -> None:
         """Send a signal to it."""

@@ -28,7 +28,8 @@ WORKING = 24 * MIB  # and of what is under way in one moment
 
 @contextmanager
 def abused(tmp_path: Path, *arguments: str, **settings: object) -> Iterator[tuple[Served, Probe]]:
-    """A broker with a probe that is under way."""
+    """A broker with a probe that is under way; what it holds is in memory alone, unless the settings say otherwise."""
+    settings = {"keep__filters": "[]", **settings}
     with Served(tmp_path / "data", *arguments, **settings) as served, Probe(served.port) as probe:
         probe.goes_on()
         served.metrics()  # so that what the first look takes is not counted as the abuse's
@@ -142,7 +143,8 @@ def test_packets_that_never_end(tmp_path):
 def test_subscribers_that_never_read(tmp_path, qos):
     count = 10
     each = 256 * 1024 + 4 * MIB  # limits.output_bytes and limits.queue_bytes
-    with abused(tmp_path) as (served, probe), many(count, served.port, 4096) as deaf:
+    few = {"limits__spill_bytes": "8MiB", "keep__filters": "[]"}
+    with abused(tmp_path, **few) as (served, probe), many(count, served.port, 4096) as deaf:
         for number, one in enumerate(deaf):
             one.sendall(encode(Connect(4, f"deaf{number}"), 4) + encode(Subscribe(1, (Subscription("a", qos),)), 4))
             one.recv(9)
@@ -201,9 +203,10 @@ def until_closed_or(one: socket.socket, wanted: bytes) -> bool:
     return False
 
 
-def test_a_million_topics_from_one_client(tmp_path):
+@pytest.mark.parametrize("kept", ["[]", '["#"]'])
+def test_a_million_topics_from_one_client(tmp_path, kept):
     each = 200_000  # limits.topics_per_client
-    with abused(tmp_path) as (served, probe), RawClient(served.port) as watcher:
+    with abused(tmp_path, keep__filters=kept) as (served, probe), RawClient(served.port) as watcher:
         watcher.connect("w")
         watcher.subscribe("none/of/them")
         with served.growing_at_most(1_000_000 * 450 + WORKING):

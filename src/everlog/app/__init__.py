@@ -1,5 +1,13 @@
 """app: settings from file, environment and flags, and a broker built from its parts."""
 
+from everlog.app.clock_watch import (
+    ClockRecord,
+    boot_id,
+    boot_us,
+    read_clock_record,
+    wall_us,
+    write_clock_record,
+)
 from everlog.app.plugins import load_methods
 from everlog.app.setting_keys import all_keys, section_meaning
 from everlog.app.settings import (

@@ -1,7 +1,8 @@
 """The retention loop: plans what goes, finds the readers that have not read it, removes it, and reports their loss.
 
-Readers that are behind hold nothing back; what no table has is held back if the settings say so. Files are touched in a
-thread.
+Readers that are behind hold nothing back, except those that were spilled, for which there is a limit of its own; what
+no table has is held back if the settings say so. What spills have left goes when nobody reads it any more. Files are
+touched in a thread.
 """
 
 import asyncio
@@ -12,8 +13,8 @@ from dataclasses import dataclass, replace
 from logging import WARNING
 
 from everlog.base import EverlogError, StorageError
-from everlog.broker import Doomed, UnreadLoss, event, run_in_slices
-from everlog.commitlog import RetentionPlan
+from everlog.broker import Doomed, Spills, UnreadLoss, event, run_in_slices
+from everlog.commitlog import RetentionPlan, Thinned
 from everlog.store import LogStore, Positions, read_lake_record
 
 EVERY_S = 10.0
@@ -41,7 +42,9 @@ class RetentionLoop:
         options: RetentionOptions,
         now_us: Callable[[], int],
         clock: Callable[[], float] = time.perf_counter,
+        spills: Spills | None = None,
     ) -> None:
+        self._spills = spills
         self._store = store
         self._unread_loss = unread_loss
         self._options = options
@@ -62,11 +65,13 @@ class RetentionLoop:
     async def once(self) -> None:
         """Remove what is to go now, and report who lost by it."""
         store, now_us = self._store, self._now_us()
-        plans, tabled = await asyncio.to_thread(self._plan, now_us)
+        needed = None if self._spills is None or not len(self._spills) else self._spills.needed()
+        plans, tabled = await asyncio.to_thread(self._plan, now_us, needed)
         state = self._unread_loss.state
         state.held_bytes = sum(plan.held_bytes for plan in plans)
         state.next_us = min((plan.next_us for plan in plans if plan.next_us is not None), default=None)
-        self._warn_of_held(plans)
+        if needed is None:
+            self._warn_of_held(plans)
         doomed = self._doomed(plans, tabled)
         goes = any(plan.remove for plan in plans)
         losing: Sequence[tuple[bool, str]] = ()
@@ -80,6 +85,16 @@ class RetentionLoop:
             gone = replace(doomed, goes=tuple(log.start for log in store.shards))
             await run_in_slices(self._unread_loss.tell(losing, gone), self._clock)
         await self._thin(now_us, tabled)
+        if self._spills is not None and store.has_spilled:
+            await self._collect_spilled(self._spills)
+
+    async def _collect_spilled(self, spills: Spills) -> None:
+        """Give back the disk of what spills have left, as far as nobody who is connected may still read it."""
+        needed, _ = await run_in_slices(spills.look(), self._clock)
+        removes = not self._unread_loss.has_stored_readers  # they would be told of messages that were never theirs
+        below = tuple(needed)
+        for shard, one in await asyncio.to_thread(self._store.collect_spilled, below, removes=removes):
+            self._told(shard, one, "spill_collected")
 
     async def _thin(self, now_us: int, tabled: Positions) -> None:
         """Empty what is too old of short-lived topics where other topics keep the segment."""
@@ -88,11 +103,14 @@ class RetentionLoop:
         for shard, one in await asyncio.to_thread(self._store.thin, now_us, below):
             state.thinned += one.records
             state.thinned_bytes += one.bytes_before - one.bytes_after
-            span = {"from": one.base_offset, "to": one.end_offset}
-            sizes = {"before": one.bytes_before, "after": one.bytes_after}
-            event(_log, "retention_thinned", shard=shard, **span, count=one.records, **sizes)
+            self._told(shard, one, "retention_thinned")
 
-    def _plan(self, now_us: int) -> tuple[list[RetentionPlan], Positions]:
+    def _told(self, shard: int, one: Thinned, name: str) -> None:
+        """Report a segment in which records were emptied."""
+        span = {"from": one.base_offset, "to": one.end_offset}
+        event(_log, name, shard=shard, **span, count=one.records, before=one.bytes_before, after=one.bytes_after)
+
+    def _plan(self, now_us: int, needed: Sequence[int] | None) -> tuple[list[RetentionPlan], Positions]:
         """Return what would go, and how far a table has each shard; runs in a thread."""
         store, ends = self._store, {}
         try:
@@ -102,7 +120,10 @@ class RetentionLoop:
         except StorageError as error:  # as if there were no table
             event(_log, "table_unknown", WARNING, reason=error)
         tabled = tuple(ends.get(shard, 0) for shard in range(len(store.shards)))
-        return store.plan_retention(now_us, tabled if self._options.await_table else None), tabled
+        keep_from = tabled if self._options.await_table else None
+        if needed is not None:
+            keep_from = tuple(needed) if keep_from is None else tuple(map(min, keep_from, needed))
+        return store.plan_retention(now_us, keep_from), tabled
 
     def _doomed(self, plans: list[RetentionPlan], tabled: Positions) -> Doomed:
         return Doomed(

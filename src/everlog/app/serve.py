@@ -9,18 +9,27 @@ import signal
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 
-from everlog import __version__, _kernels
+from everlog.app.clock_watch import ClockWatch
 from everlog.app.cold_tier import cold_tier
 from everlog.app.log_lines import set_up_logging
 from everlog.app.plugins import load_methods
 from everlog.app.retention_loop import RetentionLoop, RetentionOptions
-from everlog.app.settings import DEFAULT_HTTP_PORT, Settings, classes_of, groups_of, limits_of, log_arguments
+from everlog.app.settings import (
+    DEFAULT_HTTP_PORT,
+    Settings,
+    classes_of,
+    groups_of,
+    keep_rules_of,
+    limits_of,
+    log_arguments,
+)
+from everlog.app.start_lines import announce
 from everlog.base import EverlogError
-from everlog.broker import Broker, Kind, Listener, Listening, Security, listen
+from everlog.broker import Broker, ExpiryClock, Kind, Listener, Listening, Security, listen
 from everlog.commitlog import LogSettings
 from everlog.sessions import SqliteTables
-from everlog.store import ColdStore, FreeSpace, LogStore
-from everlog.web import disk_has_room, is_listening, log_is_writable, not_stopping, start_web
+from everlog.store import ColdStore, FreeSpace, LogStore, write_keep_rules
+from everlog.web import clock_is_believed, disk_has_room, is_listening, log_is_writable, not_stopping, start_web
 
 _log = logging.getLogger("everlog")
 
@@ -28,20 +37,22 @@ _log = logging.getLogger("everlog")
 def run(settings: Settings) -> int:
     """Run a broker; the exit code."""
     set_up_logging(settings.logging.level, settings.logging.format)
-    gc.set_threshold(20_000, 20, 20)  # what messages make dies by itself; what lives, sessions and names, is many
+    # What messages make dies by itself; what lives, sessions and names, is many. The first two steps of a collection
+    # look at 5,000 and 25,000 objects, a millisecond and a few; the third looks at all, and so is rare.
+    gc.set_threshold(5_000, 5, 320)
     with ExitStack() as parts:
         log = settings.log
-        store = LogStore.open(
-            log.data, LogSettings(**log_arguments(settings)), shards=log.shards, classes=classes_of(settings)
-        )
+        limits = LogSettings(**log_arguments(settings))
+        store = LogStore.open(log.data, limits, shards=log.shards, classes=classes_of(settings))
         parts.callback(store.close)
+        write_keep_rules(log.data, keep_rules_of(settings))
         tables = SqliteTables(os.path.join(log.data, "sessions.db"), sync=log.durability == "fsync")
         parts.callback(tables.close)
         cold = cold_tier(log.data, store.identity)
         if cold is not None:
             parts.callback(cold.close)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_serve(settings, store, tables, cold))
+            runner.run(_serve(settings, store, tables, cold, ClockWatch(log.data)))
     return 0
 
 
@@ -53,7 +64,9 @@ def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
     return uvloop.Loop
 
 
-async def _serve(settings: Settings, store: LogStore, tables: SqliteTables, cold: ColdStore | None) -> None:
+async def _serve(
+    settings: Settings, store: LogStore, tables: SqliteTables, cold: ColdStore | None, watch: ClockWatch
+) -> None:
     security = Security(
         allow_anonymous=settings.allows_anonymous,
         password_file=settings.security.password_file,
@@ -65,11 +78,14 @@ async def _serve(settings: Settings, store: LogStore, tables: SqliteTables, cold
         limits_of(settings),
         security,
         keep=[(text, settings.keep.min_qos) for text in settings.keep.filters],
+        never=settings.keep.never,
         seed=secrets.randbits(64),
         tables=tables,
         cold=cold,
         groups=groups_of(settings),
         space=FreeSpace(settings.log.data, settings.log.reserve_bytes),
+        now_us=watch.clock.now_us,
+        due_us=watch.clock.due_us,
     )
     stopping = asyncio.Event()
     async with AsyncExitStack() as parts:  # ended in the opposite order
@@ -77,30 +93,34 @@ async def _serve(settings: Settings, store: LogStore, tables: SqliteTables, cold
         parts.push_async_callback(broker.stop)
         listening = await listen(broker.connections, listeners_of(settings))
         parts.callback(listening.close)
-        url = await _serve_http(settings, broker, listening, parts)
+        url = await _serve_http(settings, broker, listening, watch.clock, parts)
         topics = broker.sys_topics(settings.sys.interval)
         topics.start()
         parts.push_async_callback(topics.stop)
         options = RetentionOptions(settings.log.data, settings.retention.await_table, cold is not None)
-        loop = RetentionLoop(store, broker.reports.unread_loss, options, broker.now_us)
-        retention = asyncio.create_task(loop.run())
-        parts.callback(retention.cancel)
+        spills = broker.router.spills
+        loop = RetentionLoop(store, broker.reports.unread_loss, options, watch.clock.due_us, spills=spills)
+        for task in (loop.run(), watch.run()):
+            parts.callback(asyncio.create_task(task).cancel)
         _on_signals(stopping, broker, listening)
-        _announce(settings, [str(address) for address in listening.addresses()], url, len(store.shards))
+        kept_bytes = store.shards[0].settings.retention_bytes
+        announce(settings, [str(address) for address in listening.addresses()], url, kept_bytes)
         gc.freeze()  # modules and tables stay: no collection need walk them
         await stopping.wait()
 
 
-async def _serve_http(settings: Settings, broker: Broker, listening: Listening, parts: AsyncExitStack) -> str | None:
+async def _serve_http(
+    settings: Settings, broker: Broker, listening: Listening, clock: ExpiryClock, parts: AsyncExitStack
+) -> str | None:
     """Metrics and health; None when nothing listens."""
     http = settings.http
     if http.port is None:
         return None
     checks = [not_stopping(lambda: broker.closing), is_listening(listening), log_is_writable(broker.log)]
     checks.append(disk_has_room(broker.space))
-    web = await start_web(
-        broker.reports, http.host, http.port or DEFAULT_HTTP_PORT, must=bool(http.port), checks=checks
-    )
+    warnings = [clock_is_believed(lambda: clock.is_believed)]
+    port, must = http.port or DEFAULT_HTTP_PORT, bool(http.port)
+    web = await start_web(broker.reports, http.host, port, must=must, checks=checks, warnings=warnings)
     if web is None:
         return None
     parts.push_async_callback(web.close)
@@ -147,17 +167,3 @@ def listeners_of(settings: Settings) -> list[Listener]:
         (secure, "wss", one.websocket_tls_port),
     )
     return [replace(listener, port=port, kind=kind) for listener, kind, port in listeners if port is not None]
-
-
-def _announce(settings: Settings, addresses: list[str], url: str | None, shards: int) -> None:
-    """What an operator wants to know at start."""
-    lines = {
-        "data": f"{os.path.abspath(settings.log.data)} ({shards} shard{'s' if shards > 1 else ''})",
-        "durability": settings.log.durability,
-        "keeps": ", ".join(settings.keep.filters) or "what durable sessions are subscribed to",
-        "http": url or "none",
-        "kernels": _kernels.describe(),
-    }
-    print(f"everlog {__version__} listens on {', '.join(addresses)}")
-    for name, value in lines.items():
-        print(f"  {name:<11} {value}", flush=True)

@@ -71,14 +71,15 @@ def _files(settings: Settings, source_of: SourceOf) -> Iterator[UsageError]:
 
 
 def _filters(settings: Settings, source_of: SourceOf) -> Iterator[UsageError]:
-    for text in settings.keep.filters:
-        try:
-            parse_filter(text, allow_shared=False)
-        except PeerError as error:
-            yield UsageError(
-                f"{source_of('keep.filters')}: {text!r} is not a topic filter: {error.message}",
-                hint="write it like sensors/#",
-            )
+    for name, texts in (("keep.filters", settings.keep.filters), ("keep.never", settings.keep.never)):
+        for text in texts:
+            try:
+                parse_filter(text, allow_shared=False)
+            except PeerError as error:
+                yield UsageError(
+                    f"{source_of(name)}: {text!r} is not a topic filter: {error.message}",
+                    hint="write it like sensors/#",
+                )
 
 
 def _classes(settings: Settings, source_of: SourceOf) -> Iterator[UsageError]:

@@ -19,15 +19,33 @@ from typing import Any
 import msgspec
 
 from everlog.app.settings import Section, Settings
-from everlog.app.units import format_bytes, format_rate, format_seconds, parse_bytes, parse_rate, parse_seconds
+from everlog.app.units import (
+    format_bytes,
+    format_rate,
+    format_seconds,
+    format_share,
+    parse_bytes,
+    parse_rate,
+    parse_seconds,
+    parse_share,
+)
 from everlog.base import UsageError
 from everlog.broker import Limits
 
 NONE_WORDS = ("none", "off")
 PREFIX = "EVERLOG_"
 
-_PARSE = {"bytes": parse_bytes, "duration": parse_seconds, "rate": parse_rate}
-_FORMAT: dict[str, Any] = {"bytes": format_bytes, "duration": format_seconds, "rate": format_rate}
+
+def _parse_size(text: str) -> int | float:
+    return parse_share(text) if text.rstrip().endswith("%") else parse_bytes(text)
+
+
+def _format_size(value: int | float) -> str:
+    return format_share(value) if isinstance(value, float) else format_bytes(value)
+
+
+_PARSE: dict[str, Any] = {"bytes": _parse_size, "duration": parse_seconds, "rate": parse_rate}
+_FORMAT: dict[str, Any] = {"bytes": _format_size, "duration": format_seconds, "rate": format_rate}
 
 _WORDS: dict[Any, str] = {
     bool: "true or false",
@@ -52,6 +70,7 @@ LIMIT_RANGES: dict[str, tuple[int, int | None]] = {
     "retained_messages": (0, None),
     "retained_bytes": (0, None),
     "queue_bytes": (0, None),
+    "spill_bytes": (0, None),
     "sessions": (0, None),
 }
 

@@ -5,6 +5,9 @@ section is the broker's own `Limits`, so a limit is written down once.
 """
 
 import ipaddress
+import os
+import shutil
+from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct, field
@@ -12,13 +15,14 @@ from msgspec import Meta, Struct, field
 from everlog.app.units import parse_seconds
 from everlog.base import UsageError
 from everlog.broker import GroupOptions, Limits
-from everlog.store import TopicClasses
+from everlog.store import KeepRules, TopicClasses
 
 BYTES: dict[str, Any] = {"unit": "bytes"}
 DURATION: dict[str, Any] = {"unit": "duration"}
 PATH: dict[str, Any] = {"unit": "path"}
 Bytes: TypeAlias = Annotated[int, Meta(ge=1, extra=BYTES)]
 FilePath: TypeAlias = Annotated[str, Meta(min_length=1, extra=PATH)]
+DiskShare: TypeAlias = Annotated[float, Meta(gt=0, le=1)]
 Port: TypeAlias = Annotated[int, Meta(ge=0, le=65_535)]
 
 DEFAULT_HTTP_PORT = 9001
@@ -83,21 +87,51 @@ class Log(Section, frozen=True, kw_only=True):
         Meta(description="free space of the disk at which no more is kept; `none`: 5 % or 1 GiB, the smaller; 0: off"),
     ] = None
     retention_bytes: Annotated[
-        Bytes | None, Meta(description="how much is kept of each shard; beyond it the oldest segments are deleted")
-    ] = None
+        Bytes | DiskShare | None,
+        Meta(
+            description="how much is kept of each shard, or by all of them as a part of the disk, such as `10%`; "
+            "beyond it the oldest segments are deleted"
+        ),
+    ] = 0.1
     retention_age: Annotated[
         Annotated[float, Meta(gt=0, extra=DURATION)] | None,
         Meta(description="segments whose last message is older than this are deleted"),
-    ] = None
+    ] = 7 * 86_400.0
 
 
 class Keep(Section, frozen=True, kw_only=True):
     """What is kept for replay, besides what durable sessions are subscribed to."""
 
     filters: Annotated[
-        tuple[str, ...], Meta(description="topic filters whose messages are written to the log (`--keep`, repeatable)")
-    ] = ()
-    min_qos: Annotated[int, Meta(ge=0, le=2, description="messages below this QoS are not kept for `filters`")] = 0
+        tuple[str, ...],
+        Meta(
+            description="topic filters whose messages are written to the log (`--keep`, repeatable); "
+            "`[]` keeps only what durable sessions are subscribed to"
+        ),
+    ] = ("#",)
+    min_qos: Annotated[
+        int,
+        Meta(ge=0, le=2, description="messages below this QoS are not kept for `filters`, and wait for no disk"),
+    ] = 0
+    never: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="topic filters that `filters` does not keep; by default the requests of the persistence "
+            "service and the responses to clients"
+        ),
+    ] = ("everlog/p/#", "response/#")
+
+
+class Sessions(Section, frozen=True, kw_only=True):
+    """What outlives a connection."""
+
+    durable: Annotated[
+        bool,
+        Meta(
+            description="clients may have sessions that outlive their connection; if not, CONNACK says an expiry of 0, "
+            "nothing of a session is stored, and those that are stored end at the next start"
+        ),
+    ] = True
 
 
 class Retention(Section, frozen=True, kw_only=True):
@@ -206,6 +240,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     listener: Listener = field(default_factory=Listener)
     log: Log = field(default_factory=Log)
     keep: Keep = field(default_factory=Keep)
+    sessions: Sessions = field(default_factory=Sessions)
     retention: Retention = field(default_factory=Retention)
     limits: Limits = field(default_factory=Limits)
     groups: Groups = field(default_factory=Groups)
@@ -239,7 +274,7 @@ def is_loopback(host: str) -> bool:
 
 def limits_of(settings: Settings) -> Limits:
     """Return what the broker takes."""
-    return settings.limits
+    return settings.limits if settings.sessions.durable else replace(settings.limits, session_expiry_s=0)
 
 
 def groups_of(settings: Settings) -> GroupOptions:
@@ -266,6 +301,27 @@ def parse_class_age(text: str) -> int | None:
     return round(seconds * 1_000_000)
 
 
+def keep_rules_of(settings: Settings) -> KeepRules:
+    """Return what the settings keep for replay."""
+    return KeepRules(filters=settings.keep.filters, never=settings.keep.never, min_qos=settings.keep.min_qos)
+
+
+def disk_bytes(data: str) -> int:
+    """Return the size of the disk that a data directory is on, or will be; 0 if the system does not tell."""
+    place = os.path.abspath(data)
+    while not os.path.exists(place):
+        place = os.path.dirname(place)
+    return shutil.disk_usage(place).total
+
+
+def retention_bytes_of(settings: Settings, disk: int) -> int | None:
+    """Return how much is kept of each shard, on a disk of that size; a part of it is for all shards together."""
+    log = settings.log
+    if isinstance(log.retention_bytes, float):
+        return int(log.retention_bytes * disk) // log.shards or None  # no limit on a disk without a size
+    return log.retention_bytes
+
+
 def log_arguments(settings: Settings) -> dict[str, Any]:
     """Return the arguments of `LogSettings`."""
     log = settings.log
@@ -274,6 +330,6 @@ def log_arguments(settings: Settings) -> dict[str, Any]:
         "segment_bytes": log.segment_bytes,
         "preallocate_bytes": log.preallocate_bytes,
         "tail_bytes": log.tail_bytes,
-        "retention_bytes": log.retention_bytes,
+        "retention_bytes": retention_bytes_of(settings, disk_bytes(log.data)),
         "retention_us": None if log.retention_age is None else round(log.retention_age * 1_000_000),
     }

@@ -34,6 +34,14 @@ def parse_bytes(text: str) -> int:
     return int(value)
 
 
+def parse_share(text: str) -> float:
+    """Parse a part of something such as `"10%"`."""
+    number, rest = _split(text.strip().removesuffix("%"), "part", "10%")
+    if rest:
+        raise UsageError(f"{text!r} is not a part", hint='write it like "10%"')
+    return number / 100
+
+
 def parse_seconds(text: str) -> float:
     """Parse a duration such as `"5s"`, `"1.5h"` or `"1h30m"`; a bare number is seconds."""
     parts = _NUMBER.findall(text)
@@ -65,6 +73,19 @@ def format_bytes(value: int) -> str:
         if value and value % SIZES[unit] == 0:
             return f"{value // SIZES[unit]}{unit}"
     return f"{value}B"
+
+
+def say_bytes(value: int) -> str:
+    """Format a size for people, rounded to three digits."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if value >= SIZES[unit]:
+            return f"{value / SIZES[unit]:.3g} {unit}"
+    return f"{value} bytes"
+
+
+def format_share(value: float) -> str:
+    """Format a part of something in percent."""
+    return f"{value * 100:.15g}%"
 
 
 def format_seconds(value: float) -> str:

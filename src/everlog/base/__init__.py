@@ -23,6 +23,7 @@ from everlog.base.batch_merge import gather, select
 from everlog.base.columns import (
     DROPPED,
     DUP,
+    FOR_SPILL,
     HAS_ALIAS,
     HAS_EXPIRY,
     QOS_BITS,
@@ -43,7 +44,7 @@ from everlog.base.positions import (
     unpack_position,
 )
 from everlog.base.record_builder import RecordBuilder
-from everlog.base.records import HEADER_BYTES, Layout, Records, rebased
+from everlog.base.records import HEADER_BYTES, Layout, Records, checked_columns, columns_range, rebased
 from everlog.base.rows import row_column
 from everlog.base.tombstones import GONE, bytes_of_topics, empty_topics, is_emptied
 from everlog.base.topic_table import TopicTable

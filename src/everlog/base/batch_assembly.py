@@ -8,12 +8,10 @@ import cython
 from everlog.base.errors import UsageError
 
 if not cython.compiled:
-    from everlog.base.memory import Buffer, blank, check_of, copy, filled, get32, pointer, put32, put64, u32s
-    from everlog.base.records import Layout, Records, marked, padded
+    from everlog.base.memory import Buffer, blank, check_of, copy, filled, get32, pointer, put32, u32s
+    from everlog.base.records import WITH_OFFSETS, WITH_PROPERTIES, Layout, Records, marked, pad
     from everlog.base.topic_table import TopicTable
 
-_MAGIC = 0x424C5645
-_VERSION = 1
 _MAX_BATCH_BYTES = 0x7FFFFFFF
 
 
@@ -45,23 +43,12 @@ def assemble(
     elif len(properties):
         raise UsageError("there are properties, and nothing says whose they are")
     _check_rows(topics, times, offsets, count, table.count)
-    plan = Layout(count, 0, 0, len(properties), len(payloads), with_properties, with_offsets)
+    kind = (WITH_PROPERTIES if with_properties else 0) | (WITH_OFFSETS if with_offsets else 0)
+    plan = Layout(count, 0, 0, len(properties), len(payloads), kind)
     if plan.end > _MAX_BATCH_BYTES:
         raise UsageError(f"a batch of {plan.end} bytes is too large: assemble fewer")
     block = blank(plan.end)
     out = pointer(block)
-    put32(out, 0, _MAGIC)
-    put32(out, 4, _VERSION | ((1 if with_properties else 0) | (2 if with_offsets else 0)) << 16)
-    put32(out, 8, plan.end)
-    put64(out, 16, base_offset)
-    put32(out, 24, count)
-    put32(out, 28, 0)
-    put64(out, 32, first_time)
-    put64(out, 40, first_time + u32s(times)[count - 1])
-    put32(out, 48, 0)
-    put32(out, 52, 0)
-    put32(out, 56, len(properties))
-    put32(out, 60, len(payloads))
     _column(out, plan.times, pointer(times), 4 * count)
     _column(out, plan.topics, pointer(topics), 4 * count)
     _column(out, plan.flags, pointer(flags), count)
@@ -73,7 +60,7 @@ def assemble(
     _column(out, plan.properties, pointer(properties), len(properties))
     _column(out, plan.payloads, pointer(payloads), len(payloads))
     _write_checks(out, plan, first_time, count, with_properties)
-    put32(out, 12, check_of(out, 16, plan.properties - 16, 0))
+    plan.seal(out, base_offset, first_time, first_time + u32s(times)[count - 1], 0)
     return Records(filled(block), 0, table)
 
 
@@ -119,9 +106,7 @@ def _check_rows(topics: Buffer, times: Buffer, offsets: Buffer | None, count: in
 def _column(out: bytearray, at: int, source: Buffer, size: int) -> int:
     """Write a column and zero its padding."""
     copy(out, at, source, 0, size)
-    for i in range(at + size, padded(at + size)):
-        out[i] = 0
-    return 0
+    return pad(out, at + size)
 
 
 def _write_checks(out: bytearray, plan: Layout, first_time: int, count: int, with_properties: bool) -> int:
@@ -139,6 +124,4 @@ def _write_checks(out: bytearray, plan: Layout, first_time: int, count: int, wit
         end = get32(out, plan.payload_ends + 4 * i + 4)
         put32(out, plan.checks + 4 * i, check_of(out, plan.payloads + before, end - before, check))
         before = end
-    for i in range(plan.checks + 4 * count, padded(plan.checks + 4 * count)):
-        out[i] = 0
-    return 0
+    return pad(out, plan.checks + 4 * count)

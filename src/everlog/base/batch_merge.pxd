@@ -1,8 +1,8 @@
 cimport cython
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from everlog.base.memory cimport blank, check_of, copy, filled, get32, pointer, put32, put64, u32s
-from everlog.base.records cimport Layout, Records, marked, padded
+from everlog.base.memory cimport blank, check_of, copy, filled, get32, pointer, put32, u32s
+from everlog.base.records cimport Layout, Records, marked, pad
 from everlog.base.topic_table cimport TopicTable
 
 
@@ -13,7 +13,7 @@ cpdef bytearray select(Records records, object wanted, Py_ssize_t first_row=*, P
 
 @cython.locals(picks=bint, count=Py_ssize_t, property_bytes=Py_ssize_t, payload_bytes=Py_ssize_t, new=Py_ssize_t,
                name_bytes=Py_ssize_t, with_properties=bint, first=Records, before=Records, part=Records,
-               rows=bytearray, at_least=uint64_t, plan=Layout, writer=BatchWriter)
+               rows=bytearray, at_least=uint64_t, kind=uint32_t, plan=Layout, writer=BatchWriter)
 cpdef Records gather(list parts, bint verified=*)
 
 cdef int _check_follows(Records before, Records part) except -1
@@ -27,7 +27,7 @@ cdef class BatchWriter:
     cdef Layout plan
     cdef object block
     cdef bytearray mark
-    cdef Py_ssize_t count, new, at, names, name_at, property_at, payload_at
+    cdef Py_ssize_t at, names, name_at, property_at, payload_at
     cdef bint with_properties, with_offsets
     cdef uint64_t first_time, last_time, base_offset
 
@@ -48,9 +48,5 @@ cdef class BatchWriter:
                    expected=uint32_t, found=uint32_t)
     cdef int some(self, Records part, bytearray rows, bint check) except -1
 
-    @cython.locals(plan=Layout, out="unsigned char*", count=Py_ssize_t, kind=uint32_t)
-    cdef Records finish(self, TopicTable table, uint32_t named, Py_ssize_t name_bytes, Py_ssize_t property_bytes,
-                        Py_ssize_t payload_bytes)
-
-    @cython.locals(out="unsigned char*", i=Py_ssize_t)
-    cdef int _pad(self, Py_ssize_t at) except -1
+    @cython.locals(plan=Layout, out="unsigned char*")
+    cdef Records finish(self, TopicTable table, uint32_t first_new_topic)

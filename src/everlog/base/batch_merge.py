@@ -11,12 +11,10 @@ import cython
 from everlog.base.errors import StorageError, UsageError
 
 if not cython.compiled:
-    from everlog.base.memory import Buffer, blank, check_of, copy, filled, get32, pointer, put32, put64, u32s
-    from everlog.base.records import Layout, Records, marked, padded
+    from everlog.base.memory import Buffer, blank, check_of, copy, filled, get32, pointer, put32, u32s
+    from everlog.base.records import Layout, Records, marked, pad
     from everlog.base.topic_table import TopicTable
 
-_MAGIC = 0x424C5645
-_VERSION = 1
 _WITH_PROPERTIES = 0x01
 _WITH_OFFSETS = 0x02
 _MAX_BATCH_BYTES = 0x7FFFFFFF
@@ -90,16 +88,17 @@ def gather(parts: list[tuple[Records, bytearray | None]], verified: bool = False
     if picks:
         new = 0
         name_bytes = 0
-    plan = Layout(count, new, name_bytes, property_bytes, payload_bytes, with_properties, picks)
+    kind = (_WITH_PROPERTIES if with_properties else 0) | (_WITH_OFFSETS if picks else 0)
+    plan = Layout(count, new, name_bytes, property_bytes, payload_bytes, kind)
     if plan.end > _MAX_BATCH_BYTES:
         raise UsageError(f"a batch of {plan.end} bytes is too large: gather fewer")
-    writer = BatchWriter(plan, count, new, with_properties, picks)
+    writer = BatchWriter(plan)
     for part, rows in parts:
         if rows is None:
             writer.whole(part, new > 0)
         else:
             writer.some(part, rows, not verified)
-    return writer.finish(first.table, 0 if picks else first.first_new_topic, name_bytes, property_bytes, payload_bytes)
+    return writer.finish(first.table, 0 if picks else first.first_new_topic)
 
 
 def _check_follows(before: Records, part: Records) -> int:
@@ -137,12 +136,10 @@ def _chosen(part: Records, rows: bytearray, of_properties: bool) -> int:
 class BatchWriter:
     """A block that is being filled, and how far each of its columns is."""
 
-    def __init__(self, plan: Layout, count: int, new: int, with_properties: bool, with_offsets: bool) -> None:
+    def __init__(self, plan: Layout) -> None:
         self.plan = plan
-        self.count = count
-        self.new = new
-        self.with_properties = with_properties
-        self.with_offsets = with_offsets
+        self.with_properties = bool(plan.kind & _WITH_PROPERTIES)
+        self.with_offsets = bool(plan.kind & _WITH_OFFSETS)
         self.block = blank(plan.end)
         self.mark = bytearray(12)
         self.at = 0
@@ -269,46 +266,23 @@ class BatchWriter:
             put32(out, plan.property_ends + 4 * self.at, self.property_at)
         return 0
 
-    def finish(
-        self, table: TopicTable, named: int, name_bytes: int, property_bytes: int, payload_bytes: int
-    ) -> Records:
-        """Write header, padding and check; the block becomes the batch."""
+    def finish(self, table: TopicTable, first_new_topic: int) -> Records:
+        """Write padding, header and check; the block becomes the batch."""
         plan = self.plan
         out = pointer(self.block)
-        count = self.count
-        kind = (_WITH_PROPERTIES if self.with_properties else 0) | (_WITH_OFFSETS if self.with_offsets else 0)
-        put32(out, 0, _MAGIC)
-        put32(out, 4, _VERSION | kind << 16)
-        put32(out, 8, plan.end)
-        put64(out, 16, self.base_offset)
-        put32(out, 24, count)
-        put32(out, 28, self.new)
-        put64(out, 32, self.first_time)
-        put64(out, 40, self.last_time)
-        put32(out, 48, named)
-        put32(out, 52, name_bytes)
-        put32(out, 56, property_bytes)
-        put32(out, 60, payload_bytes)
-        self._pad(plan.times + 4 * count)
-        self._pad(plan.topics + 4 * count)
-        self._pad(plan.flags + count)
+        pad(out, plan.times + 4 * plan.count)
+        pad(out, plan.topics + 4 * plan.count)
+        pad(out, plan.flags + plan.count)
         if self.with_properties:
-            self._pad(plan.property_ends + 4 * (count + 1))
-        self._pad(plan.payload_ends + 4 * (count + 1))
-        self._pad(plan.checks + 4 * count)
+            pad(out, plan.property_ends + 4 * (plan.count + 1))
+        pad(out, plan.payload_ends + 4 * (plan.count + 1))
+        pad(out, plan.checks + 4 * plan.count)
         if self.with_offsets:
-            self._pad(plan.offsets + 4 * count)
-        if self.new:
-            self._pad(plan.name_ends + 4 * (self.new + 1))
-        self._pad(plan.names + name_bytes)
-        self._pad(plan.properties + property_bytes)
-        self._pad(plan.payloads + payload_bytes)
-        put32(out, 12, check_of(out, 16, plan.properties - 16, 0))
+            pad(out, plan.offsets + 4 * plan.count)
+        if plan.new:
+            pad(out, plan.name_ends + 4 * (plan.new + 1))
+        pad(out, plan.names + plan.name_bytes)
+        pad(out, plan.properties + plan.property_bytes)
+        pad(out, plan.payloads + plan.payload_bytes)
+        plan.seal(out, self.base_offset, self.first_time, self.last_time, first_new_topic)
         return Records(filled(self.block), 0, table)
-
-    def _pad(self, at: int) -> int:
-        """Zero the bytes from the end of a column to the next whole word."""
-        out = pointer(self.block)
-        for i in range(at, padded(at)):
-            out[i] = 0
-        return 0

@@ -1,5 +1,7 @@
 # The inline C twins of memory.py. Pointers have no bounds: callers check every length first.
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Check
+from cpython.bytearray cimport (
+    PyByteArray_AS_STRING, PyByteArray_Check, PyByteArray_FromStringAndSize, PyByteArray_Resize,
+)
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_Check, PyBytes_FromStringAndSize
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
@@ -63,9 +65,46 @@ cdef extern from *:
     }
 
     #if defined(__x86_64__) && defined(__GNUC__)
+    /* The instruction takes three cycles, and one can begin in each: three ranges side by side are checked in the time
+       of one. A check is moved over the bytes of the ranges behind it by table, since that is linear in its bytes. */
+    #define EVERLOG_CRC_RANGE 1024
+    static uint32_t everlog_crc_moved[4][256];
+    static int everlog_crc_ready;  /* set when the table is whole: threads without the interpreter's lock use it */
+
+    __attribute__((target("sse4.2")))
+    static void everlog_crc_moves(void) {
+        for (int k = 0; k < 4; k++)
+            for (int i = 0; i < 256; i++) {
+                uint64_t c = (uint64_t)((uint32_t)i << 8 * k);
+                for (int n = 0; n < EVERLOG_CRC_RANGE; n += 8) c = __builtin_ia32_crc32di(c, 0);
+                everlog_crc_moved[k][i] = (uint32_t)c;
+            }
+        __atomic_store_n(&everlog_crc_ready, 1, __ATOMIC_RELEASE);
+    }
+
+    static inline uint32_t everlog_crc_move(uint32_t c) {
+        return everlog_crc_moved[0][c & 255] ^ everlog_crc_moved[1][c >> 8 & 255]
+             ^ everlog_crc_moved[2][c >> 16 & 255] ^ everlog_crc_moved[3][c >> 24];
+    }
+
     __attribute__((target("sse4.2")))
     static uint32_t everlog_crc_hard(const unsigned char *p, Py_ssize_t n, uint32_t before) {
         uint64_t c = (uint32_t)~before;
+        if (n >= 3 * EVERLOG_CRC_RANGE && !__atomic_load_n(&everlog_crc_ready, __ATOMIC_ACQUIRE)) everlog_crc_moves();
+        while (n >= 3 * EVERLOG_CRC_RANGE) {
+            uint64_t c1 = 0, c2 = 0;
+            for (int i = 0; i < EVERLOG_CRC_RANGE; i += 8) {
+                uint64_t w0, w1, w2;
+                memcpy(&w0, p + i, 8);
+                memcpy(&w1, p + EVERLOG_CRC_RANGE + i, 8);
+                memcpy(&w2, p + 2 * EVERLOG_CRC_RANGE + i, 8);
+                c = __builtin_ia32_crc32di(c, w0);
+                c1 = __builtin_ia32_crc32di(c1, w1);
+                c2 = __builtin_ia32_crc32di(c2, w2);
+            }
+            c = everlog_crc_move(everlog_crc_move((uint32_t)c) ^ (uint32_t)c1) ^ c2;
+            p += 3 * EVERLOG_CRC_RANGE; n -= 3 * EVERLOG_CRC_RANGE;
+        }
         while (n >= 8) { uint64_t w; memcpy(&w, p, 8); c = __builtin_ia32_crc32di(c, w); p += 8; n -= 8; }
         uint32_t r = (uint32_t)c;
         if (n >= 4) { uint32_t w; memcpy(&w, p, 4); r = __builtin_ia32_crc32si(r, w); p += 4; n -= 4; }
@@ -88,6 +127,16 @@ cdef extern from *:
         Py_ssize_t i = 0;
         while (i < n) {
             unsigned char c = p[i];
+            if (c < 0x80) {
+                uint64_t w;  /* eight characters of ASCII at a time: none has its highest bit set, none is zero */
+                while (n - i >= 8) {
+                    memcpy(&w, p + i, 8);
+                    if ((w | (w - 0x0101010101010101ull)) & 0x8080808080808080ull) break;
+                    i += 8;
+                }
+                if (i >= n) return 1;
+                c = p[i];
+            }
             if (c < 0x80) { if (!c) return 0; i++; continue; }
             if (c < 0xC2) return 0;
             if (c < 0xE0) {
@@ -184,3 +233,11 @@ cdef inline bytes blank(Py_ssize_t size):
 
 cdef inline bytes filled(object block):
     return block
+
+
+cdef inline bytearray room(Py_ssize_t size):
+    return PyByteArray_FromStringAndSize(NULL, size)
+
+
+cdef inline int resize(bytearray block, Py_ssize_t size) except -1:
+    return PyByteArray_Resize(block, size)

@@ -93,3 +93,16 @@ def blank(size: int) -> bytearray:
 def filled(block: bytearray) -> bytes:
     """Return a block made by `blank`, now filled, as bytes."""
     return bytes(block)
+
+
+def room(size: int) -> bytearray:
+    """Return a bytearray of that size; in C, it is not cleared."""
+    return bytearray(size)
+
+
+def resize(block: bytearray, size: int) -> None:
+    """Make a bytearray longer or shorter; in C, what is new in it is not cleared."""
+    if size > len(block):
+        block.extend(bytes(size - len(block)))
+    else:
+        del block[size:]

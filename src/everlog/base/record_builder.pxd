@@ -2,17 +2,16 @@ cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 
 from everlog.base.columns cimport MessageColumns
-from everlog.base.memory cimport blank, check_of, copy, filled, get32, pointer, put32, put64, u32s
-from everlog.base.records cimport Layout, Records, marked, padded, property_size
+from everlog.base.memory cimport check_of, copy, get32, pointer, put32, resize, room, u32s
+from everlog.base.records cimport Layout, Records, marked, pad, property_size
 from everlog.base.topic_table cimport TopicTable
 
 cdef enum:  # of columns and records
     DROPPED = 0x80
+    FOR_SPILL = 0x40
     HAS_ALIAS = 0x20
     HEADER_BYTES = 64
-    MAGIC = 0x424C5645
     MAX_BATCH_BYTES = 0x7FFFFFFF
-    VERSION = 1
     WITH_PROPERTIES = 0x01
 
 
@@ -23,7 +22,7 @@ cdef class RecordBuilder:
     cdef public uint64_t last_time
     cdef TopicTable source_table
     cdef Py_ssize_t source_generation, capacity
-    cdef bytearray mark, ids, times, topics, flags, property_ends, payload_ends, checks, properties, payloads
+    cdef bytearray mark, ids, times, topics, flags, property_ends, payload_ends, checks, properties, block
 
     @cython.locals(count=Py_ssize_t, source="unsigned char*", in_topics="uint32_t*", in_flags="unsigned char*",
                    in_properties="uint32_t*", in_payloads="uint32_t*", in_ends="uint32_t*", previous=Py_ssize_t, end=Py_ssize_t,
@@ -51,12 +50,15 @@ cdef class RecordBuilder:
                                    unsigned char* target, Py_ssize_t at) noexcept
 
     @cython.locals(count=Py_ssize_t, new=Py_ssize_t, names_at=Py_ssize_t, name_bytes=Py_ssize_t, last_time=uint64_t,
-                   property_bytes=Py_ssize_t, payload_bytes=Py_ssize_t, with_properties=bint, plan=Layout,
-                   out="unsigned char*", named=Py_ssize_t, records=Records)
+                   property_bytes=Py_ssize_t, payload_bytes=Py_ssize_t, plan=Layout, block=bytearray,
+                   out="unsigned char*", records=Records)
     cpdef Records take(self, uint64_t base_offset, Py_ssize_t rows=*)
 
+    @cython.locals(block=bytearray, rest=Py_ssize_t)
+    cdef bytearray _block(self, Layout plan)
+
     @cython.locals(records=Records)
-    cdef Records _made(self, bytes block, uint64_t base_offset, Layout plan, Py_ssize_t count, uint64_t last_time)
+    cdef Records _made(self, bytearray block, uint64_t base_offset, Layout plan, uint64_t last_time)
 
     @cython.locals(i=Py_ssize_t, ends="uint32_t*")
     cdef int _names(self, unsigned char* out, Layout plan, Py_ssize_t new, Py_ssize_t names_at,
@@ -66,5 +68,4 @@ cdef class RecordBuilder:
                    i=Py_ssize_t)
     cdef int _drop(self, Py_ssize_t count, uint32_t property_bytes, uint32_t payload_bytes) except -1
 
-    @cython.locals(i=Py_ssize_t)
     cdef int _column(self, unsigned char* out, Py_ssize_t at, const unsigned char* source, Py_ssize_t size) except -1

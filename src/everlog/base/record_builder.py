@@ -7,23 +7,22 @@ import cython
 from everlog.base.errors import UsageError
 
 if not cython.compiled:
-    from everlog.base.columns import DROPPED, HAS_ALIAS, MessageColumns
-    from everlog.base.memory import Buffer, blank, check_of, copy, filled, get32, pointer, put32, put64, u32s
+    from everlog.base.columns import DROPPED, FOR_SPILL, HAS_ALIAS, MessageColumns
+    from everlog.base.memory import Buffer, check_of, copy, get32, pointer, put32, resize, room, u32s
     from everlog.base.records import (
         HEADER_BYTES,
-        MAGIC,
         MAX_BATCH_BYTES,
-        VERSION,
         WITH_PROPERTIES,
         Layout,
         Records,
         marked,
-        padded,
+        pad,
         property_size,
     )
     from everlog.base.topic_table import TopicTable
 
 _KEPT_BYTES = 4 << 20
+_HANDED_BYTES = 64 << 10  # of payloads; with fewer, a batch is a copy, and the block stays with the builder
 _MARK_BYTES = 12
 
 
@@ -32,6 +31,9 @@ class RecordBuilder:
 
     The topic ids of a batch are the segment's own: `table` holds its names, and a batch carries those that are new in
     it. A segment starts with no names.
+
+    Payloads go to where they stand in a batch: into a block, behind the room for a header. The block of a large batch
+    is handed on as the batch, so that its payloads are copied once between a socket and the disk.
     """
 
     def __init__(self) -> None:
@@ -48,7 +50,7 @@ class RecordBuilder:
         self.payload_ends = bytearray(4)
         self.checks = bytearray()
         self.properties = bytearray()
-        self.payloads = bytearray()
+        self.block = bytearray(HEADER_BYTES)
         self.mark = bytearray(_MARK_BYTES)
         self.start_segment()
 
@@ -81,8 +83,8 @@ class RecordBuilder:
         self.payload_bytes = 0
         if len(self.properties) > _KEPT_BYTES:
             self.properties = bytearray()
-        if len(self.payloads) > _KEPT_BYTES:
-            self.payloads = bytearray()
+        if len(self.block) > _KEPT_BYTES:
+            self.block = bytearray(HEADER_BYTES)
         return 0
 
     def __len__(self) -> int:
@@ -110,7 +112,8 @@ class RecordBuilder:
         """Take in messages `start` to before `stop`, which arrived at `now_us`, and return how many were taken.
 
         The columns' topic ids are those of `table`. With `routes` (a byte for each topic id and QoS, at 4 * id + QoS)
-        only the messages whose byte is `wanted` are taken.
+        only the messages whose byte is `wanted` are taken. Where the byte at 4 * id + 3 is FOR_SPILL with the bit
+        1 << QoS, they get that flag.
         """
         if columns.source is None or not 0 <= start <= stop <= columns.capacity:
             raise UsageError(f"no messages {start} to {stop} in columns of {columns.capacity}")
@@ -154,7 +157,7 @@ class RecordBuilder:
         payload_ends = u32s(self.payload_ends)
         checks = u32s(self.checks)
         properties = pointer(self.properties)
-        payloads = pointer(self.payloads)
+        payloads = pointer(self.block)
         ids = u32s(self.ids)
         route = pointer(routes if routes is not None else b"")
         mark = pointer(self.mark)
@@ -174,6 +177,8 @@ class RecordBuilder:
             middle = in_payloads[i]
             size = in_ends[i] - middle
             stored = flag & 0x17  # DUP and the alias belong to the connection, not to the message
+            if filtered and route[4 * topic + 3] & FOR_SPILL and route[4 * topic + 3] >> (flag >> 1 & 3) & 1:
+                stored |= FOR_SPILL
             check = marked(mark, now_us, stored)
             if middle > begin:
                 room = middle - begin
@@ -183,7 +188,7 @@ class RecordBuilder:
                     copy(properties, property_at, source, begin, room)
                 check = check_of(properties, property_at, room, check)
                 property_at += room
-            copy(payloads, payload_at, source, middle, size)
+            copy(payloads, HEADER_BYTES + payload_at, source, middle, size)
             payload_at += size
             times[at] = delta
             topics[at] = ids[topic]
@@ -225,8 +230,8 @@ class RecordBuilder:
             self.checks.extend(bytes(4 * more))
         if self.property_bytes + property_bytes > len(self.properties):
             self.properties.extend(bytes(max(property_bytes, len(self.properties))))
-        if self.payload_bytes + payload_bytes > len(self.payloads):
-            self.payloads.extend(bytes(max(payload_bytes, len(self.payloads))))
+        if HEADER_BYTES + self.payload_bytes + payload_bytes > len(self.block):
+            resize(self.block, len(self.block) + max(payload_bytes, len(self.block)))
         return 0
 
     def _without_alias(self, source: Buffer, begin: int, middle: int, target: bytearray, at: int) -> int:
@@ -258,49 +263,45 @@ class RecordBuilder:
         if new:
             names_at = u32s(self.table.ends)[self.named]
         name_bytes = self.table.name_bytes - names_at if new else 0
-        with_properties = property_bytes > 0
-        plan = Layout(count, new, name_bytes, property_bytes, payload_bytes, with_properties)
+        plan = Layout(count, new, name_bytes, property_bytes, payload_bytes, WITH_PROPERTIES if property_bytes else 0)
         if plan.end > MAX_BATCH_BYTES:
             raise UsageError(f"a batch of {plan.end} bytes is too large: take it earlier")
-        block = blank(plan.end)
+        block = self._block(plan)
         out = pointer(block)
-        put32(out, 0, MAGIC)
-        put32(out, 4, VERSION | (WITH_PROPERTIES if with_properties else 0) << 16)
-        put32(out, 8, plan.end)
-        put64(out, 16, base_offset)
-        put32(out, 24, count)
-        put32(out, 28, new)
-        put64(out, 32, self.first_time)
-        put64(out, 40, last_time)
-        put32(out, 48, self.named)
-        put32(out, 52, name_bytes)
-        put32(out, 56, property_bytes)
-        put32(out, 60, payload_bytes)
+        pad(out, HEADER_BYTES + payload_bytes)
         self._column(out, plan.times, pointer(self.times), 4 * count)
         self._column(out, plan.topics, pointer(self.topics), 4 * count)
         self._column(out, plan.flags, pointer(self.flags), count)
-        if with_properties:
+        if property_bytes:
             self._column(out, plan.property_ends, pointer(self.property_ends), 4 * (count + 1))
         self._column(out, plan.payload_ends, pointer(self.payload_ends), 4 * (count + 1))
         self._column(out, plan.checks, pointer(self.checks), 4 * count)
         if new:
             self._names(out, plan, new, names_at, name_bytes)
         self._column(out, plan.properties, pointer(self.properties), property_bytes)
-        self._column(out, plan.payloads, pointer(self.payloads), payload_bytes)
-        put32(out, 12, check_of(out, 16, plan.properties - 16, 0))
-        named = self.named
+        plan.seal(out, base_offset, self.first_time, last_time, self.named)
+        records = self._made(block, base_offset, plan, last_time)
         self.named = self.table.count
-        records = self._made(filled(block), base_offset, plan, count, last_time)
-        records.new_topics, records.first_new_topic, records.name_bytes = new, named, name_bytes
-        records.property_bytes, records.payload_bytes = property_bytes, payload_bytes
-        records.with_properties = with_properties
         if count < self.count:
             self._drop(count, property_bytes, payload_bytes)
         else:
             self._clear()
         return records
 
-    def _made(self, block: bytes, base_offset: int, plan: Layout, count: int, last_time: int) -> Records:
+    def _block(self, plan: Layout) -> bytearray:
+        """Return a block of the batch's size with its payloads: a copy, or for a large batch the builder's own."""
+        if plan.payload_bytes < _HANDED_BYTES:
+            block = room(plan.end)
+            copy(pointer(block), HEADER_BYTES, pointer(self.block), HEADER_BYTES, plan.payload_bytes)
+            return block
+        block = self.block
+        self.block = room(len(block))
+        rest = HEADER_BYTES + plan.payload_bytes
+        copy(pointer(self.block), rest, pointer(block), rest, self.payload_bytes - plan.payload_bytes)
+        resize(block, plan.end)
+        return block
+
+    def _made(self, block: bytearray, base_offset: int, plan: Layout, last_time: int) -> Records:
         """Return the batch in a block that was just written, without reading it again."""
         records = Records.__new__(Records)
         records.data = block
@@ -309,11 +310,14 @@ class RecordBuilder:
         records.layout = plan
         records.size = plan.end
         records.base_offset = base_offset
-        records.end_offset = base_offset + count
-        records.count = count
+        records.end_offset = base_offset + plan.count
+        records.count = plan.count
         records.first_time = self.first_time
         records.last_time = last_time
         records.with_offsets = False
+        records.with_properties = plan.property_bytes > 0
+        records.new_topics, records.first_new_topic, records.name_bytes = plan.new, self.named, plan.name_bytes
+        records.property_bytes, records.payload_bytes = plan.property_bytes, plan.payload_bytes
         return records
 
     def _names(self, out: bytearray, plan: Layout, new: int, names_at: int, name_bytes: int) -> int:
@@ -330,7 +334,7 @@ class RecordBuilder:
         """Drop the first rows from the columns; what stays begins anew."""
         del self.times[: 4 * count], self.topics[: 4 * count], self.flags[:count], self.checks[: 4 * count]
         del self.property_ends[: 4 * count], self.payload_ends[: 4 * count]
-        del self.properties[:property_bytes], self.payloads[:payload_bytes]
+        del self.properties[:property_bytes], self.block[HEADER_BYTES : HEADER_BYTES + payload_bytes]
         self.capacity -= count
         self.count -= count
         self.property_bytes -= property_bytes
@@ -350,6 +354,4 @@ class RecordBuilder:
     def _column(self, out: bytearray, at: int, source: Buffer, size: int) -> int:
         """Write a column and zero its padding."""
         copy(out, at, source, 0, size)
-        for i in range(at + size, padded(at + size)):
-            out[i] = 0
-        return 0
+        return pad(out, at + size)

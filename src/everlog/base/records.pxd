@@ -7,7 +7,13 @@ from everlog.base.topic_table cimport TopicTable
 cdef class Layout
 cdef class Records
 
+cdef Py_ssize_t _HEADER
+cdef uint32_t _PROPERTIES, _OFFSETS, _NEWEST, _PAYLOADS_LAST
+
 cdef Py_ssize_t padded(Py_ssize_t size) noexcept nogil
+
+@cython.locals(i=Py_ssize_t)
+cdef int pad(unsigned char* out, Py_ssize_t at) noexcept nogil
 
 cdef uint32_t marked(unsigned char* mark, uint64_t time_us, uint32_t flags) noexcept nogil
 
@@ -20,8 +26,16 @@ cpdef Records rebased(Records records, uint64_t base_offset)
 
 
 cdef class Layout:
-    cdef readonly Py_ssize_t times, topics, flags, property_ends, payload_ends, checks, offsets, name_ends, names
-    cdef readonly Py_ssize_t properties, payloads, end
+    cdef readonly Py_ssize_t count, new, name_bytes, property_bytes, payload_bytes
+    cdef readonly Py_ssize_t columns, times, topics, flags, property_ends, payload_ends, checks, offsets, name_ends
+    cdef readonly Py_ssize_t names, columns_end, properties, payloads, end
+    cdef readonly uint32_t kind
+
+    cdef int seal(self, unsigned char* out, uint64_t base_offset, uint64_t first_time, uint64_t last_time,
+                  uint32_t first_new_topic) except -1
+
+    @cython.locals(check=uint32_t)
+    cdef uint32_t check(self, const unsigned char* raw, Py_ssize_t start) noexcept nogil
 
 
 cdef class Records:
@@ -34,17 +48,22 @@ cdef class Records:
 
     cpdef uint64_t offset(self, Py_ssize_t i) except? 0
 
-    @cython.locals(raw="unsigned char*", at=Py_ssize_t, i=Py_ssize_t)
-    cdef bint _offsets_rise(self) except -1
-
-    @cython.locals(raw="unsigned char*", plan=Layout)
+    @cython.locals(raw="unsigned char*")
     cpdef bint verify_columns(self) except -1
 
-    @cython.locals(raw="unsigned char*", plan=Layout, properties=Py_ssize_t, payloads=Py_ssize_t, ends=Py_ssize_t,
-                   property_ends=Py_ssize_t, checks=Py_ssize_t, before=Py_ssize_t, property_before=Py_ssize_t,
-                   check=uint32_t, i=Py_ssize_t, end=Py_ssize_t, property_end=Py_ssize_t, times=Py_ssize_t,
-                   flags=Py_ssize_t, mark="unsigned char*")
+    @cython.locals(raw="unsigned char*", mark="unsigned char*", whole=bint)
     cpdef bint verify(self) except -1
+
+    @cython.locals(properties=Py_ssize_t, payloads=Py_ssize_t, ends=Py_ssize_t, property_ends=Py_ssize_t,
+                   checks=Py_ssize_t, before=Py_ssize_t, property_before=Py_ssize_t, check=uint32_t, i=Py_ssize_t,
+                   end=Py_ssize_t, property_end=Py_ssize_t, times=Py_ssize_t, flags=Py_ssize_t)
+    cdef bint _whole(self, const unsigned char* raw, unsigned char* mark) noexcept nogil
+
+    @cython.locals(i=Py_ssize_t)
+    cdef bint _is_padded(self, const unsigned char* raw, Py_ssize_t at) noexcept nogil
+
+    @cython.locals(at=Py_ssize_t, i=Py_ssize_t)
+    cdef bint _offsets_rise(self, const unsigned char* raw) noexcept nogil
 
     @cython.locals(raw="unsigned char*", plan=Layout, at=Py_ssize_t, payload=Py_ssize_t, here=Py_ssize_t,
                    base=Py_ssize_t)
@@ -54,3 +73,13 @@ cdef class Records:
     cpdef list new_names(self)
 
     cpdef object to_bytes(self)
+
+
+@cython.locals(version=uint32_t, kind=uint32_t)
+cdef Layout _layout_at(const unsigned char* raw, Py_ssize_t start)
+
+@cython.locals(plan=Layout)
+cpdef tuple columns_range(object header)
+
+@cython.locals(raw="unsigned char*", plan=Layout, check=uint32_t, topics=Py_ssize_t, flags=Py_ssize_t)
+cpdef object checked_columns(object header, bytes columns)

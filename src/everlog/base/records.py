@@ -14,7 +14,8 @@ if not cython.compiled:
     from everlog.base.topic_table import TopicTable
 
 MAGIC = 0x424C5645  # "EVLB"
-VERSION = 1
+VERSION = 2
+_PAYLOADS_LAST = 1  # the version before, which is read and no longer written
 HEADER_BYTES = 64
 MAX_BATCH_BYTES = 0x7FFFFFFF
 
@@ -22,7 +23,14 @@ MAX_BATCH_BYTES = 0x7FFFFFFF
 WITH_PROPERTIES = 0x01
 WITH_OFFSETS = 0x02  # the records are a selection: a column says how far each is from the base offset
 
+# The same as numbers of C.
+_HEADER = HEADER_BYTES
+_PROPERTIES = WITH_PROPERTIES
+_OFFSETS = WITH_OFFSETS
+_NEWEST = VERSION
+
 _MARK_BYTES = 12
+_UNLOCKED_BYTES = 64 << 10  # a batch of this size is checked without the interpreter's lock
 _NEWER = "read it with a newer Everlog"
 
 
@@ -32,7 +40,10 @@ def padded(size: int) -> int:
 
 
 class Layout:
-    """Positions of the columns of a batch, counted from its first byte."""
+    """Positions of the columns of a batch, counted from its first byte, and what its header says of them.
+
+    `columns` to before `columns_end` is what the header's check covers beside the header: every column, and the names.
+    """
 
     def __init__(
         self,
@@ -41,21 +52,55 @@ class Layout:
         name_bytes: int,
         property_bytes: int,
         payload_bytes: int,
-        with_properties: bool,
-        with_offsets: bool = False,
+        kind: int,
+        version: int = VERSION,
     ) -> None:
-        self.times = HEADER_BYTES
+        self.count = count
+        self.new = new
+        self.name_bytes = name_bytes
+        self.property_bytes = property_bytes
+        self.payload_bytes = payload_bytes
+        self.kind = kind
+        self.columns = _HEADER
+        if version != _PAYLOADS_LAST:
+            self.payloads = _HEADER
+            self.columns += padded(payload_bytes)
+        self.times = self.columns
         self.topics = self.times + padded(4 * count)
         self.flags = self.topics + padded(4 * count)
         self.property_ends = self.flags + padded(count)
-        self.payload_ends = self.property_ends + (padded(4 * (count + 1)) if with_properties else 0)
+        self.payload_ends = self.property_ends + (padded(4 * (count + 1)) if kind & _PROPERTIES else 0)
         self.checks = self.payload_ends + padded(4 * (count + 1))
         self.offsets = self.checks + padded(4 * count)
-        self.name_ends = self.offsets + (padded(4 * count) if with_offsets else 0)
+        self.name_ends = self.offsets + (padded(4 * count) if kind & _OFFSETS else 0)
         self.names = self.name_ends + (padded(4 * (new + 1)) if new else 0)
-        self.properties = self.names + padded(name_bytes)
-        self.payloads = self.properties + padded(property_bytes)
-        self.end = self.payloads + padded(payload_bytes)
+        self.columns_end = self.properties = self.names + padded(name_bytes)
+        self.end = self.properties + padded(property_bytes)
+        if version == _PAYLOADS_LAST:
+            self.payloads = self.end
+            self.end += padded(payload_bytes)
+
+    def seal(self, out: bytearray, base_offset: int, first_time: int, last_time: int, first_new_topic: int) -> int:
+        """Write the header of a block that is filled otherwise, padding too."""
+        put32(out, 0, MAGIC)
+        put32(out, 4, _NEWEST | self.kind << 16)
+        put32(out, 8, self.end)
+        put64(out, 16, base_offset)
+        put32(out, 24, self.count)
+        put32(out, 28, self.new)
+        put64(out, 32, first_time)
+        put64(out, 40, last_time)
+        put32(out, 48, first_new_topic)
+        put32(out, 52, self.name_bytes)
+        put32(out, 56, self.property_bytes)
+        put32(out, 60, self.payload_bytes)
+        put32(out, 12, self.check(out, 0))
+        return 0
+
+    def check(self, raw: Buffer, start: int) -> int:
+        """Return the check of header, columns and names of the batch that begins at `start`."""
+        check = check_of(raw, start + 16, _HEADER - 16, 0)
+        return check_of(raw, start + self.columns, self.columns_end - self.columns, check)
 
 
 @cython.no_gc  # nothing in it refers back to it, and a log keeps many
@@ -72,39 +117,22 @@ class Records:
         self.start = start
         self.table = table
         size = len(data)
-        if start < 0 or size - start < HEADER_BYTES:
+        if start < 0 or size - start < _HEADER:
             raise StorageError(f"{size - start} bytes are too few for a batch")
         raw = pointer(data)
-        if get32(raw, start) != MAGIC:
-            raise StorageError("no batch begins here")
-        if get32(raw, start + 4) & 0xFFFF != VERSION:
-            raise StorageError(
-                f"batch format version {get32(raw, start + 4) & 0xFFFF} is not known to this version of Everlog",
-                hint=_NEWER,
-            )
-        if get32(raw, start + 4) >> 16 & ~(WITH_PROPERTIES | WITH_OFFSETS):
-            raise StorageError("the batch uses a feature this version of Everlog does not know", hint=_NEWER)
-        self.with_properties = bool(get32(raw, start + 4) >> 16 & WITH_PROPERTIES)
-        self.with_offsets = bool(get32(raw, start + 4) >> 16 & WITH_OFFSETS)
+        self.layout = _layout_at(raw, start)
+        self.with_properties = bool(self.layout.kind & _PROPERTIES)
+        self.with_offsets = bool(self.layout.kind & _OFFSETS)
         self.size = get32(raw, start + 8)
         self.base_offset = get64(raw, start + 16)
-        self.count = get32(raw, start + 24)
-        self.new_topics = get32(raw, start + 28)
+        self.count = self.layout.count
+        self.new_topics = self.layout.new
         self.first_time = get64(raw, start + 32)
         self.last_time = get64(raw, start + 40)
         self.first_new_topic = get32(raw, start + 48)
-        self.name_bytes = get32(raw, start + 52)
-        self.property_bytes = get32(raw, start + 56)
-        self.payload_bytes = get32(raw, start + 60)
-        self.layout = Layout(
-            self.count,
-            self.new_topics,
-            self.name_bytes,
-            self.property_bytes,
-            self.payload_bytes,
-            self.with_properties,
-            self.with_offsets,
-        )
+        self.name_bytes = self.layout.name_bytes
+        self.property_bytes = self.layout.property_bytes
+        self.payload_bytes = self.layout.payload_bytes
         if self.count == 0 or self.layout.end != self.size or self.size > size - start:
             raise StorageError("the batch is shorter than its header says")
         self.end_offset = self.offset(self.count - 1) + 1
@@ -121,28 +149,33 @@ class Records:
     def verify_columns(self) -> bool:
         """Return whether header, columns and names are as written; if so, all ranges lie inside the batch."""
         raw = pointer(self.data)
-        plan = self.layout
-        return check_of(raw, self.start + 16, plan.properties - 16, 0) == get32(raw, self.start + 12)
+        return self.layout.check(raw, self.start) == get32(raw, self.start + 12)
 
     def verify(self) -> bool:
         """Return whether every byte of the batch is as written."""
-        if not self.verify_columns():
-            return False
         raw = pointer(self.data)
-        plan = self.layout
-        properties = self.start + plan.properties
-        payloads = self.start + plan.payloads
-        ends = self.start + plan.payload_ends
-        property_ends = self.start + plan.property_ends
-        checks = self.start + plan.checks
-        times = self.start + plan.times
-        flags = self.start + plan.flags
         holder = bytearray(_MARK_BYTES)
         mark = pointer(holder)
+        if self.size < _UNLOCKED_BYTES:
+            return self._whole(raw, mark)
+        with cython.nogil:  # other threads go on meanwhile
+            whole = self._whole(raw, mark)
+        return whole  # noqa: RET504
+
+    def _whole(self, raw: Buffer, mark: bytearray) -> bool:
+        if self.layout.check(raw, self.start) != get32(raw, self.start + 12):
+            return False
+        if self.with_offsets and not self._offsets_rise(raw):
+            return False
+        properties = self.start + self.layout.properties
+        payloads = self.start + self.layout.payloads
+        ends = self.start + self.layout.payload_ends
+        property_ends = self.start + self.layout.property_ends
+        checks = self.start + self.layout.checks
+        times = self.start + self.layout.times
+        flags = self.start + self.layout.flags
         before = 0
         property_before = 0
-        if self.with_offsets and not self._offsets_rise():
-            return False
         for i in range(self.count):
             end = get32(raw, ends + 4 * (i + 1))
             if end < before or end > self.payload_bytes:
@@ -157,16 +190,18 @@ class Records:
             if check_of(raw, payloads + before, end - before, check) != get32(raw, checks + 4 * i):
                 return False
             before = end
-        for i in range(properties + self.property_bytes, payloads):
-            if raw[i]:
-                return False
-        for i in range(payloads + self.payload_bytes, self.start + self.size):  # noqa: SIM110
+        return self._is_padded(raw, self.layout.properties + self.property_bytes) and self._is_padded(
+            raw, self.layout.payloads + self.payload_bytes
+        )
+
+    def _is_padded(self, raw: Buffer, at: int) -> bool:
+        """Return whether the bytes from a position, the end of a column, to the next whole word are zero."""
+        for i in range(self.start + at, self.start + padded(at)):  # noqa: SIM110
             if raw[i]:
                 return False
         return True
 
-    def _offsets_rise(self) -> bool:
-        raw = pointer(self.data)
+    def _offsets_rise(self, raw: Buffer) -> bool:
         at = self.start + self.layout.offsets
         if get32(raw, at) != 0:
             return False
@@ -226,8 +261,58 @@ def rebased(records: Records, base_offset: int) -> Records:
     block = bytearray(records.to_bytes())
     out = pointer(block)
     put64(out, 16, base_offset)
-    put32(out, 12, check_of(out, 16, records.layout.properties - 16, 0))
+    put32(out, 12, records.layout.check(out, 0))
     return Records(bytes(block), 0, records.table)
+
+
+def columns_range(header: Buffer) -> tuple[int, int]:
+    """Return where in a batch its columns and names stand, given its first 64 bytes; raise if it is no batch."""
+    if len(header) < _HEADER:
+        raise StorageError(f"{len(header)} bytes are too few for a batch")
+    plan = _layout_at(pointer(header), 0)
+    return plan.columns, plan.columns_end
+
+
+def checked_columns(header: Buffer, columns: bytes) -> tuple[memoryview, bytes] | None:
+    """Return a batch's topic ids and flags, given its header and the bytes of `columns_range`; None if damaged."""
+    raw = pointer(header)
+    plan = _layout_at(raw, 0)
+    if len(columns) != plan.columns_end - plan.columns:
+        return None
+    check = check_of(raw, 16, _HEADER - 16, 0)
+    if check_of(pointer(columns), 0, len(columns), check) != get32(raw, 12):
+        return None
+    topics = plan.topics - plan.columns
+    flags = plan.flags - plan.columns
+    return memoryview(columns[topics : topics + 4 * plan.count]).cast("I"), columns[flags : flags + plan.count]
+
+
+def _layout_at(raw: Buffer, start: int) -> Layout:
+    """Return the layout that a batch's header tells; raise StorageError if this is no header that we know."""
+    if get32(raw, start) != MAGIC:
+        raise StorageError("no batch begins here")
+    version = get32(raw, start + 4) & 0xFFFF
+    kind = get32(raw, start + 4) >> 16
+    if version not in (_PAYLOADS_LAST, _NEWEST):
+        raise StorageError(f"batch format version {version} is not known to this version of Everlog", hint=_NEWER)
+    if kind & ~(_PROPERTIES | _OFFSETS):
+        raise StorageError("the batch uses a feature this version of Everlog does not know", hint=_NEWER)
+    return Layout(
+        get32(raw, start + 24),
+        get32(raw, start + 28),
+        get32(raw, start + 52),
+        get32(raw, start + 56),
+        get32(raw, start + 60),
+        kind,
+        version,
+    )
+
+
+def pad(out: bytearray, at: int) -> int:
+    """Zero the bytes from a position, the end of a column, to the next whole word."""
+    for i in range(at, padded(at)):
+        out[i] = 0
+    return 0
 
 
 def marked(mark: bytearray, time_us: int, flags: int) -> int:

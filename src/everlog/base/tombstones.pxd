@@ -6,8 +6,10 @@ from everlog.base.memory cimport copy, get32, pointer, put32, u32s
 from everlog.base.records cimport Layout, Records, marked
 from everlog.base.topic_table cimport TopicTable
 
-cdef enum:  # of columns
+cdef enum:  # of columns and records
     DROPPED = 0x80
+    FOR_SPILL = 0x40
+    WITH_PROPERTIES = 0x01
 
 
 cpdef bint is_emptied(Records records, Py_ssize_t row) except -1
@@ -18,13 +20,13 @@ cpdef Py_ssize_t bytes_of_topics(Records records, bytearray chosen) except -1
 
 @cython.locals(known=Py_ssize_t, to="uint32_t*", raw="unsigned char*", theirs=Layout, base=Py_ssize_t,
                count=Py_ssize_t, property_bytes=Py_ssize_t, payload_bytes=Py_ssize_t, i=Py_ssize_t, topic=Py_ssize_t,
-               new=Py_ssize_t, name_bytes=Py_ssize_t, plan=Layout, writer=BatchWriter)
-cpdef Records empty_topics(Records records, bytearray ids, uint32_t gone, list names, TopicTable table)
+               new=Py_ssize_t, name_bytes=Py_ssize_t, writer=BatchWriter)
+cpdef Records empty_topics(Records records, bytearray ids, uint32_t gone, list names, TopicTable table, bint spilled=*)
 
 @cython.locals(to="uint32_t*", raw="unsigned char*", out="unsigned char*", mark="unsigned char*", plan=Layout,
                theirs=Layout, base=Py_ssize_t, payload_at=Py_ssize_t, property_at=Py_ssize_t, i=Py_ssize_t,
                topic=uint32_t, time_us=uint64_t, begin=Py_ssize_t, size=Py_ssize_t)
-cdef int _fill(BatchWriter writer, Records records, bytearray ids, uint32_t gone) except -1
+cdef int _fill(BatchWriter writer, Records records, bytearray ids, uint32_t gone, bint spilled) except -1
 
 @cython.locals(out="unsigned char*", plan=Layout, at=Py_ssize_t, k=Py_ssize_t, name=bytes)
 cdef int _name(BatchWriter writer, list names) except -1

@@ -1,4 +1,4 @@
-"""Empties the records of some topics in a batch: offsets and times stay; topic, flags, properties and payload go.
+"""Empties some records of a batch, by topic or by flag: offsets and times stay; all else of them goes.
 
 An emptied record has the topic `GONE`, which no filter matches, and only the flag DROPPED. Others keep their checks.
 """
@@ -9,9 +9,9 @@ from everlog.base.errors import UsageError
 
 if not cython.compiled:
     from everlog.base.batch_merge import BatchWriter
-    from everlog.base.columns import DROPPED
+    from everlog.base.columns import DROPPED, FOR_SPILL
     from everlog.base.memory import copy, get32, pointer, put32, u32s
-    from everlog.base.records import Layout, Records, marked
+    from everlog.base.records import WITH_PROPERTIES, Layout, Records, marked
     from everlog.base.topic_table import TopicTable
 
 GONE = b"$\0gone"  # MQTT forbids U+0000, and no wildcard stands for a level that begins with $
@@ -44,10 +44,13 @@ def bytes_of_topics(records: Records, chosen: bytearray) -> int:
     return total
 
 
-def empty_topics(records: Records, ids: bytearray, gone: int, names: list[bytes], table: TopicTable) -> Records:
+def empty_topics(
+    records: Records, ids: bytearray, gone: int, names: list[bytes], table: TopicTable, spilled: bool = False
+) -> Records:
     """Return a verified batch with other topic ids: `ids` has a new id for each old one, `gone` to empty it.
 
-    `names` are those that are new in this batch, the last ones of `table` so far, whose ids the new ones are.
+    With `spilled`, records with the flag FOR_SPILL are emptied too. `names` are those that are new in this batch, the
+    last ones of `table` so far, whose ids the new ones are.
     """
     known = len(ids) // 4
     to = u32s(ids)
@@ -61,7 +64,7 @@ def empty_topics(records: Records, ids: bytearray, gone: int, names: list[bytes]
         topic = get32(raw, base + theirs.topics + 4 * i)
         if topic >= known or to[topic] >= table.count:
             raise UsageError(f"there is no new id for topic {topic}")
-        if to[topic] != gone:
+        if to[topic] != gone and not (spilled and raw[base + theirs.flags + i] & FOR_SPILL):
             payload_bytes += get32(raw, base + theirs.payload_ends + 4 * i + 4)
             payload_bytes -= get32(raw, base + theirs.payload_ends + 4 * i)
             if records.with_properties:
@@ -69,17 +72,18 @@ def empty_topics(records: Records, ids: bytearray, gone: int, names: list[bytes]
                 property_bytes -= get32(raw, base + theirs.property_ends + 4 * i)
     new = len(names)
     name_bytes = sum(map(len, names))
-    plan = Layout(count, new, name_bytes, property_bytes, payload_bytes, property_bytes > 0)
-    writer = BatchWriter(plan, count, new, property_bytes > 0, False)
+    writer = BatchWriter(
+        Layout(count, new, name_bytes, property_bytes, payload_bytes, WITH_PROPERTIES if property_bytes else 0)
+    )
     writer.base_offset = records.base_offset
     writer.first_time = records.first_time
     writer.last_time = records.last_time
-    _fill(writer, records, ids, gone)
+    _fill(writer, records, ids, gone, spilled)
     _name(writer, names)
-    return writer.finish(table, table.count - new, name_bytes, property_bytes, payload_bytes)
+    return writer.finish(table, table.count - new)
 
 
-def _fill(writer: BatchWriter, records: Records, ids: bytearray, gone: int) -> int:
+def _fill(writer: BatchWriter, records: Records, ids: bytearray, gone: int, spilled: bool) -> int:
     """Write every row."""
     to = u32s(ids)
     raw = pointer(records.data)
@@ -93,6 +97,8 @@ def _fill(writer: BatchWriter, records: Records, ids: bytearray, gone: int) -> i
     copy(out, plan.times, raw, base + theirs.times, 4 * records.count)
     for i in range(records.count):
         topic = to[get32(raw, base + theirs.topics + 4 * i)]
+        if spilled and raw[base + theirs.flags + i] & FOR_SPILL:
+            topic = gone
         put32(out, plan.topics + 4 * i, topic)
         put32(out, plan.payload_ends + 4 * i, payload_at)
         if writer.with_properties:

@@ -5,6 +5,8 @@ first came. Invariants: name `i` ends at `ends[i + 1]`; a slot holds an id + 1, 
 the slots are used.
 """
 
+import os
+
 import cython
 
 if not cython.compiled:
@@ -12,13 +14,17 @@ if not cython.compiled:
 
 ABSENT = -1
 _FIRST_SLOTS = 64
+_SEED = int.from_bytes(os.urandom(8), "little") | 1  # of this process: peers can't choose names whose hashes collide
 
 
 class TopicTable:
-    """A table of topic names. When it is full (`max_topics` names or `max_bytes` of them) it takes no new ones."""
+    """A table of topic names. When it is full (`max_topics` names or `max_bytes` of them) it takes no new ones.
+
+    The hashes depend on `seed`, or on one of this process if that is 0.
+    """
 
     def __init__(self, seed: int = 0, max_topics: int = 1 << 24, max_bytes: int = 1 << 30) -> None:
-        self.seed = seed & 0xFFFFFFFFFFFFFFFF
+        self.seed = (seed or _SEED) & 0xFFFFFFFFFFFFFFFF
         self.max_topics = max_topics
         self.max_bytes = max_bytes
         self.generation = -1
@@ -30,11 +36,12 @@ class TopicTable:
         self.count = 0
         self.name_bytes = 0
         self.last = ABSENT
-        self.mask = _FIRST_SLOTS - 1
-        self.names = bytearray(1024)
-        self.ends = bytearray(4 * (_FIRST_SLOTS // 2 + 1))
-        self.hashes = bytearray(4 * (_FIRST_SLOTS // 2))
-        self.slots = bytearray(4 * _FIRST_SLOTS)
+        slots = _FIRST_SLOTS if self.max_topics > 1 else 2  # one name, as of a retained message, takes little
+        self.mask = slots - 1
+        self.names = bytearray(min(1024, self.max_bytes))
+        self.ends = bytearray(4 * (slots // 2 + 1))
+        self.hashes = bytearray(4 * (slots // 2))
+        self.slots = bytearray(4 * slots)
 
     def __len__(self) -> int:
         return self.count

@@ -48,11 +48,14 @@ def _answers(asked: str) -> list[Answer]:
 
 
 def _answer(data: str, tier: str, topic: str) -> Answer:
+    from pyspark.sql.types import StructType
+
     from everlog.spark import EverlogSource
 
     begun = process_time()
     source = EverlogSource({"path": data, "tier": tier, "topic": topic})
     schema = source.schema()
+    assert isinstance(schema, StructType)  # as payloads are not decoded
     reader = source.reader(schema)
     opened, held = process_time(), _bytes_read()
     rows = sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part))

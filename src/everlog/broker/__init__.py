@@ -16,12 +16,13 @@ from everlog.broker.auth import (
     delete_user,
     set_password,
 )
-from everlog.broker.broker import NO_SPACE, Broker
+from everlog.broker.broker import Broker
 from everlog.broker.connection import Connection
-from everlog.broker.delivery import Log
+from everlog.broker.delivery import Log, Spills
 from everlog.broker.events import Event, event
+from everlog.broker.expiry_clock import Belief, ExpiryClock
 from everlog.broker.groups import GroupOptions, GroupState
 from everlog.broker.limits import Limits
 from everlog.broker.metrics import Metrics
-from everlog.broker.reports import Doomed, Numbers, Reports, Survey, UnreadLoss, run_in_slices
+from everlog.broker.reports import NO_SPACE, Doomed, Numbers, Reports, Survey, UnreadLoss, run_in_slices
 from everlog.broker.transport import Address, Kind, Listener, Listening, cannot_listen, listen

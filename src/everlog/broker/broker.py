@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from logging import ERROR, WARNING
 
@@ -17,15 +17,15 @@ from everlog.broker.groups import GroupOptions, GroupRegistry
 from everlog.broker.limits import Limits
 from everlog.broker.metrics import Metrics
 from everlog.broker.registry import Registry, ReplayRequests, Subscriptions, WriteBehind, restore_sessions
-from everlog.broker.reports import Reports, SysTopics
+from everlog.broker.reports import Reports, SysTopics, watch_space
+from everlog.broker.turns import Turns
 from everlog.mqtt import Reason
 from everlog.sessions import SessionTables
-from everlog.store import ColdStore, FreeSpace
+from everlog.store import ColdStore, FreeSpace, KeepRules
 from everlog.topics import parse_filter
 
 _CACHED_TOPICS = 1_000_000  # at least: more than one batch can name, since all of its topics are looked up together
 _STOP_S = 10.0
-NO_SPACE = "no more messages are kept: free some space, or keep less (log.retention_bytes, log.retention_age)"
 _log = logging.getLogger("everlog.broker")
 
 
@@ -39,12 +39,14 @@ class Broker:
         security: Security | None = None,
         *,
         keep: list[tuple[str, int]] | None = None,
+        never: Sequence[str] = (),
         seed: int = 0,
         tables: SessionTables | None = None,
         cold: ColdStore | None = None,
         groups: GroupOptions | None = None,
         space: FreeSpace | None = None,
         now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+        due_us: Callable[[], int] | None = None,
     ) -> None:
         limits = limits or Limits()
         self.log = log
@@ -58,23 +60,37 @@ class Broker:
         table = TopicTable(seed, 2 * limits.topics, 2 * limits.topics_bytes + BUFFER_BYTES)
         retained = RetainedMessages(limits.retained_messages, limits.retained_bytes)
         max_topics = max(limits.topics, _CACHED_TOPICS)
-        self.router = Router(log, table, retained, self._soon, now_us, max_topics, limits.unwritten_bytes)
-        for text, min_qos in keep or ():
-            self.router.kept.add(text, min_qos)
+        self.router = Router(
+            log,
+            table,
+            retained,
+            self._soon,
+            now_us,
+            max_topics,
+            limits.unwritten_bytes,
+            limits.audiences_bytes,
+            limits.spill_bytes,
+            due_us,
+        )
+        self.router.kept.configure(keep or (), never)
         self.write_behind = None if tables is None else WriteBehind(tables, self.router.routed)
         if self.write_behind is not None:
             retained.changed = self.write_behind.mark_retained
         changed = (lambda key: None) if self.write_behind is None else self.write_behind.mark_group
-        self.groups = GroupRegistry(self.router, groups or GroupOptions(), self.time, self._soon, changed)
+        self.groups = GroupRegistry(
+            self.router, groups or GroupOptions(), self.time, self._soon, changed, limits.groups_bytes
+        )
         rights = ReadRights(self.security.may_receive, self.metrics) if self.security.has_rules else None
         self.router.use(self.groups, self.write_behind, rights)
         self.history = History(log, self.router.ends, cold)
-        replays = ReplayRequests(self.router, self.groups, self.history, self.security, self.metrics)
+        rules = KeepRules(filters=tuple(text for text, _ in keep or ()), never=tuple(never))
+        replays = ReplayRequests(self.router, self.groups, self.history, self.security, self.metrics, rules)
         shared = (self.security, limits, self.metrics, self.write_behind)
         kept = tuple(parse_filter(text) for text, min_qos in keep or () if min_qos == 0)
         subscriptions = Subscriptions(self.router, self.groups, replays, *shared, kept)
-        self.registry = Registry(self.router, self.groups, subscriptions, *shared)
-        self.connections = Connections(self.router, self.registry, subscriptions, *shared, self._soon)
+        turns = Turns(self._soon)
+        self.registry = Registry(self.router, self.groups, subscriptions, *shared, turns)
+        self.connections = Connections(self.router, self.registry, subscriptions, *shared, self._soon, turns)
         self.reports = Reports(self.router, self.registry, self.groups, self.connections, space)
 
     def time(self) -> float:
@@ -98,12 +114,16 @@ class Broker:
         self.log.on_commit(lambda shard: None if self.router.committing else self._wake(self._committed))
         self.log.on_failure(lambda shard, error: self._wake(partial(self._log_failed, shard, error)))
         self.log.on_trouble(lambda shard, error: self._wake(partial(self._log_troubled, shard, error)))
-        self._look_at_space()
+        if self.space is not None:
+            watch_space(self.space, self.router)
         if self.history.cold is not None:
-            self.router.catchup.read_cold(ColdReader(self.history.cold, self.history, self._wake))
+            cold = ColdReader(self.history.cold, self.history, self._wake, self.limits.cold_bytes)
+            self.router.catchup.read_cold(cold)
         if self.write_behind is not None:
             restore_sessions(self.write_behind.tables, self.registry, self.groups, self.router)
             self.write_behind.start(loop, self.registry.changes, self.registry.sleep)
+            if self.limits.session_expiry_s == 0:
+                self.registry.end_stored()
             self.registry.sweep(self.time())  # what became due while the broker was down
         self._sweeper = loop.create_task(self._sweep())
 
@@ -150,6 +170,8 @@ class Broker:
     def _log_failed(self, shard: int, error: StorageError) -> None:
         report(_log, "log_failed", ERROR, shard=shard, reason=error)
         self.connections.close_outputs(self.router.failed(shard), "the log can't be written")
+        for session in self.router.spills.failed():
+            self.connections.cut_off(session, "the log can't be written")
 
     def _log_troubled(self, shard: int, error: StorageError | None) -> None:
         if error is None:
@@ -159,22 +181,16 @@ class Broker:
             report(_log, "log_not_written", ERROR, shard=shard, reason=error)
         self._committed()
 
-    def _look_at_space(self) -> None:
-        space = self.space
-        if space is not None and space.look():
-            self.router.set_full(space.is_low)
-            sizes = {"free": space.free_bytes, "reserve": space.reserve_bytes, "path": space.directory}
-            if space.is_low:
-                report(_log, "disk_full", ERROR, **sizes, reason=NO_SPACE)
-            else:
-                report(_log, "disk_has_room", WARNING, **sizes, reason="messages are kept again")
-
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(1)
             now = self.time()
-            self._look_at_space()
+            if self.space is not None:
+                watch_space(self.space, self.router)
             self.registry.sweep(now)
             self.groups.sweep(now)
             self.connections.sweep(now)
             self.router.catchup.retry()
+            self.router.spills.sweep()
+            if self.router.behind:  # nobody is held back longer than this without need
+                self._committed()

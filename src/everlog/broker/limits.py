@@ -27,9 +27,19 @@ class Limits:
     unwritten_bytes: int = 64 << 20  # received and not yet written to a shard's log; beyond, reading stops
     unfinished_bytes: int = 64 << 20  # of incomplete packets, over all; beyond, who has most: QUOTA_EXCEEDED
     output_bytes: int = 256 << 10  # unsent bytes of one client; beyond, it counts as slow and is sent nothing more
-    queue_bytes: int = 4 << 20  # what waits for a slow client; beyond, QoS 0 is dropped, QoS 1 and 2: QUOTA_EXCEEDED
+    queue_bytes: int = 4 << 20  # what waits for a slow client; beyond, QoS 0 is dropped; QoS 1 and 2 spill at a quarter
+    spill_bytes: int = (
+        1 << 30
+    )  # of the log, for clients that spill; beyond, the slowest: QUOTA_EXCEEDED; 0: none spills
+    copies_bytes: int = 64 << 20  # not acknowledged and in no log, over all; beyond, who has most: QUOTA_EXCEEDED
+    audiences_bytes: int = 64 << 20  # of who gets which topic; beyond, all is forgotten and found anew
     retained_messages: int = 1_000_000  # more: QUOTA_EXCEEDED
     retained_bytes: int = 256 << 20  # more: QUOTA_EXCEEDED
+    sessions_bytes: int = 512 << 20  # of the filters and wills of all sessions; more: QUOTA_EXCEEDED
+    groups: int = 10_000  # durable shared groups; one more in a SUBSCRIBE: QUOTA_EXCEEDED
+    groups_per_client: int = 1_000  # of them, those that one client is a member of; the same
+    groups_bytes: int = 128 << 20  # of durable groups and what they deal; beyond, each deals a few at a time
+    cold_bytes: int = 64 << 20  # read from the cold tier and not yet sent, 2 MiB a session; more wait their turn
     sessions: int = 1_000_000  # that are stored, and so outlive their connection; more: QUOTA_EXCEEDED
     session_expiry_s: int = 7 * 24 * 3600  # the longest; 3.1.1 sessions that are not clean get this
     keep_alive_s: int = 0  # the longest that a client may ask for; 0 leaves it to the client

@@ -32,6 +32,7 @@ class Metrics:
     subscribes: int = 0
     subscribes_refused: int = 0
     replays: int = 0  # subscriptions that began in the past
+    over_copies: int = 0  # clients closed because unacknowledged messages in no log took too much memory
     over_quota: int = 0  # clients too slow for their QoS 1 and 2 messages
     held_back: int = 0  # times that reading stopped because too much was under way
     unread_answers: int = 0  # times that reading stopped because the client does not read its answers

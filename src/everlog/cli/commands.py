@@ -42,6 +42,7 @@ COMMANDS: dict[str, Command] = {
     "log": Command("everlog.cli.log:app", "Look into the log: segments, topics, the end, any range."),
     "verify": Command("everlog.cli.verify:verify", "Check every byte of a data directory."),
     "repair": Command("everlog.cli.verify:repair", "Rebuild damaged or missing side files."),
+    "clock": Command("everlog.cli.clock:clock", "See whether a broker believes the wall clock, and have it do so."),
     "passwd": Command("everlog.cli.passwd:passwd", "Add, change or delete a user of a password file."),
     "config": Command("everlog.cli.config:app", "Show and check the settings."),
     "spark": Command("everlog.cli.spark.subcommands:app", "Jobs over the whole history, with Spark."),

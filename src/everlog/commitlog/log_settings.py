@@ -23,7 +23,8 @@ class LogSettings:
     cache_bytes: int = 64 << 20  # of indexes and names of sealed segments in memory; the least recently used go first
     retention_bytes: int | None = None
     retention_us: int | None = None
-    merge_below: int = 256  # sealing merges if the mean batch holds fewer records; 0 for never
+    merge_below: int = 256  # sealing merges if the mean batch holds fewer records, 0 for never,
+    merge_below_bytes: int = 64 << 10  # and fewer bytes
     merge_records: int = 4096  # how many records a merged batch holds
     thin_percent: int = 25  # of a segment's bytes must be freed for its old topics to be emptied
 

@@ -7,6 +7,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from time import monotonic
 
 from everlog.commitlog.catalog import Catalog, Segment
@@ -16,6 +17,7 @@ from everlog.commitlog.paths import TEMPORARY, segment_path, side_path
 from everlog.commitlog.ports import Classes, Indexer
 from everlog.commitlog.retention import RetentionPlan
 from everlog.commitlog.sealer import Sealer
+from everlog.commitlog.spill_collector import SpillCollector
 from everlog.commitlog.topic_retention import Thinned, Thinner
 
 TRY_AGAIN_S = 10.0  # after a segment could not be sealed
@@ -39,6 +41,7 @@ class Maintenance:
         self._lock = threading.Lock()
         self.sealer = Sealer(catalog, settings, indexer)
         self.thinner = Thinner(catalog, self.sealer, settings, classes) if classes is not None else None
+        self._spill_collector = SpillCollector(catalog, self.sealer)
         self.wake: Callable[[], None] = lambda: None
         self._clock = clock
         self._failed: dict[int, tuple[Segment, str]] = {}  # by base offset, what could not be sealed, and why
@@ -139,18 +142,38 @@ class Maintenance:
         with self._lock:
             if self.thinner is None or self._committer.failure is not None:
                 return []
-            done = []
-            for segment, classes in self.thinner.due(now_us, below):
-                try:
-                    thinned = self.thinner.thin(segment, classes)
-                except OSError as error:
-                    self._catalog.forget(segment.base_offset)
-                    self._not_sealed(segment, error)
-                    continue
-                if thinned is not None:
-                    done.append(thinned)
-                    self._committer.remark()
+            thinner = self.thinner
+            due = thinner.due(now_us, below)
+            return self._rewrite([(segment, partial(thinner.thin, segment, classes)) for segment, classes in due])
+
+    def collect_spilled(self, below: int, *, removes: bool) -> list[Thinned]:
+        """Empty what spills have left in sealed segments that end at or before `below`; return which.
+
+        If it `removes`, the oldest segments that are left with nothing go.
+        """
+        with self._lock:
+            collector = self._spill_collector
+            if self._committer.failure is not None:
+                return []
+            done = self._rewrite([(one, partial(collector.empty, one)) for one in collector.due(below)])
+            if removes and (hollow := collector.hollow()):
+                self._remove(hollow)
             return done
+
+    def _rewrite(self, due: list[tuple[Segment, Callable[[], Thinned | None]]]) -> list[Thinned]:
+        """Have segments thinned, one by one; return those that were."""
+        done = []
+        for segment, thin in due:
+            try:
+                thinned = thin()
+            except OSError as error:
+                self._catalog.forget(segment.base_offset)
+                self._not_sealed(segment, error)
+                continue
+            if thinned is not None:
+                done.append(thinned)
+                self._committer.remark()
+        return done
 
     def _remove(self, bases: set[int]) -> None:
         catalog = self._catalog

@@ -8,7 +8,7 @@ stay as they are and the log goes on in a new segment. Offsets that were seen as
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from everlog.commitlog import paths, segment_reader
+from everlog.commitlog import paths, segment_reader, side_file
 from everlog.commitlog.catalog import Catalog, Segment
 from everlog.commitlog.damage import Damage
 from everlog.commitlog.mark import MARK_BYTES, Mark, MarkFile, read_marks
@@ -76,7 +76,7 @@ def summarize(catalog: Catalog, base_offset: int, header: SegmentHeader | None) 
         if summary.sealed and summary.base_offset == base_offset:
             segment.end_offset, segment.size_bytes = summary.end_offset, summary.covered
             segment.first_time, segment.last_time = summary.first_time, summary.last_time
-            segment.sealed = True
+            segment.sealed, segment.contents = True, summary.flags & ~side_file.SEALED
         side.close()
     return segment
 

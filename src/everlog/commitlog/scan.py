@@ -170,3 +170,9 @@ def topic_ids(records: Records) -> memoryview:
     """Return a batch's column of topic ids."""
     start = records.start + records.layout.topics
     return memoryview(records.data)[start : start + 4 * records.count].cast("I")
+
+
+def flags_of(records: Records) -> bytes:
+    """Return a batch's column of flags."""
+    start = records.start + records.layout.flags
+    return bytes(memoryview(records.data)[start : start + records.count])

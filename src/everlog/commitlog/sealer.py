@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 
-from everlog.base import Records, TopicTable, gather
+from everlog.base import DROPPED, FOR_SPILL, Records, TopicTable, gather
 from everlog.commitlog import side_file
 from everlog.commitlog.batch_index import GrowingIndex
 from everlog.commitlog.catalog import Catalog, Segment
@@ -16,15 +16,17 @@ from everlog.commitlog.log_settings import LogSettings
 from everlog.commitlog.open_batch import SPAN_US
 from everlog.commitlog.paths import TEMPORARY, segment_path, side_path
 from everlog.commitlog.ports import Block, Indexer
-from everlog.commitlog.scan import topic_ids
+from everlog.commitlog.scan import flags_of, topic_ids
 from everlog.commitlog.segment_format import FRAME_BYTES, HEADER_BYTES, Frame
 from everlog.commitlog.segment_reader import SegmentReader, load_complete
 from everlog.commitlog.segment_view import TOPICS
-from everlog.commitlog.side_file import SEALED, SideSummary
+from everlog.commitlog.side_file import HOLLOW, SEALED, SPILLED, SideSummary
 from everlog.commitlog.write_again import write_again
 
 READ_BYTES = 4 << 20
 WRITE_BYTES = 4 << 20
+NOT_SPILLED = bytes(flags for flags in range(256) if not flags & FOR_SPILL)
+_EMPTIED = bytes((DROPPED,))
 
 
 class Sealer:
@@ -60,24 +62,28 @@ class Sealer:
 
     def finish(self, segment: Segment, reader: SegmentReader) -> None:
         """Write the side file, and let readers find the segment by it."""
-        topics = self._index(reader)
-        self.write_side(reader, SEALED, topics)
+        topics, contents = self._index(reader)
+        self.write_side(reader, SEALED | contents, topics)
         path = side_path(self._catalog.directory, segment.base_offset)
         reader.side = side_file.SideFile(path, self._catalog.disk.open(path))
         self._catalog.keep(segment.base_offset, reader)
         segment.size_bytes = reader.file.size()
-        segment.sealed = True
+        segment.sealed, segment.contents = True, contents
         segment.reader = None
         self._catalog.damage.rebuild.discard(segment.base_offset)
         self.sealed += 1
 
     def _pays(self, reader: SegmentReader) -> bool:
-        """Return whether merging pays: the segment is undamaged and its batches are small."""
+        """Return whether merging pays: the segment is undamaged, and its batches have few records and few bytes."""
         rows = len(reader.index)
-        if reader.reports or rows < 2:
+        if reader.reports or rows < 2 or not self._is_fine(reader):
             return False
         records = reader.index.end_offset(rows - 1) - reader.index.offset(0)
         return records < rows * self._settings.merge_below
+
+    def _is_fine(self, reader: SegmentReader) -> bool:
+        """Return whether the mean batch is so small that many are read at once rather than a part of each."""
+        return reader.file.size() < len(reader.index) * self._settings.merge_below_bytes
 
     def rewrite(
         self,
@@ -148,14 +154,29 @@ class Sealer:
         if run:
             yield gather([(part, None) for part in run], True)
 
-    def _index(self, reader: SegmentReader) -> bytes | None:
-        """Return the indexer's section; None without an indexer or if a batch can't be read."""
-        if self._indexer is None:
-            return None
-        columns = [memoryview(bytes(topic_ids(records))).cast("I") for records in each_batch(reader)]
+    def _index(self, reader: SegmentReader) -> tuple[bytes | None, int]:
+        """Return the indexer's section, None without an indexer or if a batch can't be read; and what is in it."""
+        columns, contents = [], HOLLOW
+        for topics, flags in self._columns(reader):
+            columns.append(topics)
+            if flags.translate(None, NOT_SPILLED):
+                contents |= SPILLED
+            if flags.strip(_EMPTIED):
+                contents &= ~HOLLOW
         if len(columns) != len(reader.index):
-            return None
-        return self._indexer.build(reader.table.all_names(), columns)
+            return None, contents & ~HOLLOW
+        return self._indexer.build(reader.table.all_names(), columns) if self._indexer is not None else None, contents
+
+    def _columns(self, reader: SegmentReader) -> Iterator[tuple[memoryview, bytes]]:
+        """Yield the topic ids and the flags of every batch that can be read."""
+        if self._is_fine(reader):
+            for records in each_batch(reader):
+                yield memoryview(bytes(topic_ids(records))).cast("I"), flags_of(records)
+            return
+        for row in range(len(reader.index)):
+            found = reader.columns(row)
+            if found is not None:
+                yield found
 
     def write_side(self, reader: SegmentReader, flags: int, topics: bytes | None = None) -> None:
         """Write the side file of what a segment holds now."""

@@ -6,7 +6,8 @@ A merge makes a new file and a new reader; whoever holds the old one goes on rea
 from collections.abc import Container
 from contextlib import suppress
 
-from everlog.base import Records, StorageError, TopicTable
+from everlog.base import HEADER_BYTES as BATCH_HEADER_BYTES
+from everlog.base import Records, StorageError, TopicTable, checked_columns, columns_range
 from everlog.commitlog import side_file
 from everlog.commitlog.batch_index import GrowingIndex
 from everlog.commitlog.damage import MISPLACED, MISSING, CorruptFile, Damage, DamageList
@@ -49,16 +50,29 @@ class SegmentReader:
         return batches
 
     def _verified(self, data: bytes, at: int, row: int) -> Records | None:
-        try:
+        with suppress(StorageError):
             records = Records(data, at, self.table)
             offsets = (records.base_offset, records.base_offset + records.count)
             if offsets == (self.index.offset(row), self.index.end_offset(row)) and records.verify():
                 return records
-        except StorageError:
-            pass
+        self._report(row)
+        return None
+
+    def columns(self, row: int) -> tuple[memoryview, bytes] | None:
+        """Return a batch's topic ids and flags, reading its columns only; None, and reported, if they are damaged."""
+        position, end = self.index.position(row), self.index.file_end(row)
+        with suppress(StorageError):
+            header = self.file.read_at(position, BATCH_HEADER_BYTES)
+            first, last = columns_range(header)
+            columns = self.file.read_at(position + first, max(0, min(last, end - position) - first))
+            if (found := checked_columns(header, columns)) is not None:
+                return found
+        self._report(row)
+        return None
+
+    def _report(self, row: int) -> None:
         what, position = "a batch fails its check", self.index.position(row)
         self._damage.add(Damage(self.path, position, what, self.index.offset(row), self.index.end_offset(row)))
-        return None
 
     def section(self, name: str) -> SideSection | None:
         """Return a section of the side file, or None if there is none that can be trusted."""

@@ -229,6 +229,17 @@ class ShardLog(HotPath):
                 continue  # removed since
         return views
 
+    def bytes_from(self, offset: int) -> int:
+        """Return about how many bytes of files the records from an offset on take."""
+        total, end = 0, self.committed
+        for segment in reversed(self._catalog.segments):
+            if end <= offset:
+                break
+            share = (end - max(offset, segment.base_offset)) / max(1, end - segment.base_offset)
+            total += int(max(0, segment.size_bytes) * share)
+            end = segment.base_offset
+        return total
+
     def offset_at(self, time_us: int) -> int:
         """Return the first offset whose record is not older than a time, or the committed end."""
         found = self._catalog.offset_at(time_us)
@@ -280,6 +291,26 @@ class ShardLog(HotPath):
         if done:
             self._tail.forget(done[-1].end_offset)
         return done
+
+    def collect_spilled(self, below: int, *, removes: bool) -> list[Thinned]:
+        """Empty what spills have left in sealed segments that end at or before `below`.
+
+        If it `removes`, the oldest segments that are left with nothing go.
+        """
+        self._writing()
+        assert self._maintenance is not None
+        try:
+            done = self._maintenance.collect_spilled(below, removes=removes)
+        except OSError as error:
+            raise StorageError(f"reading from {self._catalog.directory} failed: {error}") from error
+        if done:
+            self._tail.forget(done[-1].end_offset)
+        return done
+
+    @property
+    def has_spilled(self) -> bool:
+        """Whether sealed segments hold records that spills have left, or nothing at all."""
+        return any(segment.contents for segment in self._catalog.segments)
 
     def repair(self) -> int:
         """Make missing or damaged side files again, never changing a segment; return how many."""

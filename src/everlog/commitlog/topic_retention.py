@@ -94,7 +94,7 @@ class Thinner:
         if reader.reports or not records or 100 * freed < self._settings.thin_percent * before:
             return None
         table = new_table()
-        batches = _emptied(reader, names, chosen, table)
+        batches = emptied(reader, names, chosen, table)
         made = self._sealer.rewrite(segment, reader, batches, table, reader.header.flags | THINNED, is_sealed=True)
         if made is None:
             return None
@@ -132,13 +132,19 @@ def _measure(reader: SegmentReader, chosen: bytearray) -> tuple[int, int]:
     return records, freed
 
 
-def _emptied(reader: SegmentReader, names: list[bytes], chosen: bytearray, table: TopicTable) -> Iterator[Records]:
-    """Yield the batches with the records of the chosen topics emptied; `table` gets the other names."""
+def emptied(
+    reader: SegmentReader, names: list[bytes], chosen: bytearray, table: TopicTable, *, spilled: bool = False
+) -> Iterator[Records]:
+    """Yield the batches with the records of the chosen topics emptied, and with `spilled` those that are there for
+    nobody but slow clients; `table` gets the other names."""
     ids = bytearray(4 * len(names))
     new_ids = memoryview(ids).cast("I")
     gone = _NOBODY
     for batch in each_batch(reader):
         brought = []
+        if spilled and gone == _NOBODY:
+            gone = table.intern(GONE)
+            brought.append(GONE)
         for topic in range(batch.first_new_topic, batch.first_new_topic + batch.new_topics):
             if not chosen[topic] and names[topic] != GONE:
                 brought.append(names[topic])
@@ -148,4 +154,4 @@ def _emptied(reader: SegmentReader, names: list[bytes], chosen: bytearray, table
                     gone = table.intern(GONE)
                     brought.append(GONE)
                 new_ids[topic] = gone
-        yield empty_topics(batch, ids, gone, brought, table)
+        yield empty_topics(batch, ids, gone, brought, table, spilled)

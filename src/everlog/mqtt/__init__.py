@@ -3,9 +3,18 @@
 from everlog.mqtt.client import Client, ClientEvent, Received, RefusedPublish
 from everlog.mqtt.codec import decode, encode
 from everlog.mqtt.inbound import Carried, Decoder
+from everlog.mqtt.long_list import LongList
 from everlog.mqtt.machine import NEXT, Event, State, Step, next_state, step_of
 from everlog.mqtt.message import Message
-from everlog.mqtt.outbound import MAX_PACKET_BYTES, PublishWriter, write_acks, write_answers
+from everlog.mqtt.outbound import (
+    ANY_BYTES,
+    MAX_PACKET_BYTES,
+    PublishWriter,
+    write_acks,
+    write_answers,
+    write_told_acks,
+)
+from everlog.mqtt.packed_will import pack_pairs, unpack_pairs
 from everlog.mqtt.packet_type import PacketType
 from everlog.mqtt.packets import (
     Auth,
@@ -35,6 +44,9 @@ from everlog.mqtt.properties import (
     Properties,
     PropertyRule,
     PropertyType,
+    UserProperties,
     encode_identifiers,
+    encode_pair,
+    user_properties,
 )
 from everlog.mqtt.reasons import Reason, return_code

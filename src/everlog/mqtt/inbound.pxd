@@ -31,23 +31,28 @@ cdef class Decoder:
     cdef readonly MessageColumns columns
     cdef readonly TopicTable table
     cdef public Py_ssize_t max_packet_bytes, max_aliases, max_topic_bytes, max_topic_levels, max_topics
+    cdef public Py_ssize_t max_events, max_new_topics
     cdef readonly Py_ssize_t topics_made
+    cdef readonly bint has_more
     cdef readonly Carried carried
     cdef public int version
     cdef readonly bint from_client, failed
     cdef bytes kinds
     cdef bytearray carry, alias_ids
     cdef list alias_names
-    cdef Py_ssize_t need, alias_generation
+    cdef Py_ssize_t carry_at, need, alias_generation
     cdef int alias
 
     cpdef list feed(self, chunk, Py_ssize_t size=*)
+    cpdef list more(self)
+    cpdef hold(self, chunk, Py_ssize_t size)
+    cdef int _keep(self, data, Py_ssize_t position, Py_ssize_t size, Py_ssize_t need) except -1
 
-    @cython.locals(columns=MessageColumns, source="unsigned char*", position=Py_ssize_t, row=Py_ssize_t,
+    @cython.locals(columns=MessageColumns, source="unsigned char*", last_topic=Py_ssize_t, row=Py_ssize_t,
                    run=Py_ssize_t, any_flags="unsigned int", acks=Py_ssize_t, ack_kind="unsigned int",
                    need=Py_ssize_t, first="unsigned int", length=Py_ssize_t, at=Py_ssize_t, shift="unsigned int",
                    byte="unsigned int", end=Py_ssize_t, kind="unsigned int", flags=int)
-    cdef list _parse(self, data, Py_ssize_t size)
+    cdef list _parse(self, data, Py_ssize_t position, Py_ssize_t size)
 
     @cython.locals(columns=MessageColumns)
     cdef int _flush(self, list events, Py_ssize_t run, Py_ssize_t row, unsigned int any_flags,

@@ -3,6 +3,8 @@
 It takes only what is plainly right. Whatever looks wrong goes to the plain decoder (`decode`), which knows every rule
 and its reason code, so that rules are written once. The columns are shared by all decoders of a thread and reused: a
 run is valid until the next `feed` of any of them. One long module, since C compilers inline calls within a module.
+Where a limit says so, a decoder stops in the middle of a chunk and keeps the rest: what a peer sends at once need not
+be handled at once.
 """
 
 from typing import Any
@@ -81,6 +83,9 @@ class Decoder:
     A packet larger than `max_packet_bytes` is refused when its fixed header is seen. A topic name beyond
     `max_topic_bytes` or `max_topic_levels`, or more new ones than `max_topics`, is refused before the table takes it
     in. The last event may be a `PeerError`: what came before it in the chunk counts, nothing after it is read.
+
+    After `max_events`, after `max_new_topics` or after a packet that its receiver may not be done with at once, it
+    stops: `has_more` says that the rest of what was fed waits for a call of `more`.
     """
 
     def __init__(
@@ -95,6 +100,8 @@ class Decoder:
         max_topic_levels: int = 65_536,
         max_topics: int = NO_LIMIT,
         carried: Carried | None = None,
+        max_events: int = NO_LIMIT,
+        max_new_topics: int = NO_LIMIT,
     ) -> None:
         self.columns = columns
         self.table = table
@@ -105,11 +112,15 @@ class Decoder:
         self.max_topic_bytes = max_topic_bytes
         self.max_topic_levels = max_topic_levels
         self.max_topics = max_topics
+        self.max_events = max_events
+        self.max_new_topics = max_new_topics
         self.topics_made = 0
         self.carried = _ALONE if carried is None else carried
         self.failed = False
         self.kinds = _FROM_CLIENT if from_client else _FROM_SERVER
+        self.has_more = False
         self.carry: Any = None
+        self.carry_at = 0  # up to where it is parsed
         self.need = 0
         self.alias = 0
         self.alias_names: Any = None
@@ -125,19 +136,34 @@ class Decoder:
         elif size > len(chunk):
             raise UsageError(f"{size} bytes of a chunk of {len(chunk)}")
         if self.carry is None:
-            return self._parse(chunk, size)
+            return self._parse(chunk, 0, size)
         self.carry += chunk if size == len(chunk) else memoryview(chunk)[:size]
+        self.carried.add(size)
         if len(self.carry) < self.need:
-            self.carried.add(size)
             return []
-        data = self.carry
-        self.carried.add(size - len(data))
-        self.carry = None
-        return self._parse(data, len(data))
+        return self._parse(self.carry, 0, len(self.carry))
+
+    def hold(self, chunk: Buffer, size: int) -> None:
+        """Keep bytes for a call of `more`, behind what waits for one already."""
+        if self.failed:
+            return
+        if self.carry is None:
+            self.carry = bytearray()
+        self.carry += memoryview(chunk)[:size]
+        self.carried.add(size)
+        self.has_more = True
+
+    def more(self) -> list[Any]:
+        """Return the next packets of what was fed, if `has_more`."""
+        if self.failed or not self.has_more:
+            self.has_more = False
+            return []
+        return self._parse(self.carry, self.carry_at, len(self.carry))
 
     def drop(self) -> None:
-        """Let go of an unfinished packet when the connection has ended."""
+        """Let go of what was fed and not parsed, and take no more."""
         self.failed = True
+        self.has_more = False
         if self.carry is not None:
             self.carried.add(-len(self.carry))
             self.carry = None
@@ -147,19 +173,40 @@ class Decoder:
         """How much is held of an unfinished packet: never more than `max_packet_bytes` and one chunk."""
         return 0 if self.carry is None else len(self.carry)
 
-    def _parse(self, data: Buffer, size: int) -> list[Any]:
+    def _keep(self, data: Buffer, position: int, size: int, need: int) -> int:
+        """Keep what is not parsed of a chunk, or of what was kept before; if `need` is 0, to go on with it at once."""
+        self.has_more = need == 0
+        self.need = need
+        if data is self.carry:
+            if position < size and need == 0:
+                self.carry_at = position
+                return 0
+            self.carried.add(-len(self.carry))
+            self.carry = None
+        self.carry_at = 0
+        if position < size:
+            self.carry = bytearray(memoryview(data)[position:size])
+            self.carried.add(size - position)
+        else:
+            self.has_more = False
+        return 0
+
+    def _parse(self, data: Buffer, position: int, size: int) -> list[Any]:
         events: list[Any] = []
         columns = self.columns
         columns.source = data
         source = pointer(data)
-        position = 0
         row = 0
         run = 0
         any_flags = 0
         acks = 0
         ack_kind = 0
         need = 2
+        last_topic = self.topics_made + self.max_new_topics
         while True:
+            if len(events) >= self.max_events or self.topics_made >= last_topic:
+                need = 0
+                break
             if size - position < 2:
                 need = 2
                 break
@@ -230,11 +277,11 @@ class Decoder:
             if not self._other(events, first, bytes(data[at:end]), kind):
                 return events
             position = end
+            if self.max_events < NO_LIMIT and (kind == 1 or kind == 8 or kind == 10 or kind == 15):
+                need = 0
+                break
         self._flush(events, run, row, any_flags, ack_kind, acks)
-        if position < size:
-            self.carry = bytearray(memoryview(data)[position:size])
-            self.need = need
-            self.carried.add(size - position)
+        self._keep(data, position, size, need)
         return events
 
     def _flush(self, events: list[Any], run: int, row: int, any_flags: int, ack_kind: int, acks: int) -> int:
@@ -248,7 +295,7 @@ class Decoder:
 
     def _fail(self, events: list[Any], reason: int, message: str, clause: str) -> list[Any]:
         """Add the last event of this connection and return all."""
-        self.failed = True
+        self.drop()
         events.append(PeerError(reason, message, clause=clause))
         return events
 
@@ -259,7 +306,7 @@ class Decoder:
             if kind == 3:
                 self._refuse_topic(packet)
         except PeerError as error:
-            self.failed = True
+            self.drop()
             events.append(error)
             return False
         if kind == 1:

@@ -36,7 +36,7 @@ cdef int put_date(unsigned char* target, Py_ssize_t at, uint64_t seconds) noexce
 cdef class PublishWriter:
     cdef readonly int version, max_qos
     cdef readonly Py_ssize_t max_packet_bytes, max_aliases, written, left_out, ids_used, stopped_at
-    cdef readonly bint retain_as_published, positions
+    cdef readonly bint retain_as_published, positions, is_cut
     cdef readonly bytes identifiers
     cdef readonly unsigned int next_id
     cdef bytearray alias_topics
@@ -47,7 +47,7 @@ cdef class PublishWriter:
 
     @cython.locals(limit=Py_ssize_t, total=Py_ssize_t)
     cpdef bytes write(self, Records records, rows, Py_ssize_t start, Py_ssize_t stop, int max_qos, int first_id,
-                      uint64_t now_us, bint dup=*, Py_ssize_t max_ids=*, int shard=*)
+                      uint64_t now_us, bint dup=*, Py_ssize_t max_ids=*, int shard=*, Py_ssize_t max_bytes=*)
 
     @cython.locals(count=Py_ssize_t, lengths="uint32_t*", raw="unsigned char*", plan=Layout, base=Py_ssize_t,
                    name_ends="uint32_t*", known=Py_ssize_t, chosen="uint32_t*", every=bint, v5=bint, aliases=bint,
@@ -55,7 +55,7 @@ cdef class PublishWriter:
                    i=Py_ssize_t, flags="unsigned int", topic=Py_ssize_t, ends=Py_ssize_t, size=Py_ssize_t, name=Py_ssize_t,
                    qos="unsigned int", alias=uint32_t, section=Py_ssize_t, whole=Py_ssize_t)
     cdef Py_ssize_t _measure(self, Records records, rows, Py_ssize_t start, Py_ssize_t stop, int max_qos,
-                             uint64_t now_us, Py_ssize_t max_ids, int shard) except -1
+                             uint64_t now_us, Py_ssize_t max_ids, int shard, Py_ssize_t max_bytes) except -1
 
     @cython.locals(lengths="uint32_t*", raw="unsigned char*", plan=Layout, base=Py_ssize_t, names="unsigned char*",
                    name_ends="uint32_t*", chosen="uint32_t*", every=bint, v5=bint, own=Py_ssize_t,
@@ -92,6 +92,10 @@ cdef class PublishWriter:
 
 @cython.locals(column="uint16_t*", out="unsigned char*", at=Py_ssize_t, i=Py_ssize_t, packet_id="unsigned int")
 cpdef bytes write_acks(unsigned int first_byte, ids, Py_ssize_t start, Py_ssize_t stop)
+
+@cython.locals(column="uint16_t*", is_known="unsigned char*", block=bytearray, out="unsigned char*", at=Py_ssize_t,
+               i=Py_ssize_t)
+cpdef bytes write_told_acks(unsigned int first_byte, bytes ids, bytes known, unsigned int reason)
 
 @cython.locals(flags="unsigned char*", column="uint16_t*", count=Py_ssize_t, out="unsigned char*", at=Py_ssize_t,
                i=Py_ssize_t, packet_id="unsigned int")

@@ -17,6 +17,7 @@ if not cython.compiled:
     from everlog.base.records import property_size
 
 MAX_PACKET_BYTES = 268_435_455 + 5
+ANY_BYTES = 1 << 62
 
 _TIME_PROPERTY = b"\x26\x00\x0ceverlog-time\x00\x1b0000-00-00T00:00:00.000000Z"
 _POSITION_PROPERTY = b"\x26\x00\x10everlog-position\x00"  # the length's low byte and the value follow
@@ -89,7 +90,8 @@ class PublishWriter:
     """The writer of one subscriber's PUBLISH packets (or, at QoS 0 and without aliases, of all of one version).
 
     `identifiers` are the encoded Subscription Identifier properties. After each `write`, `next_id` is the packet id
-    that comes after the `ids_used`, and `written` and `left_out` count records. With `max_aliases` each topic gets the
+    that comes after the `ids_used`, `written` and `left_out` count records, and `is_cut` tells that
+    it ended early to stay within the bytes it was given. With `max_aliases` each topic gets the
     alias that its id selects, so that an alias may pass to another topic but the table never grows.
     """
 
@@ -113,6 +115,7 @@ class PublishWriter:
         self.left_out = 0
         self.ids_used = 0
         self.stopped_at = 0
+        self.is_cut = False
         self.max_qos = 0
         self.alias_topics: Any = None
         self.alias_table: Any = None
@@ -132,17 +135,19 @@ class PublishWriter:
         dup: bool = False,
         max_ids: int = 65_535,
         shard: int = NOT_KEPT,
+        max_bytes: int = ANY_BYTES,
     ) -> bytes:
         """Return the packets of rows `start` to before `stop` (of the batch, or of the row numbers in `rows`).
 
         The caller knows that `max_ids` packet ids from `first_id` on are free; they go up by one and from 65,535 to 1.
-        When they are used up the run ends early, at `stopped_at`. `shard` is the records' shard.
+        When they are used up, or after `max_bytes`, the run ends early, at `stopped_at`; one packet is always written.
+        `shard` is the records' shard.
         """
         limit = records.count if rows is None else len(rows) // 4
         if not 0 <= start <= stop <= limit or not 0 <= max_qos <= 2 or not 1 <= first_id <= 65_535:
             raise UsageError(f"rows {start} to {stop} of {limit} at QoS {max_qos} from packet id {first_id}")
         self.max_qos = max_qos
-        total = self._measure(records, rows, start, stop, max_qos, now_us, max_ids, shard)
+        total = self._measure(records, rows, start, stop, max_qos, now_us, max_ids, shard, max_bytes)
         block = blank(total)
         self._fill(records, rows, start, self.stopped_at, max_qos, first_id, now_us, dup, shard, pointer(block))
         return filled(block)
@@ -157,6 +162,7 @@ class PublishWriter:
         now_us: int,
         max_ids: int,
         shard: int,
+        max_bytes: int,
     ) -> int:
         """Return the size of all packets, and note each row's remaining length as scratch, 0 for one left out."""
         count = stop - start
@@ -184,6 +190,7 @@ class PublishWriter:
         used = 0
         total = 0
         self.stopped_at = stop
+        self.is_cut = False
         for k in range(count):
             i = start + k if every else chosen[start + k]
             lengths[2 * k] = 0
@@ -226,6 +233,12 @@ class PublishWriter:
                 if aliases and alias <= 0xFFFF:
                     u32s(self.alias_topics)[alias] = 0
                 continue
+            if total + whole > max_bytes and written:
+                if aliases and alias <= 0xFFFF:
+                    u32s(self.alias_topics)[alias] = 0
+                self.stopped_at = start + k
+                self.is_cut = True
+                break
             lengths[2 * k] = size
             lengths[2 * k + 1] = alias
             written += 1
@@ -419,6 +432,32 @@ def write_acks(first_byte: int, ids: Buffer, start: int, stop: int) -> bytes:
         out[at + 3] = packet_id & 0xFF
         at += 4
     return filled(block)
+
+
+def write_told_acks(first_byte: int, ids: bytes, known: bytes, reason: int) -> bytes:
+    """Write acks of one type for a column of packet ids: plain ones for those that are known, a reason for the others.
+
+    If `reason` is 0 the others are left out.
+    """
+    if len(known) != len(ids) // 2:
+        raise UsageError(f"{len(known)} of {len(ids) // 2} packet ids are known or not")
+    column = u16s(ids)
+    is_known = pointer(known)
+    block = bytearray(5 * len(known))
+    out = pointer(block)
+    at = 0
+    for i in range(len(known)):
+        if not is_known[i] and reason == 0:
+            continue
+        out[at] = first_byte
+        out[at + 1] = 2 if is_known[i] else 3
+        out[at + 2] = column[i] >> 8
+        out[at + 3] = column[i] & 0xFF
+        at += 4
+        if not is_known[i]:
+            out[at] = reason
+            at += 1
+    return bytes(block[:at])
 
 
 def write_answers(run: PublishRun) -> bytes:

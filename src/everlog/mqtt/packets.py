@@ -7,6 +7,7 @@ return codes appear as the MQTT 5 reasons that they mean. `type` is the packet's
 from dataclasses import dataclass, replace
 from typing import ClassVar, TypeAlias
 
+from everlog.mqtt.long_list import LongList
 from everlog.mqtt.packet_type import PacketType
 from everlog.mqtt.properties import NO_PROPERTIES, Properties
 from everlog.mqtt.reasons import Reason
@@ -21,6 +22,7 @@ class Will:
     qos: int = 0
     retain: bool = False
     properties: Properties = NO_PROPERTIES
+    packed_pairs: bytes = b""  # its user properties, while it is held
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,17 +121,17 @@ class Subscribe:
 
     type: ClassVar[PacketType] = PacketType.SUBSCRIBE
     packet_id: int
-    subscriptions: tuple[Subscription, ...]
+    subscriptions: tuple[Subscription, ...] | LongList[Subscription]
     properties: Properties = NO_PROPERTIES
 
 
 @dataclass(frozen=True, slots=True)
 class Suback:
-    """The answer to a SUBSCRIBE: a reason for each of its filters, in order."""
+    """The answer to a SUBSCRIBE: a reason for each of its filters, in order; many are written as bytes."""
 
     type: ClassVar[PacketType] = PacketType.SUBACK
     packet_id: int
-    reasons: tuple[Reason, ...]
+    reasons: tuple[Reason, ...] | bytes
     properties: Properties = NO_PROPERTIES
 
 
@@ -139,17 +141,17 @@ class Unsubscribe:
 
     type: ClassVar[PacketType] = PacketType.UNSUBSCRIBE
     packet_id: int
-    filters: tuple[str, ...]
+    filters: tuple[str, ...] | LongList[str]
     properties: Properties = NO_PROPERTIES
 
 
 @dataclass(frozen=True, slots=True)
 class Unsuback:
-    """The answer to an UNSUBSCRIBE: a reason for each of its filters, in order; none in 3.1.1."""
+    """The answer to an UNSUBSCRIBE: as a SUBACK's; none in 3.1.1."""
 
     type: ClassVar[PacketType] = PacketType.UNSUBACK
     packet_id: int
-    reasons: tuple[Reason, ...] = ()
+    reasons: tuple[Reason, ...] | bytes = ()
     properties: Properties = NO_PROPERTIES
 
 

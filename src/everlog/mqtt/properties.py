@@ -8,13 +8,17 @@ properties in the order of their numbers.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any
+from typing import Any, TypeAlias
 
 from everlog.base import PeerError, UsageError
 from everlog.mqtt import primitives
+from everlog.mqtt.entry_scan import skip_pairs
+from everlog.mqtt.long_list import LONG_BYTES, LongList
 from everlog.mqtt.packet_type import PacketType
 from everlog.mqtt.primitives import MAX_VARINT, U32_MAX, Reader, malformed, protocol_error
 from everlog.mqtt.reasons import Reason
+
+UserProperties: TypeAlias = tuple[tuple[str, str], ...] | LongList[tuple[str, str]]
 
 
 class PropertyType(Enum):
@@ -71,7 +75,7 @@ class Properties:
     topic_alias: int | None = None
     maximum_qos: int | None = None
     retain_available: int | None = None
-    user_properties: tuple[tuple[str, str], ...] = ()
+    user_properties: UserProperties = ()
     maximum_packet_size: int | None = None
     wildcard_subscription_available: int | None = None
     subscription_identifier_available: int | None = None
@@ -104,7 +108,7 @@ _RULES = (
         "MQTT-3.8.2.1.2",
         lowest=1,
         highest=MAX_VARINT,
-        repeatable=True,  # in a PUBLISH; a SUBSCRIBE has one, which its decoder checks
+        repeatable=True,  # in a server's PUBLISH
     ),
     PropertyRule(0x11, "session_expiry_interval", _T.FOUR_BYTES, _CONNECT | _ENDS, "MQTT-3.1.2.11.2"),
     PropertyRule(0x12, "assigned_client_identifier", _T.STRING, _CONNACK, "MQTT-3.2.2.3.7"),
@@ -144,6 +148,11 @@ def _read_pair(reader: Reader) -> tuple[str, str]:
     return reader.string(), reader.string()  # [MQTT-1.5.7-1]
 
 
+def _read_numbered_pair(reader: Reader) -> tuple[str, str]:
+    reader.pos += 1
+    return _read_pair(reader)
+
+
 _READ: dict[PropertyType, Callable[[Reader], Any]] = {
     _T.BYTE: Reader.u8,
     _T.TWO_BYTES: Reader.u16,
@@ -162,7 +171,7 @@ _WRITE: dict[PropertyType, Callable[[Any], bytes]] = {
     _T.STRING: primitives.string,
     _T.STRING_PAIR: lambda pair: primitives.string(pair[0]) + primitives.string(pair[1]),
 }
-_REPEATABLE = frozenset(rule.name for rule in _RULES if rule.repeatable)
+_USER_PROPERTY = 0x26
 _NUMBERS = frozenset({_T.BYTE, _T.TWO_BYTES, _T.FOUR_BYTES, _T.VARINT})
 
 # By packet and identifier: the rule, how to read its value, and whether the value has a range.
@@ -172,15 +181,21 @@ _PLANS: dict[PacketType, dict[int, tuple[PropertyRule, Callable[[Reader], Any], 
 }
 
 
-def decode_properties(reader: Reader, packet: PacketType) -> Properties:
-    """Read a property length and its section from `reader`."""
+def decode_properties(reader: Reader, packet: PacketType, *, from_client: bool = False) -> Properties:
+    """Read a property length and its section from `reader`; of some packets only a client's breaks a rule."""
     size = reader.varint()
     if not size:  # [MQTT-2.2.2-1]
         return NO_PROPERTIES
     section = reader.section(size, "MQTT-2.2.2.1")
     plans = _PLANS[packet]
     values: dict[str, Any] = {}
+    pairs: list[bytes] = []
     while section.pos < section.end:
+        stop = skip_pairs(section.data, section.pos, section.end) if _USER_PROPERTY in plans else section.pos
+        if stop > section.pos:
+            pairs.append(section.data[section.pos : stop])
+            section.pos = stop
+            continue
         ident = section.varint()
         plan = plans.get(ident)
         if plan is None:
@@ -190,19 +205,36 @@ def decode_properties(reader: Reader, packet: PacketType) -> Properties:
         if has_range and not rule.lowest <= value <= rule.highest:
             raise PeerError(rule.out_of_range, f"{rule.name} is {value}", clause=rule.clause or rule.section)
         if rule.repeatable:
+            if packet is PacketType.PUBLISH and from_client:
+                protocol_error("a client's PUBLISH with a subscription identifier", "MQTT-3.3.4-6")
+            if packet is PacketType.SUBSCRIBE and rule.name in values:
+                protocol_error("more than one subscription identifier", "MQTT-3.8.2.1.2")
             values.setdefault(rule.name, []).append(value)
         elif rule.name in values:
             protocol_error(f"{rule.name} twice", rule.section)
         else:
             values[rule.name] = value
-    for name in _REPEATABLE & values.keys():
-        values[name] = tuple(values[name])
+    if "subscription_identifiers" in values:
+        values["subscription_identifiers"] = tuple(values["subscription_identifiers"])
+    if pairs:
+        values["user_properties"] = user_properties(b"".join(pairs))
     if (topic := values.get("response_topic")) is not None:
         check_topic_name(topic, "MQTT-3.3.2-14")
     # section 3.1.2.11.10: data for no method means nothing
     if "authentication_data" in values and "authentication_method" not in values:
         protocol_error("authentication_data without authentication_method", "MQTT-3.1.2.11.10")
     return Properties(**values)
+
+
+def user_properties(raw: bytes) -> UserProperties:
+    """Return well-formed user properties, one after the other as they are sent, as pairs."""
+    pairs = LongList(raw, 0, _read_numbered_pair)
+    return pairs if len(raw) > LONG_BYTES else tuple(pairs)
+
+
+def encode_pair(name: str, value: str) -> bytes:
+    """Write one user property, with its number."""
+    return bytes((_USER_PROPERTY,)) + _WRITE[PropertyType.STRING_PAIR]((name, value))
 
 
 def encode_properties(properties: Properties, packet: PacketType) -> bytes:
@@ -212,10 +244,13 @@ def encode_properties(properties: Properties, packet: PacketType) -> bytes:
     out = bytearray()
     for rule in _RULES:
         value = getattr(properties, rule.name)
-        if value is None or value == ():
+        if value is None or value == ():  # a long list of pairs is never empty
             continue
         if packet not in rule.packets:
             raise UsageError(f"{packet.name} has no {rule.name}")
+        if isinstance(value, LongList):
+            out += value.raw
+            continue
         for item in value if rule.repeatable else (value,):
             if rule.type in _NUMBERS and not rule.lowest <= item <= rule.highest:
                 raise UsageError(f"{rule.name} can't be {item}")

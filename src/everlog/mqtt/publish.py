@@ -27,9 +27,7 @@ def decode_publish(first_byte: int, reader: Reader, version: int, from_client: b
             protocol_error("packet identifier 0", "MQTT-2.2.1-3" if from_client else "MQTT-2.2.1-4")
     properties = NO_PROPERTIES
     if version == 5:
-        properties = decode_properties(reader, PacketType.PUBLISH)
-        if from_client and properties.subscription_identifiers:
-            protocol_error("a client's PUBLISH with a subscription identifier", "MQTT-3.3.4-6")
+        properties = decode_properties(reader, PacketType.PUBLISH, from_client=from_client)
         if not topic and properties.topic_alias is None:
             protocol_error("a PUBLISH with neither topic nor alias", "MQTT-3.3.2.1")
     if topic or version != 5:

@@ -1,10 +1,16 @@
 """SUBSCRIBE, SUBACK, UNSUBSCRIBE and UNSUBACK (sections 3.8 to 3.11), read and written.
 
-Of a topic filter only the string is checked here, not its wildcards: a bad filter fails alone in its SUBACK.
+Of a topic filter only the string is checked here, not its wildcards: a bad filter fails alone in its SUBACK. The
+filters of a long packet are checked and stay bytes (`LongList`).
 """
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from everlog.base import UsageError
 from everlog.mqtt import primitives
+from everlog.mqtt.entry_scan import skip_filters
+from everlog.mqtt.long_list import LONG_BYTES, LongList
 from everlog.mqtt.packet_type import PacketType
 from everlog.mqtt.packets import Suback, Subscribe, Subscription, Unsuback, Unsubscribe
 from everlog.mqtt.primitives import Reader, malformed, protocol_error
@@ -13,6 +19,24 @@ from everlog.mqtt.reasons import ALLOWED, Reason
 
 NO_LOCAL, RETAIN_AS_PUBLISHED = 0x04, 0x08
 _FAILURE = Reason.UNSPECIFIED_ERROR  # the one error code of a 3.1.1 SUBACK
+_AT_MOST_FAILURE = bytes(min(code, _FAILURE) for code in range(256))
+
+E = TypeVar("E")
+
+
+def _read_list(reader: Reader, version: int, read: Callable[[Reader], E]) -> tuple[E, ...] | LongList[E]:
+    """Read entries to the end of the packet; `version` is that of their options, 0 if they have none."""
+    if reader.end - reader.pos <= LONG_BYTES:
+        entries = []
+        while reader.pos < reader.end:
+            entries.append(read(reader))
+        return tuple(entries)
+    begin = reader.pos
+    while reader.pos < reader.end:
+        reader.pos = skip_filters(reader.data, reader.pos, reader.end, version)
+        if reader.pos < reader.end:
+            read(reader)  # raises what is wrong with it
+    return LongList(reader.data, begin, read)
 
 
 def _read_packet_id(reader: Reader, clause: str) -> int:
@@ -29,14 +53,18 @@ def _read_filter(reader: Reader) -> str:
     return text
 
 
-def _read_subscription(reader: Reader, version: int) -> Subscription:
+def _read_3_1_1(reader: Reader) -> Subscription:
+    text = _read_filter(reader)
+    qos = reader.u8()
+    if qos > 2:
+        malformed(f"requested QoS {qos:#04x}", "MQTT-3-8.3-4")  # of 3.1.1, numbered so there
+    return Subscription(text, qos)
+
+
+def _read_5(reader: Reader) -> Subscription:
     text = _read_filter(reader)
     options = reader.u8()
     qos = options & 3
-    if version != 5:
-        if options > 2:
-            malformed(f"requested QoS {options:#04x}", "MQTT-3-8.3-4")  # of 3.1.1, numbered so there
-        return Subscription(text, qos)
     if options & 0xC0:
         malformed("reserved bits of the subscription options are set", "MQTT-3.8.3-5")
     if qos == 3:
@@ -55,14 +83,9 @@ def decode_subscribe(reader: Reader, version: int) -> Subscribe:
     properties = NO_PROPERTIES
     if version == 5:
         properties = decode_properties(reader, PacketType.SUBSCRIBE)
-        if len(properties.subscription_identifiers) > 1:
-            protocol_error("more than one subscription identifier", "MQTT-3.8.2.1.2")
     if reader.pos == reader.end:
         protocol_error("a SUBSCRIBE without a topic filter", "MQTT-3.8.3-2")
-    subscriptions = []
-    while reader.pos < reader.end:
-        subscriptions.append(_read_subscription(reader, version))
-    return Subscribe(packet_id, tuple(subscriptions), properties)
+    return Subscribe(packet_id, _read_list(reader, version, _read_5 if version == 5 else _read_3_1_1), properties)
 
 
 def encode_subscribe(packet: Subscribe, version: int) -> bytes:
@@ -87,10 +110,7 @@ def decode_unsubscribe(reader: Reader, version: int) -> Unsubscribe:
     properties = decode_properties(reader, PacketType.UNSUBSCRIBE) if version == 5 else NO_PROPERTIES
     if reader.pos == reader.end:
         protocol_error("an UNSUBSCRIBE without a topic filter", "MQTT-3.10.3-2")
-    filters = []
-    while reader.pos < reader.end:
-        filters.append(_read_filter(reader))
-    return Unsubscribe(packet_id, tuple(filters), properties)
+    return Unsubscribe(packet_id, _read_list(reader, 0, _read_filter), properties)
 
 
 def encode_unsubscribe(packet: Unsubscribe, version: int) -> bytes:
@@ -132,7 +152,7 @@ def encode_suback(packet: Suback, version: int) -> bytes:
     if version == 5:
         out += _reasons(packet.reasons, PacketType.SUBACK)  # [MQTT-3.9.3-2]
     else:
-        out += bytes(min(reason, _FAILURE) for reason in packet.reasons)
+        out += bytes(packet.reasons).translate(_AT_MOST_FAILURE)
     return primitives.frame(PacketType.SUBACK, bytes(out))
 
 
@@ -154,11 +174,11 @@ def encode_unsuback(packet: Unsuback, version: int) -> bytes:
     return primitives.frame(PacketType.UNSUBACK, bytes(out))
 
 
-def _reasons(reasons: tuple[Reason, ...], kind: PacketType) -> bytes:
-    allowed = ALLOWED[kind]
-    if not reasons or not all(reason in allowed for reason in reasons):
-        raise UsageError(f"no {kind.name} says {reasons}")
-    return bytes(reasons)
+def _reasons(reasons: Sequence[int], kind: PacketType) -> bytes:
+    codes = bytes(reasons)
+    if not codes or codes.translate(None, bytes(ALLOWED[kind])):  # the rest, when the allowed ones are left out
+        raise UsageError(f"no {kind.name} says {reasons!r}")
+    return codes
 
 
 def _head(packet_id: int, properties: Properties, kind: PacketType, version: int) -> bytearray:

@@ -1,6 +1,7 @@
 """sessions: what a client is owed, what is under way to it, what it has acknowledged, and where that is stored."""
 
 from everlog.sessions.group_cursor import GroupCursor, Owed, shares
+from everlog.sessions.inflight_copies import CopiesTotal
 from everlog.sessions.outgoing_rows import OutgoingRows, is_within, row_at
 from everlog.sessions.retained_feed import RetainedFeed
 from everlog.sessions.row_format import (
@@ -14,6 +15,7 @@ from everlog.sessions.row_format import (
     unpack_will,
 )
 from everlog.sessions.session import SHARED_PREFIX, Session
+from everlog.sessions.session_memory import STORED_BYTES, SessionMemory, filter_bytes, will_bytes
 from everlog.sessions.sqlite_tables import SqliteTables
 from everlog.sessions.stored_session import (
     cursor_of,
@@ -24,6 +26,7 @@ from everlog.sessions.stored_session import (
     settle,
     settle_group,
     stored,
+    stored_bytes,
 )
 from everlog.sessions.subscription import MergedSubscription, Subscribed
 from everlog.sessions.tables import (

@@ -17,6 +17,8 @@ from everlog.base import unpack_position
 
 _IDS = 65_535
 _PLACES = 1 << 16  # more than a deal has messages
+_PENDING_BYTES = 300  # what was measured to be taken by a message that is not done
+_ORDERED_BYTES = 1400  # the same in an ordered group, where each may have a topic of its own
 
 
 @dataclass(slots=True)
@@ -71,6 +73,11 @@ class GroupCursor:
     def pending(self) -> int:
         """The number of messages that are not done."""
         return len(self._inflight) + len(self.owed)
+
+    @property
+    def size_bytes(self) -> int:
+        """The memory of the messages that are not done."""
+        return self.pending * (_ORDERED_BYTES if self.ordered else _PENDING_BYTES)
 
     @property
     def room(self) -> int:

@@ -86,8 +86,12 @@ class OutgoingRows:
     def held(self) -> "OutgoingRows":
         """Return the rows to keep for later, knowing whether they may be dropped."""
         small = self.compact()
-        small.at_most_once = small.merged.qos == 0 or not small.flags().translate(None, _QOS_0_FLAGS)
+        small.at_most_once = small.all_at_most_once()
         return small
+
+    def all_at_most_once(self) -> bool:
+        """Return whether all that is left goes out at QoS 0."""
+        return self.merged.qos == 0 or not self.flags().translate(None, _QOS_0_FLAGS)
 
 
 def row_at(records: Records, offset: int) -> int:

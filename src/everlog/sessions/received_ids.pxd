@@ -15,5 +15,9 @@ cdef class ReceivedIds:
     @cython.locals(column="uint16_t*", bits="unsigned char*", count=Py_ssize_t, k=Py_ssize_t, place=Py_ssize_t, bit=int)
     cpdef Py_ssize_t discard(self, bytes ids) except -1
 
+    @cython.locals(column="uint16_t*", bits="unsigned char*", known=bytearray, out="unsigned char*", k=Py_ssize_t,
+                   place=Py_ssize_t, bit=int)
+    cpdef bytes release(self, bytes ids)
+
     @cython.locals(column="uint16_t*", bits="unsigned char*", count=Py_ssize_t, k=Py_ssize_t)
     cpdef Py_ssize_t count(self, bytes ids) except -1

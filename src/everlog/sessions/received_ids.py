@@ -52,6 +52,20 @@ class ReceivedIds:
                 count += 1
         return count
 
+    def release(self, ids: bytes) -> bytes:
+        """Take packet ids (a column) out of the set; return a byte for each: 1 if it was in it, else 0."""
+        column = u16s(ids)
+        bits = pointer(self.bits)
+        known = bytearray(len(ids) // 2)
+        out = pointer(known)
+        for k in range(len(ids) // 2):
+            place = column[k] >> 3
+            bit = 1 << (column[k] & 7)
+            if bits[place] & bit:
+                bits[place] &= 0xFF ^ bit
+                out[k] = 1
+        return bytes(known)
+
     def count(self, ids: bytes) -> int:
         """Return how many of the packet ids (a column) are in the set."""
         column = u16s(ids)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from everlog.base import PeerError, StorageError
-from everlog.mqtt import Connect, Will, decode, encode, read_fixed_header
+from everlog.mqtt import Connect, Will, decode, encode, pack_pairs, read_fixed_header, unpack_pairs
 from everlog.sessions.group_cursor import Owed
 from everlog.sessions.received_ids import ID_SET_BYTES
 from everlog.sessions.retained_feed import RetainedFeed
@@ -145,7 +145,7 @@ def unpack_feeds(packed: bytes) -> list[RetainedFeed]:
 
 def pack_will(will: Will | None) -> bytes | None:
     """Pack a will as an MQTT 5 CONNECT that carries nothing else, so that it keeps all its properties."""
-    return None if will is None else encode(Connect(5, "", will=will), 5)
+    return None if will is None else encode(Connect(5, "", will=unpack_pairs(will)), 5)
 
 
 def unpack_will(packed: bytes | None) -> Will | None:
@@ -159,7 +159,7 @@ def unpack_will(packed: bytes | None) -> Will | None:
         raise StorageError(f"a stored will can't be read: {error}") from error
     if not isinstance(packet, Connect):
         raise StorageError("a stored will is not a CONNECT packet")
-    return packet.will
+    return None if packet.will is None else pack_pairs(packet.will)
 
 
 def pack_subscription(one: Subscribed, committed: Sequence[int]) -> SubscriptionRow:

@@ -2,30 +2,37 @@
 
 Pure, and written by its own methods only. What is to be sent comes back as bytes. A session takes what it is given
 until its window or its output is full. Then messages of the log are left there (`lag` says from which offset on, and
-the session pulls them later), and messages that are in no log wait in a `MemoryQueue`. Longer than other modules, since
-whoever changes a session must find all that can be done to it in one place.
+the session pulls them later), and messages that are in no log wait in a `MemoryQueue`. When that gets long, whoever
+looks after the session has its filters kept (spills it), so that what follows is left in the log. Longer than other
+modules, since whoever changes a session must find all that can be done to it in one place.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from everlog.base import NOT_KEPT, AckRun, PublishRun, unpack_position
-from everlog.mqtt import MAX_PACKET_BYTES, PublishWriter, Will
-from everlog.sessions.inflight_copies import InflightCopies, with_ids
+from everlog.mqtt import ANY_BYTES, MAX_PACKET_BYTES, PublishWriter, Will
+from everlog.sessions.inflight_copies import CopiesTotal, InflightCopies, with_ids
 from everlog.sessions.memory_queue import MemoryQueue
 from everlog.sessions.outgoing_rows import OutgoingRows
 from everlog.sessions.qos_2_ids import qos_2_ids
 from everlog.sessions.received_ids import ReceivedIds
 from everlog.sessions.retained_feed import RetainedFeed
-from everlog.sessions.subscription import MergedSubscription, Subscribed
+from everlog.sessions.session_memory import STORED_BYTES, filter_bytes, will_bytes
+from everlog.sessions.subscription import MergedSubscription, Subscribed, begin_later
 from everlog.sessions.terms import Counters, Terms
 from everlog.sessions.window import RELEASED, Window
+from everlog.sessions.writers import Writers
 
 SHARED_PREFIX = "$share/"
 _FEED_BYTES = 64 << 10  # retained messages written at a time
+_LOOK_BYTES = 1024  # that could be written in the time it takes to look for a filter's retained messages
+_WRITE_BYTES = 1 << 20  # written at a time, as it may be a thousand times what came in; then the output is looked at
 _MAX_OWN = 10_000  # stretches of the session's own messages that it must not get; of more, the oldest are forgotten
+
+_UNCOUNTED = CopiesTotal()  # for a session that shares no total
 
 Sent: TypeAlias = tuple[int, list[int]]  # the first of packet ids one after the other, and the positions they are for
 Inflight: TypeAlias = tuple[int, int, int]  # packet id, state, position
@@ -46,15 +53,21 @@ class Session:
     lag: dict[int, int] = field(default_factory=dict)  # shard -> first offset not handed over
     counters: Counters = field(default_factory=Counters)
     user: str | None = None
-    ready: bool = False  # connected, and its output has room
+    ready: bool = False  # connected, its output has room, and it is not halted
     no_local: int = 0  # how many of its subscriptions have No Local
     away_us: int = 0  # when its client left, 0 while it is there
     kept: bool = False  # it was durable when it began: its filters are kept, and the tables know it
     will: Will | None = None  # what is published when the client stays away too long
+    cut: bool = False  # the last write ended because it was long, and not for lack of room
     ahead: bool = False  # packet ids of QoS 2 messages were given or released, and no table knows of it yet
     unsure: list[tuple[int, int, bytes]] = field(default_factory=list)  # shard, end, QoS 2 ids not known committed
     doubt: dict[int, int] = field(default_factory=dict)  # shard -> below it, messages may have been sent before
+    counted_bytes: int = 0  # of `held_bytes`, what the total of all sessions has
+    copies_total: CopiesTotal = _UNCOUNTED  # which its copies count against
     memberships: tuple[Any, ...] = ()  # in shared groups with a cursor, while it is connected
+    _filter_bytes: int = 0
+    _will_bytes: int = 0
+    _is_long: bool = False  # something was added to a long queue
     _again: deque[Inflight] | None = None  # what was under way at the last connection, to be sent again
     _copies: InflightCopies | None = None
     _feeds: deque[RetainedFeed] | None = None  # retained messages for new subscriptions
@@ -62,7 +75,12 @@ class Session:
     _window: Window | None = None
     _received: ReceivedIds | None = None
     _queue: MemoryQueue | None = None
-    _writers: dict[tuple[bytes, bool, bool], PublishWriter] = field(default_factory=dict)
+    _writers: Writers = field(init=False)
+    _has_room: bool = False  # of its output
+    _halted: bool = False
+
+    def __post_init__(self) -> None:
+        self._writers = Writers(self.version, self.max_packet_bytes, self.max_aliases)
 
     # What others read
 
@@ -111,9 +129,31 @@ class Session:
         return bool(self._feeds) or bool(self._own) or (self._copies is not None and self.inflight > 0)
 
     @property
-    def queued(self) -> bool:
-        """Whether messages that are in no log wait."""
-        return bool(self._queue)
+    def held_bytes(self) -> int:
+        """The memory of its filters and its will."""
+        return self._filter_bytes + self._will_bytes + STORED_BYTES * self.kept
+
+    def restore_held(self) -> None:
+        """Count what it was stored with, which the total of all sessions has already."""
+        self._filter_bytes = sum(filter_bytes(text, self.kept) for text in self.subscriptions)
+        self._will_bytes = will_bytes(self.will)
+        self.counted_bytes = self.held_bytes
+
+    def take_growth(self) -> int:
+        """Return by how much `held_bytes` has grown since the last call."""
+        grown = self.held_bytes - self.counted_bytes
+        self.counted_bytes += grown
+        return grown
+
+    @property
+    def drains_next(self) -> bool:
+        """Whether messages that are in no log wait, and come before any that are in the log."""
+        return self._queue is not None and self._queue.is_due(self.lag)
+
+    def reads_up_to(self, shard: int, end: int) -> int:
+        """Return the offset up to which the log comes before what waits in memory, or `end` if nothing waits."""
+        after = () if self._queue is None else self._queue.after
+        return after[shard] if after else end
 
     @property
     def queued_bytes(self) -> int:
@@ -146,20 +186,7 @@ class Session:
 
     def writer(self, merged: MergedSubscription) -> PublishWriter:
         """Return the writer for a subscription; aliases belong to the connection, so only the plain one uses them."""
-        key = (merged.identifiers, merged.retain_as_published, merged.position)
-        writer = self._writers.get(key)
-        if writer is None:
-            aliases = self.max_aliases if key == (b"", False, False) else 0
-            writer = PublishWriter(
-                self.version,
-                self.max_packet_bytes,
-                aliases,
-                merged.retain_as_published,
-                merged.identifiers,
-                merged.position,
-            )
-            self._writers[key] = writer
-        return writer
+        return self._writers[merged.identifiers, merged.retain_as_published, merged.position]
 
     # Connecting and leaving
 
@@ -170,20 +197,22 @@ class Session:
         self.expiry_s = terms.expiry_s
         self.kept = self.kept or terms.expiry_s > 0
         self.will = terms.will
+        self._will_bytes = will_bytes(terms.will)
         self.away_us = 0
         self.max_inflight = terms.max_inflight
         self.max_packet_bytes = terms.max_packet_bytes
         self.max_aliases = terms.max_aliases
-        self._writers.clear()
+        self._writers = Writers(terms.version, terms.max_packet_bytes, terms.max_aliases)
         if self._window is not None:
             self._window.limit = terms.max_inflight
         self.no_local = sum(one.no_local for one in self.subscriptions.values())
-        self.ready = True
+        self._halted = False
+        self.set_ready(True)
 
     def disconnected(self, now_us: int) -> None:
         """Stop being served by a connection; what waited in no log is gone with it."""
         self.away_us = now_us
-        self.ready = False
+        self.set_ready(False)
         self._writers.clear()
         self._again = None
         if not self.durable:
@@ -191,6 +220,7 @@ class Session:
         if self._queue is not None:
             self.counters.dropped += self._queue.clear()
             self._queue = None
+            self._is_long = False
 
     def set_expiry(self, expiry_s: int) -> None:
         """Change how long the session stays after its connection."""
@@ -199,11 +229,23 @@ class Session:
     def take_will(self) -> Will | None:
         """Remove and return the will."""
         will, self.will = self.will, None
+        self._will_bytes = 0
         return will
 
     def set_ready(self, ready: bool) -> None:
         """Take messages, or none until the client has read what was sent."""
-        self.ready = ready
+        self._has_room = ready
+        self.ready = ready and not self._halted
+
+    def halt(self) -> None:
+        """Take no messages, whatever room there is, while its subscriptions change in several steps."""
+        self._halted = True
+        self.ready = False
+
+    def go_on(self) -> None:
+        """Take messages again after `halt`."""
+        self._halted = False
+        self.ready = self._has_room
 
     # Subscriptions and groups
 
@@ -211,6 +253,8 @@ class Session:
         """Hold a subscription, new or changed; return the one that it replaces."""
         old = self.subscriptions.get(one.filter)
         self.subscriptions[one.filter] = one
+        if old is None:
+            self._filter_bytes += filter_bytes(one.filter, self.kept)
         self.no_local += one.no_local - (old.no_local if old is not None else False)
         return old
 
@@ -219,6 +263,7 @@ class Session:
         old = self.subscriptions.pop(text, None)
         if old is not None:
             self.no_local -= old.no_local
+            self._filter_bytes -= filter_bytes(text, self.kept)
         return old
 
     def join(self, member: Any) -> None:
@@ -228,6 +273,11 @@ class Session:
     def leave_group(self, member: Any) -> None:
         """Be a member no more."""
         self.memberships = tuple(one for one in self.memberships if one is not member)
+
+    def leave_groups(self) -> tuple[Any, ...]:
+        """Be a member of no group any more; return what it was."""
+        memberships, self.memberships = self.memberships, ()
+        return memberships
 
     # How far it is
 
@@ -247,25 +297,22 @@ class Session:
         for shard, at in enumerate(routed):
             self.lag.setdefault(shard, at)
 
-    def rewind(self, replays: dict[str, Sequence[int]], routed: Sequence[int]) -> list[Subscribed]:
-        """Go back to where the first of replays (by filter) begins; return its others, which begin later by that."""
-        begins = list(map(min, zip(*replays.values(), strict=True)))
-        here = [self.lag.get(shard, end) for shard, end in enumerate(routed)]
-        back = [shard for shard, begin in enumerate(begins) if begin < here[shard]]
-        for shard in back:
-            self.lag[shard] = begins[shard]
-        changed = []
-        for other, one in self.subscriptions.items() if back else ():
-            if other in replays or other.startswith(SHARED_PREFIX):
-                continue
-            since = list(one.since or (0,) * len(here))
-            for shard in back:
-                since[shard] = max(since[shard], here[shard])
-            if tuple(since) != one.since:
-                changed.append(replace(one, since=tuple(since)))
-        for one in changed:
-            self.subscriptions[one.filter] = one
+    def ahead_of(self, begins: Sequence[int], routed: Sequence[int]) -> dict[int, int]:
+        """Return by shard where it is, of those in which a replay begins earlier."""
+        here = {shard: self.lag.get(shard, end) for shard, end in enumerate(routed)}
+        return {shard: at for shard, at in here.items() if begins[shard] < at}
+
+    def begin_later(self, text: str, here: dict[int, int], shards: int) -> Subscribed | None:
+        """Let a subscription begin where the session is, since it will go back; return it if that is a change."""
+        one = self.subscriptions.get(text)
+        changed = None if one is None or text.startswith(SHARED_PREFIX) else begin_later(one, here, shards)
+        if changed is not None:
+            self.subscriptions[text] = changed
         return changed
+
+    def rewind(self, begins: dict[int, int]) -> None:
+        """Go back to these offsets, by shard."""
+        self.lag.update(begins)
 
     def published(self, shard: int, start: int, end: int, floor: int) -> None:
         """Note offsets as its own messages; below `floor` it has been handed everything."""
@@ -290,15 +337,28 @@ class Session:
 
     # Taking messages
 
-    def push(self, out: OutgoingRows, shard: int, now_us: int) -> bytes:
-        """Return the bytes for as many rows as fit; the rest stays in the log, or waits if it is in none."""
-        if not self.ready or self._queue or self._again or shard in self.lag:
-            self._hold(out, shard)
+    def push(self, out: OutgoingRows, shard: int, now_us: int, released: Sequence[int] = ()) -> bytes:
+        """Return the bytes for as many rows as fit; the rest stays in the log, or waits if it is in none.
+
+        What is left in `out` then is for another call, once these bytes are written. Below the offsets `released`, the
+        log may have older messages of topics that are in no log any more.
+        """
+        if not self.ready or self._queue or self._again or (self.lag and self._comes_later(out, shard, released)):
+            self._hold(out, shard, released)
             return b""
         data = self._write(out, shard, now_us)
-        if out.start < out.stop:
-            self._hold(out, shard)
+        if out.start < out.stop and not self.cut:
+            self._hold(out, shard, released)
         return data
+
+    def _comes_later(self, out: OutgoingRows, shard: int, released: Sequence[int]) -> bool:
+        """Return whether what the session has not read of the log comes before these rows."""
+        if shard != NOT_KEPT:
+            return shard in self.lag
+        return self._is_below(released) and not out.all_at_most_once()
+
+    def _is_below(self, offsets: Sequence[int]) -> bool:
+        return any(at < offsets[shard] for shard, at in self.lag.items()) if offsets else False
 
     def pull(self, out: OutgoingRows, shard: int, now_us: int) -> tuple[bytes, int]:
         """Return the bytes for as many rows of the log as fit, and the offset at which that stopped, -1 for the end."""
@@ -326,26 +386,36 @@ class Session:
         return data
 
     def drain(self, now_us: int) -> bytes:
-        """Return the bytes for what waited in memory, as far as there is room."""
+        """Return the bytes for some of what waited in memory, as far as there is room; none when that is all."""
         queue = self._queue
         if not queue or not self.ready:
             return b""
-        data = []
-        while queue:
+        data: list[bytes] = []
+        size = 0
+        while size < _WRITE_BYTES and queue.is_due(self.lag):
             out = queue.first
             data.append(self._write(out, NOT_KEPT, now_us))
+            size += len(data[-1])
             if out.start < out.stop:
                 break
             queue.remove_first()
         return b"".join(data)
 
-    def take_over_quota(self) -> bool:
-        """Return whether more had to wait than may since the last call."""
-        queue = self._queue
-        if queue is None or not queue.is_over_quota:
-            return False
-        queue.is_over_quota = False
-        return True
+    def take_long(self) -> bool:
+        """Return whether something had to wait in a long queue since the last call."""
+        is_long, self._is_long = self._is_long, False
+        return is_long
+
+    def spilled(self) -> None:
+        """Expect that what follows is in the log: what waits in memory by now may wait."""
+        if self._queue is not None:
+            self._queue.spilled()
+
+    def shed(self) -> bool:
+        """Drop what is owed and waits beyond the limit; return whether there was any."""
+        dropped = 0 if self._queue is None else self._queue.shed()
+        self.counters.dropped += dropped
+        return dropped > 0
 
     @property
     def feeds(self) -> Sequence[RetainedFeed]:
@@ -358,8 +428,8 @@ class Session:
             self._feeds = deque()
         self._feeds.extend(feeds)
 
-    def take_feed(self, now_us: int) -> bytes:
-        """Return the bytes of some retained messages, as far as there is room."""
+    def take_feed(self, now_us: int) -> tuple[bytes, int]:
+        """Return the bytes of some retained messages, as far as there is room, and what it was worth in bytes."""
         found: list[bytes] = []
         size = 0
         while self._feeds and self.ready and not self._queue and size < _FEED_BYTES:
@@ -368,6 +438,7 @@ class Session:
             out = self._feeds[0].next()
             if out is None:
                 self._feeds.popleft()
+                size += _LOOK_BYTES
                 continue
             data = self._write(out, NOT_KEPT, now_us)
             if out.start < out.stop:
@@ -376,7 +447,7 @@ class Session:
             self._feeds[0].sent(out)
             found.append(data)
             size += len(data)
-        return b"".join(found)
+        return b"".join(found), size
 
     def _write(
         self,
@@ -387,13 +458,18 @@ class Session:
         again: bool = False,
         sent: list[Sent] | None = None,
     ) -> bytes:
-        """Write what the window has room for; `out.start` is where that ended. `sent` is told what has an id."""
+        """Write what the window has room for, or a long stretch of it (`cut`); `out.start` is where that ended.
+
+        `sent` is told what has an id, and all of it is written then.
+        """
         writer = self.writer(out.merged)
         qos = out.merged.qos
         counters = self.counters
+        most = _WRITE_BYTES if sent is None else ANY_BYTES
         if qos == 0:
-            data = writer.write(out.records, out.rows, out.start, out.stop, 0, 1, now_us, False, 0, shard)
-            out.start = out.stop
+            data = writer.write(out.records, out.rows, out.start, out.stop, 0, 1, now_us, False, 0, shard, most)
+            out.start = writer.stopped_at
+            self.cut = writer.is_cut
             counters.sent += writer.written
             counters.expired += writer.left_out
             return data
@@ -404,27 +480,28 @@ class Session:
         while out.start < out.stop:
             room = window.room()
             start = out.start
-            data = writer.write(out.records, out.rows, start, out.stop, qos, window.next_id, now_us, again, room, shard)
-            first_id = window.next_id
+            next_id = window.next_id
+            data = writer.write(out.records, out.rows, start, out.stop, qos, next_id, now_us, again, room, shard, most)
             window.sent(writer, out.records, out.rows, start, shard, tag)
             if sent is not None:
                 if writer.ids_used:
-                    sent.append((first_id, window.newest(writer.ids_used)))
+                    sent.append((next_id, window.newest(writer.ids_used)))
             elif writer.ids_used and (out.merged.group is not None or (shard == NOT_KEPT and self.expiry_s)):
-                self._remember(out, writer, first_id, start, shard)
+                self._remember(out, writer, next_id, start, shard)
             out.start = writer.stopped_at
             counters.sent += writer.written
             counters.expired += writer.left_out
             parts.append(data)
             if qos == 2 and data and (self.expiry_s or tag):
                 self.ahead = True
-            if out.start == start:
+            self.cut = writer.is_cut
+            if out.start == start or self.cut:
                 break
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _remember(self, out: OutgoingRows, writer: PublishWriter, first_id: int, start: int, shard: int) -> None:
         if self._copies is None:
-            self._copies = InflightCopies()
+            self._copies = InflightCopies(self, self.copies_total)
         rows = OutgoingRows(out.records, out.rows, start, writer.stopped_at, out.merged)
         if writer.ids_used < writer.stopped_at - start:
             rows = with_ids(out, start, writer.stopped_at, writer.scratch)
@@ -439,14 +516,17 @@ class Session:
             del self.doubt[shard]
         return False
 
-    def _hold(self, out: OutgoingRows, shard: int) -> None:
+    def _hold(self, out: OutgoingRows, shard: int, released: Sequence[int]) -> None:
         """Leave rows for later: in the log if they are there, else in memory."""
         if shard != NOT_KEPT and out.merged.group is None:  # no other member's messages are found there
             self.lag.setdefault(shard, out.offset())
-            return
-        if self._queue is None:
-            self._queue = MemoryQueue(self.queue_bytes)
-        self.counters.dropped += self._queue.add(out)
+        else:
+            if self._queue is None:
+                self._queue = MemoryQueue(self.queue_bytes)
+            after = tuple(released) if self.lag and out.merged.group is None and self._is_below(released) else ()
+            self.counters.dropped += self._queue.add(out, after)
+            self._is_long = self._queue.is_long
+        out.start = out.stop
 
     # What is under way
 
@@ -459,7 +539,10 @@ class Session:
 
     def acked(self, run: AckRun) -> bytes:
         """Take in acks; return the packet ids (as a column) that a PUBREL must be sent for."""
-        return self.window.acked(run)
+        released = self.window.acked(run)
+        if self._copies is not None and self.window.inflight == 0:
+            self.drop_copies()
+        return released
 
     def take_ahead(self) -> bool:
         """Return whether packet ids have changed since the last call in a way that must be stored before it is seen."""
@@ -493,6 +576,12 @@ class Session:
     def copy_of(self, packet_id: int, position: int) -> OutgoingRows | None:
         """Return the message that went out with an id, if it had to be kept in memory for that."""
         return None if self._copies is None else self._copies.find(packet_id, position)
+
+    def drop_copies(self) -> None:
+        """Forget what was kept in memory of messages under way: they can't be sent again."""
+        if self._copies is not None:
+            self._copies.drop()
+            self._copies = None
 
     def give_up(self, packet_id: int, withheld: bool = False) -> bool:
         """Let go of a message that can't be sent again: expired, too large now, no longer in the log, or `withheld`.
@@ -537,8 +626,10 @@ class Session:
         shared = [] if self._queue is None else self._queue.take_shared(group)
         if self._copies is None or self.durable or group is not None:
             return shared
-        sent = (self._copies.find(packet_id, position) for packet_id, state, position in self.pending() if state == 1)
-        return [*(out for out in sent if out is not None and out.merged.group is not None), *shared]
+        sent = self._copies.find_all(
+            (packet_id, position) for packet_id, state, position in self.pending() if state == 1
+        )
+        return [*(out for out in sent if out.merged.group is not None), *shared]
 
     # What it has published
 
@@ -549,6 +640,10 @@ class Session:
     def free_ids(self, ids: bytes) -> int:
         """Forget packet ids (a column) that the client has released; return how many were known."""
         return self.received.discard(ids)
+
+    def release_ids(self, ids: bytes) -> bytes:
+        """Forget packet ids (a column) that the client has released; return a byte for each: 1 if it was known."""
+        return self.received.release(ids)
 
     def note_unconfirmed(self, run: PublishRun, new: int, routes: bytearray, ends: list[tuple[int, int]]) -> None:
         """Note the ids of a run with `new` QoS 2 messages, which are stored ahead of the messages themselves.

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from everlog.base import NOT_KEPT, RETAINED, is_retained, unpack_position
 from everlog.sessions.group_cursor import GroupCursor, Owed
+from everlog.sessions.inflight_copies import CopiesTotal
 from everlog.sessions.row_format import (
     INFLIGHT_BYTES,
     pack_feeds,
@@ -28,6 +29,7 @@ from everlog.sessions.row_format import (
     unpack_will,
 )
 from everlog.sessions.session import Session
+from everlog.sessions.session_memory import STORED_BYTES, filter_bytes, will_bytes
 from everlog.sessions.tables import (
     ALIVE,
     GROUP_ORDERED,
@@ -72,14 +74,15 @@ def stored(session: Session, committed: Sequence[int]) -> StoredSession:
     return StoredSession(row_of(session), filters, cursor_of(session, committed))
 
 
-def restored(found: StoredSession, queue_bytes: int) -> Session:
-    """Return the session of a client that is away, made from what was stored."""
+def restored(found: StoredSession, queue_bytes: int, copies: CopiesTotal | None = None) -> Session:
+    """Return the session of a client that is away, made from what was stored; its copies count against `copies`."""
     row, cursor = found.row, found.cursor
     session = Session(
         row.client_id,
         row.version,
         row.expiry_s,
         queue_bytes=queue_bytes,
+        copies_total=copies or CopiesTotal(),
         user=row.user,
         kept=True,
         away_us=row.away_us,
@@ -89,11 +92,18 @@ def restored(found: StoredSession, queue_bytes: int) -> Session:
         doubt={shard: below for shard, below in enumerate(unpack_offsets(cursor.doubt)) if below},
         unsure=unpack_unsure(cursor.unsure),
     )
+    session.restore_held()
     pending = _without(unpack_inflight(cursor.inflight), _is_nowhere)
     session.restore_ids(pending, cursor.next_id, unpack_ids(cursor.received) if cursor.received else None)
     if cursor.feeds:
         session.feed(*unpack_feeds(cursor.feeds))
     return session
+
+
+def stored_bytes(found: StoredSession) -> int:
+    """Return what the filters and the will of a stored session take, as `Session.held_bytes` does."""
+    filters = sum(filter_bytes(one.filter, True) for one in found.subscriptions)
+    return STORED_BYTES + filters + will_bytes(unpack_will(found.row.will))
 
 
 def settle(found: StoredSession, routed: Sequence[int], alive_us: int, ends: Sequence[int]) -> StoredSession:

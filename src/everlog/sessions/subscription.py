@@ -1,6 +1,6 @@
 """A session's subscriptions: one by one as the session holds them, and merged where several match a message."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -41,3 +41,10 @@ class MergedSubscription:
     parts: tuple[Subscribed, ...] = ()
     own: "MergedSubscription | None" = None
     group: tuple[str, str] | None = None
+    only: Subscribed | None = None  # the subscription that it is, if it was made of one
+
+
+def begin_later(one: Subscribed, here: dict[int, int], shards: int) -> Subscribed | None:
+    """Return a subscription that begins in some shards where its session is, or later; None if it does already."""
+    since = tuple(max(at, here.get(shard, at)) for shard, at in enumerate(one.since or (0,) * shards))
+    return None if since == one.since else replace(one, since=since)

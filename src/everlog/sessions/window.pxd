@@ -34,8 +34,12 @@ cdef class Window:
     cpdef sent(self, PublishWriter writer, Records records, rows, Py_ssize_t start, uint64_t shard, uint32_t tag=*)
 
     @cython.locals(ids="uint16_t*", reasons="unsigned char*", states="unsigned char*", kind=int, k=Py_ssize_t,
-                   delta=Py_ssize_t, slot=Py_ssize_t, state=int, positions="uint64_t*", tags="uint32_t*", tagged=bint)
+                   delta=Py_ssize_t, slot=Py_ssize_t, state=int, positions="uint64_t*", tags="uint32_t*", tagged=bint,
+                   released=bytearray, out="uint16_t*", count=Py_ssize_t)
     cpdef bytes acked(self, AckRun run)
+
+    @cython.locals(column="uint16_t*", found=bytearray, k=Py_ssize_t)
+    cpdef bytes known(self, bytes ids)
 
     @cython.locals(positions="uint64_t*", k=Py_ssize_t, slot=Py_ssize_t)
     cpdef list pending(self)
@@ -70,7 +74,7 @@ cdef class Window:
     @cython.locals(packet_id=int, delta=Py_ssize_t, k=Py_ssize_t)
     cdef Py_ssize_t _clear_of_parked(self, Py_ssize_t free) except -1
     cdef int _finish(self, uint32_t tag, uint64_t position) except -1
-    cdef int _acked_parked(self, int packet_id, int kind, int reason, bytearray released) except -1
+    cdef int _acked_parked(self, int packet_id, int kind, int reason) except -1
 
 
 cdef Py_ssize_t put_entry(unsigned char* out, Py_ssize_t at, int packet_id, int state, uint64_t position) except -1

@@ -108,23 +108,31 @@ class Window:
         tags = u32s(self.tags)
         tagged = len(self.tags) > 0
         kind = run.packet_type
-        released = bytearray()
+        released = bytearray(2 * len(run) if kind == 5 else 0)
+        out = u16s(released)
+        count = 0
         for k in range(len(run)):
             delta = ids[k] - self.head_id
             if delta < 0:
                 delta += IDS
             if delta >= self.span:
-                self._acked_parked(ids[k], kind, reasons[k], released)
+                if self._acked_parked(ids[k], kind, reasons[k]):
+                    out[count] = ids[k]
+                    count += 1
                 continue
             slot = (self.head + delta) & self.mask
             state = states[slot]
             if state == _DONE:
-                self._acked_parked(ids[k], kind, reasons[k], released)
+                if self._acked_parked(ids[k], kind, reasons[k]):
+                    out[count] = ids[k]
+                    count += 1
             elif kind == 5 and state == _SENT_2 and reasons[k] < 0x80:
                 states[slot] = _RELEASED
-                released += run.ids[2 * k : 2 * k + 2]
+                out[count] = ids[k]
+                count += 1
             elif kind == 5 and state == _RELEASED and reasons[k] < 0x80:
-                released += run.ids[2 * k : 2 * k + 2]
+                out[count] = ids[k]
+                count += 1
             elif (
                 (kind == 4 and state == _SENT_1)
                 or (kind == 7 and state == _RELEASED)
@@ -138,7 +146,16 @@ class Window:
             self.head += 1
             self.span -= 1
             self.head_id = self.head_id + 1 if self.head_id < IDS else 1
-        return bytes(released)
+        return bytes(released[: 2 * count]) if count else b""
+
+    def known(self, ids: bytes) -> bytes:
+        """Return a byte for each of the packet ids (a column): 1 if it is under way, else 0."""
+        column = u16s(ids)
+        found = bytearray(len(ids) // 2)
+        for k in range(len(ids) // 2):
+            if self.state(column[k]) != _DONE:
+                found[k] = 1
+        return bytes(found)
 
     def pending(self) -> list[tuple[int, int, int]]:
         """Return (packet id, state, position) of what is under way, oldest first; for the states see `state`."""
@@ -332,18 +349,19 @@ class Window:
                 return k
         return free
 
-    def _acked_parked(self, packet_id: int, kind: int, reason: int, released: bytearray) -> int:
-        entry = self.parked.get(packet_id)
+    def _acked_parked(self, packet_id: int, kind: int, reason: int) -> int:
+        """Take in an ack of an id that is not in the ring; return whether a PUBREL must be sent for it."""
+        entry = self.parked.get(packet_id) if self.parked else None
         if entry is None:
             if kind == 5 and reason < 0x80:  # [MQTT-4.3.3-8] a PUBREC is always answered, known or not
                 self.unknown += 1
-                released += packet_id.to_bytes(2, "little")
+                return 1
             return 0
         state = entry[0]
         if kind == 5 and state >= _SENT_2 and reason < 0x80:
             self.parked[packet_id] = (_RELEASED, entry[1])
-            released += packet_id.to_bytes(2, "little")
-        elif (kind == 4 and state == _SENT_1) or (kind == 7 and state == _RELEASED) or (kind == 5 and state == _SENT_2):
+            return 1
+        if (kind == 4 and state == _SENT_1) or (kind == 7 and state == _RELEASED) or (kind == 5 and state == _SENT_2):
             del self.parked[packet_id]
             self.inflight -= 1
             if packet_id in self.parked_tags:

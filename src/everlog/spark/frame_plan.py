@@ -15,7 +15,7 @@ from everlog.spark.log_slices import parse_filters
 from everlog.spark.snapshot import ShardSnapshot, Slice, Snapshot, plan, snapshot_of
 from everlog.spark.source_options import SourceOptions
 from everlog.spark.store_cache import open_fresh
-from everlog.store import BeginKind, LogStore, locate, parse_begin, read_lake_record
+from everlog.store import BeginKind, LogStore, locate, parse_begin, read_lake_record, unkept_notes
 
 if TYPE_CHECKING:
     from everlog.spark.lake_slices import LakeSlice, LakeSnapshot
@@ -85,6 +85,11 @@ def plan_frame(options: SourceOptions, now_us: int) -> FramePlan:
             snapshot = _without_log(snapshot.path, snapshot.identity, lake)
         ranges = _ranges(options, starts, ends, lambda time_us: _positions_at(store, lake, time_us), now_us)
     return FramePlan(snapshot, lake, ranges)
+
+
+def unkept_in(options: SourceOptions) -> list[str]:
+    """Return what to say of the wanted topics that the settings of the store's broker do not keep."""
+    return [] if is_table(options.path) else unkept_notes(options.path, options.filters or ("#",))
 
 
 def is_table(path: str) -> bool:

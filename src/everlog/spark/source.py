@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from everlog.base import Unavailable, UsageError
-from everlog.spark.frame_plan import FramePlan, plan_frame
+from everlog.spark.frame_plan import FramePlan, plan_frame, unkept_in
 from everlog.spark.log_slices import ReadReport, read_slice
 from everlog.spark.lost_offsets import lost_of, name_lost
 from everlog.spark.payload import check_json_type, decoder, needs_topics, spark_type
@@ -173,7 +173,9 @@ class EverlogReader(DataSourceReader):
 
 
 def _account(plan: FramePlan, options: SourceOptions) -> None:
-    """Refuse a batch that would pass over what is lost, or say how much that is."""
+    """Refuse a batch that would pass over what is lost, or say how much that is; say what nothing keeps."""
+    for note in unkept_in(options):
+        log.warning("%s", note)
     lost = lost_of(plan)
     if lost and options.on_lost == "fail":
         raise Unavailable(

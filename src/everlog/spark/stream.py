@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 
 from everlog.base import StorageError, Unavailable, UsageError
 from everlog.spark.admission import Extent, admit
-from everlog.spark.frame_plan import FramePlan, Ranges, is_table, lake_of, plan_frame
+from everlog.spark.frame_plan import FramePlan, Ranges, is_table, lake_of, plan_frame, unkept_in
 from everlog.spark.lost_offsets import find_lost, name_lost, without_lost
 from everlog.spark.snapshot import Snapshot, snapshot_of
 from everlog.spark.source import EverlogReader
@@ -55,6 +55,8 @@ class EverlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """Return where a stream without a checkpoint begins."""
         plan = plan_frame(self._options.source, time.time_ns() // 1000)
+        for note in unkept_in(self._options.source):
+            log.warning("%s", note)
         starts = {shard: first for shard, (first, _) in plan.ranges.items()}
         return Progress.of(plan.snapshot.identity, starts).to_json()
 

@@ -4,8 +4,10 @@ from everlog.store.begin import Begin, BeginKind, locate, parse_begin, show_posi
 from everlog.store.cold_store import ColdStore
 from everlog.store.free_space import FreeSpace
 from everlog.store.indexer import TopicIndexer
+from everlog.store.keep_rules import KeepRules, read_keep_rules, say_unkept, unkept_notes, write_keep_rules
 from everlog.store.lake_record import LakeRecord, read_lake_record, write_lake_record
 from everlog.store.log_store import LogStore, ShardStatistics, StoreReader
 from everlog.store.read_result import Found, Lost, Positions, Reader, ReadResult
 from everlog.store.retention_classes import MOST_CLASSES, TopicClasses
 from everlog.store.sharding import MAX_SHARDS, shard_of
+from everlog.store.whole_file import replace_file

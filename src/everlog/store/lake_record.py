@@ -6,12 +6,12 @@ be moved or copied together; whoever reads the record gets the full path.
 """
 
 import os
-import uuid
 from pathlib import Path
 
 import msgspec
 
 from everlog.base import StorageError
+from everlog.store.whole_file import replace_file
 
 FILE_NAME = "lake.json"
 VERSION = 2
@@ -30,23 +30,8 @@ class LakeRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 def write_lake_record(data: str, record: LakeRecord) -> None:
     """Replace the file whole and durably."""
-    path = Path(data) / FILE_NAME
     written = msgspec.structs.replace(record, table=_relative(data, record.table))
-    temporary = path.with_name(f".{FILE_NAME}.{uuid.uuid4().hex}")
-    try:
-        with temporary.open("xb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(written), indent=1) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        handle = os.open(data, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise StorageError(f"{path} can't be written: {error.strerror}") from error
+    replace_file(data, FILE_NAME, msgspec.json.format(msgspec.json.encode(written), indent=1) + b"\n")
 
 
 def read_lake_record(data: str) -> LakeRecord | None:

@@ -270,13 +270,32 @@ class LogStore:
     def thin(self, now_us: int, below: Positions | None = None) -> list[tuple[int, Thinned]]:
         """Empty the old records of short-lived topics below these positions in segments that stay; return where."""
         done = []
-        for number, (log, sealed) in enumerate(zip(self.shards, self._sealed, strict=True)):
-            thinned = log.thin(now_us, None if below is None else below[number])
-            sealed.renew({one.base_offset for one in thinned})
-            for one in thinned:
-                self._recent.forget(number, one.base_offset, one.end_offset)
-                done.append((number, one))
+        for number, log in enumerate(self.shards):
+            done += self._thinned(number, log.thin(now_us, None if below is None else below[number]))
         return done
+
+    @property
+    def has_spilled(self) -> bool:
+        """Whether sealed segments hold records that spills have left, or nothing at all."""
+        return any(log.has_spilled for log in self.shards)
+
+    def collect_spilled(self, below: Positions, *, removes: bool) -> list[tuple[int, Thinned]]:
+        """Empty what spills have left below these positions, which nobody reads any more; return where.
+
+        If it `removes`, the oldest segments that are left with nothing go.
+        """
+        done = []
+        for number, log in enumerate(self.shards):
+            done += self._thinned(number, log.collect_spilled(below[number], removes=removes))
+            self._sealed[number].trim()
+        return done
+
+    def _thinned(self, number: int, thinned: list[Thinned]) -> list[tuple[int, Thinned]]:
+        """Forget what is known of segments of a shard that were rewritten."""
+        self._sealed[number].renew({one.base_offset for one in thinned})
+        for one in thinned:
+            self._recent.forget(number, one.base_offset, one.end_offset)
+        return [(number, one) for one in thinned]
 
     @property
     def limits_retention(self) -> bool:

@@ -7,7 +7,7 @@ from everlog.base.records cimport Layout, Records, marked, padded
 from everlog.base.topic_table cimport TopicTable
 from everlog.store.mapped_memory cimport address, ahead, faulted, unguard
 
-cdef uint32_t _MAGIC, _VERSION, _WITH_PROPERTIES
+cdef uint32_t _MAGIC, _VERSION, _PAYLOADS_LAST, _WITH_PROPERTIES, _WITH_OFFSETS
 cdef uint64_t _LOW
 cdef Py_ssize_t _HEADER_BYTES, _ROW_BYTES, _AHEAD, _NOTE_WORDS, _PLACE_WORDS
 
@@ -37,7 +37,7 @@ cdef class RowReader:
     @cython.locals(low=Py_ssize_t, high=Py_ssize_t, middle=Py_ssize_t)
     cdef Py_ssize_t _batch_of(self, Py_ssize_t row) noexcept nogil
 
-    @cython.locals(raw="const unsigned char*", at=Py_ssize_t, size=Py_ssize_t, kind=uint32_t, count=Py_ssize_t,
+    @cython.locals(raw="const unsigned char*", at=Py_ssize_t, size=Py_ssize_t, kind=uint32_t, version=uint32_t, count=Py_ssize_t,
                    new=Py_ssize_t, end=Py_ssize_t)
     cdef bint _open(self, Py_ssize_t batch, uint64_t* place) noexcept nogil
 

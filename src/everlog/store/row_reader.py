@@ -21,10 +21,12 @@ if not cython.compiled:
     from everlog.store.mapped_memory import address, ahead, faulted, unguard
 
 _MAGIC = 0x424C5645
-_VERSION = 1
+_VERSION = 2
+_PAYLOADS_LAST = 1  # the version before
 _LOW = 0xFFFFFFFF
 _HEADER_BYTES = 64
 _WITH_PROPERTIES = 0x01
+_WITH_OFFSETS = 0x02
 _ROW_BYTES = 25  # in the batch that is made, without properties and payload
 _AHEAD = 16  # rows: how far ahead payloads are prefetched
 
@@ -105,10 +107,10 @@ class RowReader:
         for k in range(count):
             payload_bytes += note[_NOTE_WORDS * k + 1]
             property_bytes += note[_NOTE_WORDS * k + 3]
-        plan = Layout(count, 0, 0, property_bytes, payload_bytes, property_bytes > 0, True)
+        plan = Layout(count, 0, 0, property_bytes, payload_bytes, _WITH_OFFSETS | (property_bytes > 0))
         if plan.end > 0x7FFFFFFF:
             raise UsageError(f"a batch of {plan.end} bytes is too large: take fewer rows")
-        writer = BatchWriter(plan, count, 0, property_bytes > 0, True)
+        writer = BatchWriter(plan)
         writer.base_offset = note[5]
         writer.first_time = note[4]
         writer.last_time = note[_NOTE_WORDS * (count - 1) + 4]
@@ -120,7 +122,7 @@ class RowReader:
             unguard()
         if lost:
             return None
-        return writer.finish(table, 0, 0, property_bytes, payload_bytes)
+        return writer.finish(table, 0)
 
     def _batch_of(self, row: int) -> int:
         low = 0
@@ -142,13 +144,18 @@ class RowReader:
             return False
         kind = get32(raw, at + 4)
         count = get32(raw, at + 24)
-        if get32(raw, at) != _MAGIC or kind & 0xFFFF != _VERSION or kind >> 16 & ~_WITH_PROPERTIES:
+        version = kind & 0xFFFF
+        if get32(raw, at) != _MAGIC or version not in (_PAYLOADS_LAST, _VERSION) or kind >> 16 & ~_WITH_PROPERTIES:
             return False
         if get32(raw, at + 8) != size or get64(raw, at + 16) != self.offset_of[batch] or count != self.count_of[batch]:
             return False
         new = get32(raw, at + 28)
         end = at + _HEADER_BYTES
         place[0] = get64(raw, at + 32)
+        place[10] = get32(raw, at + 60)
+        if version != _PAYLOADS_LAST:
+            place[8] = end
+            end += padded(place[10])
         place[1] = end
         end += padded(4 * count)
         place[2] = end
@@ -166,9 +173,10 @@ class RowReader:
         place[7] = end
         place[9] = get32(raw, at + 56)
         end += padded(place[9])
-        place[8] = end
-        place[10] = get32(raw, at + 60)
-        return end + padded(place[10]) == at + size
+        if version == _PAYLOADS_LAST:
+            place[8] = end
+            end += padded(place[10])
+        return end == at + size
 
     def _locate(
         self,

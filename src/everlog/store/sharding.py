@@ -32,5 +32,5 @@ class Routes:
         known = len(self._routes) // 4
         if known < len(table):
             for name in table.all_names(known):
-                self._routes += bytes((shard_of(name, self._shards),)) * 4
+                self._routes += bytes((shard_of(name, self._shards),)) * 3 + b"\0"
         return self._routes

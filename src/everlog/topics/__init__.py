@@ -1,5 +1,6 @@
 """topics: say which topic names and filters are valid, who subscribed to a topic, and which topics a filter selects."""
 
+from everlog.topics.filter_relations import covers, overlap
 from everlog.topics.index import TopicIndex
 from everlog.topics.index_builder import build_index
 from everlog.topics.index_format import CorruptTopicIndex

@@ -17,6 +17,12 @@ from everlog.topics.names import Filter
 Posting = int | list[int] | BitMap
 FEW = 16
 
+# What was measured to be taken by a token besides its characters, by an id in a list, by a bitmap and an id in it.
+_TOKEN_BYTES = 90
+_ID_BYTES = 40
+_BITMAP_BYTES = 400
+_BIT_BYTES = 4
+
 _CHUNK = 65_536  # topics split at once when many are added; bounds what the tokens hold meanwhile
 
 
@@ -75,9 +81,10 @@ def to_bitmap(posting: Posting) -> BitMap:
 class Postings:
     """The postings of topics in memory; each id is added once. Memory follows the number of distinct tokens."""
 
-    __slots__ = ("_all", "_dollar", "depths", "levels")
+    __slots__ = ("_all", "_dollar", "depths", "levels", "size_bytes")
 
     def __init__(self) -> None:
+        self.size_bytes = 0  # of the topics that were added one by one
         self.levels: list[dict[str, Posting]] = []
         self.depths: dict[int, BitMap] = {}
         self._dollar = BitMap()
@@ -97,8 +104,11 @@ class Postings:
             posting = table.get(token)
             if posting is None:
                 table[token] = topic_id
+                self.size_bytes += _TOKEN_BYTES + len(token)
             else:
-                table[token] = _with(posting, topic_id)
+                before = _size(posting)
+                table[token] = after = _with(posting, topic_id)
+                self.size_bytes += _size(after) - before
         if name.startswith("$"):
             self._dollar.add(topic_id)
         self.depths.setdefault(len(tokens), BitMap()).add(topic_id)
@@ -110,11 +120,14 @@ class Postings:
             return
         tokens = name.split("/")
         for table, token in zip(self.levels, tokens, strict=False):
+            before = _size(table[token])
             posting = _without(table[token], topic_id)
             if posting is None:
                 del table[token]
+                self.size_bytes -= before + _TOKEN_BYTES + len(token)
             else:
                 table[token] = posting
+                self.size_bytes += _size(posting) - before
         for ids in (self.depths[len(tokens)], self._dollar, self._all):
             ids.discard(topic_id)
 
@@ -169,6 +182,13 @@ class Postings:
             self.depths[depth] = self.at_depth(depth) | BitMap(array("I", ids))
         self._dollar.update(first_id + place for place, name in enumerate(names) if name.startswith("$"))
         self._all.add_range(first_id, first_id + len(names))
+
+
+def _size(posting: Posting) -> int:
+    """Return the memory of a posting besides its token."""
+    if isinstance(posting, int):
+        return 0
+    return _ID_BYTES * len(posting) if isinstance(posting, list) else _BITMAP_BYTES + _BIT_BYTES * len(posting)
 
 
 def _with(posting: Posting, topic_id: int) -> Posting:

@@ -141,8 +141,10 @@ class SubscriptionTrie(Generic[K, V]):
                     reached.append(node.plus)
             frontier = reached
         for node in frontier:
-            _collect(node.here, found)
-            _collect(node.multi, found)  # a/# matches its parent a too
+            if node.here is not None:
+                _collect(node.here, found)
+            if node.multi is not None:
+                _collect(node.multi, found)  # a/# matches its parent a too
         return found
 
     def _remove_exact(self, flt: Filter, key: K) -> Subscription[K, V] | None:

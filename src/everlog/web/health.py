@@ -18,6 +18,11 @@ def is_listening(listening: Listening) -> Check:
     return lambda: "no listener is open" if listening.closed or not listening.addresses() else None
 
 
+def clock_is_believed(is_believed: Callable[[], bool]) -> Check:
+    """Return a check that fails while the wall clock is in doubt, so that nothing expires."""
+    return lambda: None if is_believed() else "the wall clock has jumped and nothing expires: everlog clock DATA_DIR"
+
+
 def log_is_writable(log: Log) -> Check:
     """Return a check that fails while a shard can't be written: acks wait, or it takes no messages at all."""
 

@@ -18,7 +18,7 @@ COUNTERS = {
     "connects": "Clients accepted.",
     "connects_refused": "CONNECTs refused.",
     "connects_limited": "Connections refused because of limits.connections or limits.connects_per_second.",
-    "sessions_refused": "CONNECTs refused because of limits.sessions.",
+    "sessions_refused": "CONNECTs refused because of limits.sessions or limits.sessions_bytes.",
     "disconnects": "Connections that ended, of clients accepted or not.",
     "vanished": "Clients gone without a DISCONNECT.",
     "protocol_errors": "Connections ended because the peer broke the protocol or a limit.",
@@ -38,7 +38,8 @@ COUNTERS = {
     "subscribes": "Subscriptions granted.",
     "subscribes_refused": "Subscriptions refused: the ACL or a limit.",
     "replays": "Subscriptions that began in the past.",
-    "over_quota": "Clients too slow for their QoS 1 and 2 messages (limits.queue_bytes).",
+    "over_quota": "Clients too slow for their QoS 1 and 2 messages (limits.queue_bytes, limits.spill_bytes).",
+    "over_copies": "Clients cut off because unacknowledged messages took too much (limits.copies_bytes).",
     "held_back": "Times that reading stopped because of limits.inflight_bytes.",
     "unread_answers": "Times that reading stopped because a client does not read its answers (limits.output_bytes).",
     "unfinished": "Clients cut off because incomplete packets took too much (limits.unfinished_bytes).",
@@ -60,8 +61,12 @@ class BrokerCollector(Collector):
         build.add_metric([__version__, _kernels.describe()], 1)
         yield build
         yield _gauge("uptime_seconds", "Seconds since the start.", self.numbers.uptime_s)
+        yield _gauge(
+            "clock_doubted", "1 while the wall clock has jumped and nothing expires.", self.numbers.clock_doubted
+        )
         yield from self._clients()
         yield from self._messages()
+        yield from self._memory()
         yield from self._lag()
         yield from self._groups()
         yield from self._log()
@@ -92,7 +97,21 @@ class BrokerCollector(Collector):
         yield _counter("sent_bytes", "Bytes of MQTT packets sent.", now.bytes_out)
         yield _gauge("inflight_messages", "Messages sent and not acknowledged.", counted.inflight)
         yield _gauge("queued_bytes", "Messages that wait in memory for slow clients.", counted.queued_bytes)
+        yield _counter("spills", "Times that a slow client or group went on from the log.", now.spills)
+        yield _gauge("spilled", "Slow clients and groups for which the log keeps messages.", now.spilled)
+        yield _gauge("spilled_bytes", "Size of the log that they need (limits.spill_bytes).", now.spilled_bytes)
         yield _gauge("held_bytes", "Answers that wait for a commit (limits.inflight_bytes).", now.held_bytes)
+
+    def _memory(self) -> Iterator[Metric]:
+        now = self.numbers
+        yield _gauge("copies_bytes", "Messages not acknowledged and in no log (limits.copies_bytes).", now.copies_bytes)
+        yield _gauge("audiences_bytes", "Who gets which topic (limits.audiences_bytes).", now.audiences_bytes)
+        yield _gauge("sessions_bytes", "Filters and wills of all sessions (limits.sessions_bytes).", now.sessions_bytes)
+        yield _gauge("cold_bytes", "Read from the cold tier and not yet sent (limits.cold_bytes).", now.cold_bytes)
+        yield _counter("cold_waits", "Times that a replay waited for room for that.", now.cold_waits)
+        yield _gauge("groups_bytes", "Durable groups and what they deal (limits.groups_bytes).", now.groups_bytes)
+        yield _counter("groups_shortened", "Seconds in which groups dealt less at that limit.", now.groups_shortened)
+        yield _counter("audience_resets", "Times that this was forgotten at its limit.", now.audience_resets)
 
     def _lag(self) -> Iterator[Metric]:
         counted = self.numbers.survey

@@ -14,13 +14,14 @@ from everlog.web.prometheus import CONTENT_TYPE, Exposition
 class Pages:
     """The pages by path."""
 
-    def __init__(self, reports: Reports, checks: Sequence[Check]) -> None:
+    def __init__(self, reports: Reports, checks: Sequence[Check], warnings: Sequence[Check] = ()) -> None:
         self._exposition = Exposition(reports)
         self._checks = checks
+        self._warnings = warnings
         self._pages = {
             "/": (self._overview, "this page"),
             "/metrics": (self._metrics, "the broker's numbers, for Prometheus"),
-            "/healthz": (self._healthz, "200 as long as the event loop answers"),
+            "/healthz": (self._healthz, "200 as long as the event loop answers, and what an operator should look at"),
             "/readyz": (self._readyz, "200 when clients can be served, else 503 and why not"),
         }
 
@@ -40,7 +41,7 @@ class Pages:
         return Page(await self._exposition.text(), content_type=CONTENT_TYPE)
 
     async def _healthz(self) -> Page:
-        return Page.say(200, "ok")
+        return Page.say(200, "\n".join(["ok", *why_not_ready(self._warnings)]))
 
     async def _readyz(self) -> Page:
         reasons = why_not_ready(self._checks)
@@ -66,10 +67,16 @@ class Web:
 
 
 async def start_web(
-    reports: Reports, host: str, port: int, *, must: bool = True, checks: Sequence[Check] = ()
+    reports: Reports,
+    host: str,
+    port: int,
+    *,
+    must: bool = True,
+    checks: Sequence[Check] = (),
+    warnings: Sequence[Check] = (),
 ) -> Web | None:
     """Serve the pages; if the port is in use, raise an error if it `must` be this one, else return None."""
-    pages = Pages(reports, checks)
+    pages = Pages(reports, checks, warnings)
     try:
         server = await asyncio.start_server(HttpServer(pages).serve, host, port, limit=MAX_REQUEST_BYTES)
     except OSError as error:

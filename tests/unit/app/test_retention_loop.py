@@ -13,7 +13,7 @@ from tests.restarts import Client, Disk, Running, eventually
 
 from everlog.app.retention_loop import WARN_EVERY_S, RetentionLoop, RetentionOptions
 from everlog.base import StorageError
-from everlog.broker import Event, GroupOptions
+from everlog.broker import Event, ExpiryClock, GroupOptions
 from everlog.commitlog import LogSettings
 from everlog.mqtt import Puback, Publish, Pubrec
 from everlog.sessions import Session, Subscribed, stored
@@ -483,3 +483,32 @@ async def test_short_lived_topics_wait_for_the_table_too(tmp_path: Path) -> None
         world.table(60)
         await world.loop.once()
         assert world.state.thinned > 0
+
+
+async def test_nothing_goes_by_age_while_the_clock_is_in_doubt(tmp_path: Path, events: Events) -> None:
+    classes = (("long", None), ("short", AGE_US))
+    async with kept(tmp_path / "data", classes=classes, retention_us=AGE_US) as world:
+        clock = ExpiryClock(lambda: world.running.disk.now_us, lambda: 0)
+        loop = RetentionLoop(
+            world.store, world.running.broker.reports.unread_loss, RetentionOptions(str(world.data)), clock.due_us
+        )
+        await world.away("sleeper", "t/#", "long", "short")
+        await world.publish(200)
+        await world.publish_both(200)
+        world.running.disk.now_us += 1000 * AGE_US
+        await loop.once()
+        assert world.starts() == [0]
+        assert events("retention_thinned") == []
+        clock.settle()
+        await loop.once()
+        assert world.starts() > [0]
+        assert events("retention_thinned")
+
+
+async def test_what_is_too_much_goes_while_the_clock_is_in_doubt(tmp_path: Path) -> None:
+    async with kept(tmp_path / "data", **BySize) as world:
+        await world.away("sleeper", "t/#")
+        await world.publish(200)
+        unread_loss = world.running.broker.reports.unread_loss
+        await RetentionLoop(world.store, unread_loss, RetentionOptions(str(world.data)), lambda: 0).once()
+        assert world.starts() > [0]

@@ -1,4 +1,5 @@
 import dataclasses
+import shutil
 import tomllib
 
 import msgspec
@@ -17,6 +18,8 @@ from everlog.app import (
 )
 from everlog.app.setting_checks import covers
 from everlog.app.setting_keys import LIMIT_RANGES
+from everlog.app.settings import retention_bytes_of
+from everlog.app.start_lines import say_kept, say_retention
 from everlog.base import UsageError
 from everlog.broker import GroupOptions, Limits
 from everlog.commitlog import LogSettings
@@ -167,6 +170,7 @@ def test_paths_in_a_file_start_at_the_file(write, tmp_path):
         ("[retention.classes]\n'a/#' = '0s'\n", "retention.classes: 'a/#': '0s' is not an age", '"7d"'),
         ("[retention.classes]\n'a/#' = 7\n", "is not a table of texts", ""),
         ("[keep]\nfilters = [1]\n", "keep.filters: [1] is not a list of texts", ""),
+        ("[keep]\nnever = ['a/#/b']\n", "keep.never: 'a/#/b' is not a topic filter", ""),
         ("[keep]\nfilters = ['$share/g/a']\n", "keep.filters: '$share/g/a' is not a topic filter", ""),
     ],
 )
@@ -277,12 +281,83 @@ def test_missing_files_are_refused(tmp_path):
 
 
 def test_the_log_takes_the_settings_and_shares_their_defaults():
-    assert LogSettings(**log_arguments(Settings())) == LogSettings()
+    kept = {"retention_us": 7 * 86_400_000_000, "retention_bytes": shutil.disk_usage(".").total // 10}
+    assert LogSettings(**log_arguments(Settings())) == LogSettings(**kept)
     settings = load(
         environ={"EVERLOG_LOG_RETENTION_AGE": "1h", "EVERLOG_LOG_DURABILITY": "flush"}, directory="/"
     ).settings
     log = LogSettings(**log_arguments(settings))
     assert (log.retention_us, log.durability) == (3_600_000_000, "flush")
+
+
+@pytest.mark.parametrize(
+    ("text", "shards", "kept"),
+    [("10%", 1, 1000), ("10%", 4, 250), ("0.5%", 1, 50), ("100%", 1, 10_000), ("7KB", 4, 7000), ("none", 1, None)],
+)
+def test_what_is_kept_may_be_a_part_of_the_disk_for_all_shards(text, shards, kept):
+    environ = {"EVERLOG_LOG_RETENTION_BYTES": text, "EVERLOG_LOG_SHARDS": str(shards)}
+    loaded = load(environ=environ, directory="/")
+    assert retention_bytes_of(loaded.settings, 10_000) == kept
+    shown = all_keys()["log.retention_bytes"].show(loaded.settings.log.retention_bytes)
+    assert load(environ={**environ, "EVERLOG_LOG_RETENTION_BYTES": shown}, directory="/").settings == loaded.settings
+
+
+def test_a_disk_that_tells_no_size_sets_no_limit():
+    assert retention_bytes_of(Settings(), 0) is None
+
+
+@pytest.mark.parametrize("text", ["0%", "101%", "x%", "%", "10%%", "1.5", "-1%"])
+def test_a_part_that_is_none_is_refused(text):
+    (problem,) = problems_of(environ={"EVERLOG_LOG_RETENTION_BYTES": text}, directory="/")
+    assert text.rstrip("%") in problem
+
+
+def test_only_what_is_kept_can_be_a_part_of_the_disk():
+    (problem,) = problems_of(environ={"EVERLOG_LOG_SEGMENT_BYTES": "10%"}, directory="/")
+    assert "'10%' is not a whole number" in problem
+
+
+def test_sessions_that_may_not_be_durable_expire_with_their_connection():
+    settings = load(environ={"EVERLOG_SESSIONS_DURABLE": "false"}, directory="/").settings
+    assert limits_of(settings) == dataclasses.replace(Limits(), session_expiry_s=0)
+
+
+@pytest.mark.parametrize(
+    ("environ", "kept", "retention"),
+    [
+        (
+            {},
+            "every message but everlog/p/#, response/#; and what durable sessions are subscribed to",
+            "7d, at most 9.54 MiB (10% of the disk)",
+        ),
+        ({"KEEP_NEVER": "[]"}, "every message", "7d, at most 9.54 MiB (10% of the disk)"),
+        (
+            {"KEEP_FILTERS": "[]", "LOG_RETENTION_AGE": "none", "LOG_RETENTION_BYTES": "none"},
+            "only what durable sessions are subscribed to",
+            "for ever",
+        ),
+        (
+            {"KEEP_FILTERS": "[]", "SESSIONS_DURABLE": "false", "LOG_RETENTION_BYTES": "1MiB", "LOG_SHARDS": "2"},
+            "nothing: keep.filters is empty and sessions.durable is false",
+            "7d, at most 1 MiB a shard",
+        ),
+        (
+            {"KEEP_FILTERS": "a/#,b", "KEEP_NEVER": "[]", "KEEP_MIN_QOS": "1", "RETENTION_AWAIT_TABLE": "true"},
+            "a/#, b from QoS 1 upwards; and what durable sessions are subscribed to",
+            "7d, at most 9.54 MiB (10% of the disk); not before the table has it",
+        ),
+        (
+            {"SESSIONS_DURABLE": "false", "LOG_RETENTION_BYTES": "none", "RETENTION_CLASSES": "a=1h,b=2h"},
+            "every message but everlog/p/#, response/#",
+            "7d; 2 classes of topics",
+        ),
+    ],
+)
+def test_the_start_lines_say_what_is_kept_and_for_how_long(environ, kept, retention):
+    environ = {f"EVERLOG_{name}": value for name, value in environ.items()}
+    settings = load(environ=environ, directory="/").settings
+    assert say_kept(settings) == kept
+    assert say_retention(settings, retention_bytes_of(settings, 100_000_000)) == retention
 
 
 def test_the_limits_section_is_the_brokers_limits():

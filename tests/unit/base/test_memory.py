@@ -79,7 +79,7 @@ def test_check_in_c_is_crc_32c_with_and_without_the_processors_help(inline_c: An
     check: Callable[[bytes, int, int], int] = getattr(inline_c, name)
     assert check(b"123456789", 9, 0) == 0xE3069283  # the algorithm's check value
     chance = random.Random(1)
-    for size in [*range(70), 1000, 4096]:
+    for size in [*range(70), 1000, 3071, 3072, 3073, 4096, 6144, 6149, 100_000]:
         data = chance.randbytes(size)
         assert check(data, size, 0) == crc32c.crc32c(data)
         cut = chance.randint(0, size)

@@ -47,6 +47,23 @@ def test_parts_hold_together_what_one_batch_would(seed: int) -> None:
     assert [part.last_time for part in parts] == [part.rows()[-1][1] for part in parts]
 
 
+def test_a_large_batch_is_the_block_its_payloads_were_gathered_in() -> None:
+    builder, table = RecordBuilder(), TopicTable()
+    offset, taken = 0, []
+    for n in range(60):
+        builder.append(columns_of([(b"t/%d" % n, bytes([n]) * 30_000)], table, EXPIRY), 0, 1, n, table)
+        if n % 7 == 6:
+            rows = len(builder) - n % 3
+            taken.append(builder.take(offset, rows))
+            offset += rows
+    taken.append(builder.take(offset))
+    assert [row[5] for records in taken for row in records.rows()] == [bytes([n]) * 30_000 for n in range(60)]
+    assert [row[2] for records in taken for row in records.rows()] == list(range(60))
+    for records in taken:
+        assert records.verify(), "and the builder has let go of it"
+        assert (len(records.data), records.layout.payloads) == (records.size, 64)
+
+
 def test_what_stays_is_gathered_on() -> None:
     builder, table = RecordBuilder(), TopicTable()
     for n in range(200):

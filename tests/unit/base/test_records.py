@@ -308,7 +308,7 @@ def test_damaged_payload_leaves_the_columns_sound() -> None:
 
 @pytest.mark.parametrize(
     ("position", "value", "says"),
-    [(0, b"XVLB", "no batch"), (4, b"\2\0", "version 2"), (6, b"\x80", "feature"), (24, b"\0\0\0\0", "shorter")],
+    [(0, b"XVLB", "no batch"), (4, b"\3\0", "version 3"), (6, b"\x80", "feature"), (24, b"\0\0\0\0", "shorter")],
 )
 def test_batch_of_another_kind_is_refused_with_what_is_wrong(position: int, value: bytes, says: str) -> None:
     data = bytearray(batch_of([Publish("a", b"one")]).to_bytes())

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.twins import TWINS, Twin, batch_of
 
-from everlog.base import DROPPED, GONE, UsageError
-from everlog.mqtt import Properties, Publish
+from everlog.base import DROPPED, FOR_SPILL, GONE, UsageError
+from everlog.mqtt import Properties, Publish, encode
 
 NAMES = [b"a", b"b/c", b"d"]
 
@@ -19,7 +19,7 @@ def message(topic: int, payload: bytes, expiry: int = 0) -> Publish:
     return Publish(NAMES[topic].decode(), payload, qos=1, packet_id=1, properties=properties)
 
 
-def emptied(twin: Twin, records: Any, gone: set[bytes]) -> Any:
+def emptied(twin: Twin, records: Any, gone: set[bytes], spilled: bool = False) -> Any:
     """The batch with some topics' records emptied, in a table of its own."""
     table, old, brought = twin.TopicTable(), records.table.all_names(), []
     for name in [name for name in old if name not in gone] + [GONE]:
@@ -27,7 +27,7 @@ def emptied(twin: Twin, records: Any, gone: set[bytes]) -> Any:
         table.intern(name)
     special = table.lookup(GONE)
     ids = [special if name in gone else table.lookup(name) for name in old]
-    return twin.empty_topics(records, bytearray(struct.pack(f"<{len(ids)}I", *ids)), special, brought, table)
+    return twin.empty_topics(records, bytearray(struct.pack(f"<{len(ids)}I", *ids)), special, brought, table, spilled)
 
 
 @pytest.mark.parametrize("twin", TWINS)
@@ -56,6 +56,35 @@ def test_what_stays_is_what_it_was_and_the_rest_is_empty(
     chosen = bytearray(name in gone for name in records.table.all_names())
     assert twin.bytes_of_topics(records, chosen) == freed
     assert made.property_bytes + made.payload_bytes == records.property_bytes + records.payload_bytes - freed
+
+
+@pytest.mark.parametrize("twin", TWINS)
+@given(sent=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.binary(max_size=9)), min_size=1, max_size=20))
+def test_what_only_spills_have_kept_is_flagged_and_can_be_emptied(
+    twin: Twin, sent: list[tuple[int, int, bytes]]
+) -> None:
+    marks = (0, FOR_SPILL | 0b110, FOR_SPILL | 0b010)  # by topic: nothing, from QoS 1 on, at QoS 1
+    table, builder = twin.TopicTable(3), twin.RecordBuilder()
+    for name in NAMES:
+        table.intern(name)
+    routes = bytearray(b"".join(bytes((5, 5, 5, mark)) for mark in marks))
+    decoder = twin.Decoder(twin.MessageColumns(4), table, version=5)
+    for topic, qos, payload in sent:
+        packet = Publish(NAMES[topic].decode(), payload, qos, packet_id=1 if qos else 0)
+        (run,) = decoder.feed(encode(packet, 5))
+        assert builder.append(run.columns, run.start, run.stop, 9, table, routes, 5) == 1
+    records = builder.take(7)
+    spilled = [bool(marks[topic] >> qos & 1) for topic, qos, _ in sent]
+    assert [bool(row[3] & FOR_SPILL) for row in records.rows()] == spilled
+    made = emptied(twin, records, set(), spilled=True)
+    assert made.verify()
+    for is_spilled, before, after in zip(spilled, records.rows(), made.rows(), strict=True):
+        assert after[:2] == before[:2]
+        name = records.table.name(before[2])
+        left = (GONE, DROPPED, b"", b"") if is_spilled else (name, *before[3:])
+        assert (made.table.name(after[2]), *after[3:]) == left
+    kept = emptied(twin, records, set())
+    assert [row[3:] for row in kept.rows()] == [row[3:] for row in records.rows()]
 
 
 @pytest.mark.parametrize("twin", TWINS)

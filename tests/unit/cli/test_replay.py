@@ -157,6 +157,7 @@ class Minutes:
 
     def __init__(self, *minutes):
         self.extent = Extent.of([0], [len(minutes)], None)
+        self.notes = []
         self.minutes = minutes
 
     async def open(self):

@@ -78,8 +78,9 @@ def test_troubles_are_counters_of_the_broker() -> None:
     assert set(_TROUBLES) <= known
 
 
-def test_once_prints_one_frame_of_a_running_broker(capsys: pytest.CaptureFixture[str]) -> None:
-    with RunningBroker() as running:
+@pytest.mark.parametrize("doubted", [False, True])
+def test_once_prints_one_frame_of_a_running_broker(capsys: pytest.CaptureFixture[str], doubted: bool) -> None:
+    with RunningBroker(due_us=(lambda: 0) if doubted else None) as running:
         web = on_loop(running, start_web(running.broker.reports, "127.0.0.1", 0))
         assert web is not None
         assert main(["top", "--once", "--interval", "0.05", "--url", web.url]) == 0
@@ -87,6 +88,7 @@ def test_once_prints_one_frame_of_a_running_broker(capsys: pytest.CaptureFixture
     out = capsys.readouterr().out
     assert f"everlog {__version__}" in out
     assert "connections" in out
+    assert ("the wall clock has jumped" in out) is doubted
     assert "\x1b" not in out
 
 

@@ -139,7 +139,7 @@ def test_a_batch_whose_topics_were_named_in_a_lost_batch_is_not_returned() -> No
     frames = [position - FRAME_BYTES for position in log.segments()[0].batches().positions]
     disk.life += 1
     disk.locks.clear()
-    damaged(disk, frames[1] + FRAME_BYTES + 70)  # a column, so nothing of the batch can be trusted
+    damaged(disk, frames[1] + FRAME_BYTES + 80)  # a column, so nothing of the batch can be trusted
     log = opened(disk)
     assert rows(log) == [(0, b"a", b"1"), (2, b"a", b"3")]
     assert [(r.from_offset, r.to_offset) for r in log.damage] == [(1, 2), (3, 4)]

@@ -98,6 +98,42 @@ def test_large_batches_are_not_merged() -> None:
     assert disk.files()[FIRST + ".log"] == before
 
 
+def heavy(disk: SimulatedDisk, indexer: Recorder | None = None) -> ShardLog:
+    """Return a log whose batches have two records of 20,000 bytes each."""
+    settings = small(segment_bytes=200_000, batch_bytes=1 << 20, merge_below=50, merge_below_bytes=30_000)
+    log = opened(disk, settings, indexer=indexer)
+    for n in range(20):
+        commit(log, [(b"t/%d" % (n % 3), bytes(20_000)), (b"u/%d" % n, bytes(20_000))], 1000 + n)
+    return log
+
+
+def test_batches_of_few_large_records_are_not_merged_and_their_payloads_not_read() -> None:
+    disk, indexer = SimulatedDisk(Random(1)), Recorder()
+    log = heavy(disk, indexer)
+    before = disk.files()[FIRST + ".log"]
+    view = log.segments()[0]
+    disk.read_bytes = 0
+    seal(log)
+    assert disk.files()[FIRST + ".log"] == before
+    assert log.statistics().merges == 0
+    assert disk.read_bytes < len(before), "of four segments only the columns were read"
+    names, batches = indexer.calls[0]
+    assert [[names[topic] for topic in column] for column in batches] == [
+        [records.table.name(row[2]) for row in records.rows()] for records in view.read(0, len(view.batches()))
+    ]
+
+
+def test_damaged_columns_of_a_large_batch_are_reported_and_leave_the_segment_without_an_index() -> None:
+    disk, indexer = SimulatedDisk(Random(1)), Recorder()
+    log = heavy(disk, indexer)
+    view = log.segments()[0]
+    damaged = view.batches().positions[1] + view.read(1, 2)[0].layout.topics
+    disk.open(FIRST + ".log", write=True).write_at(damaged, [b"\xff"])
+    seal(log)
+    assert [(found.from_offset, found.to_offset) for found in log.damage] == [(2, 4)]
+    assert len(indexer.calls) == len(log.segments()) - 2
+
+
 def test_a_seal_stopped_anywhere_leaves_one_whole_file_or_the_other() -> None:
     expected = rows(filled(SimulatedDisk(Random(1))))
     for stop in range(40):

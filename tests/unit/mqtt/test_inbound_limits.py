@@ -8,7 +8,17 @@ from hypothesis import strategies as st
 from tests.twins import TWINS
 
 from everlog.base import PeerError
-from everlog.mqtt import Pingreq, Properties, Publish, Reason, encode
+from everlog.mqtt import (
+    Connect,
+    Pingreq,
+    Properties,
+    Publish,
+    Reason,
+    Subscribe,
+    Subscription,
+    Unsubscribe,
+    encode,
+)
 
 each_twin = pytest.mark.parametrize("twin", TWINS)
 
@@ -100,3 +110,63 @@ def test_a_ping_needs_a_connect_before_it(twin: Any) -> None:
     assert isinstance(fresh.feed(b"\xc0\x00")[0], PeerError)
     assert isinstance(decoder(twin, from_client=False).feed(b"\xc0\x00")[0], PeerError)
     assert isinstance(decoder(twin).feed(b"\xc0\x01\x00")[0], PeerError)
+
+
+@each_twin
+@given(st.lists(st.sampled_from(["ping", "a", "b", "c", "puback", "pubrel"]), max_size=40), st.integers(1, 4))
+def test_a_decoder_that_stops_comes_to_the_same_in_the_end(twin: Any, names: list[str], most: int) -> None:
+    packets = {"ping": b"\xc0\x00", "puback": b"\x40\x02\x00\x01", "pubrel": b"\x62\x02\x00\x01"}
+    stream = b"".join(packets.get(name) or encode(Publish(name, b"x"), 4) for name in names)
+    whole = decoder(twin)
+    carried = type(whole.carried)()
+    halting = decoder(twin, max_events=most, max_new_topics=1, carried=carried)
+
+    def seen(events: list[Any]) -> list[Any]:
+        found: list[Any] = []
+        for event in events:
+            if isinstance(event, Pingreq):
+                found.append("ping")
+            elif isinstance(event, twin.PublishRun):
+                topics = memoryview(event.columns.topics).cast("I")
+                found += [whole.table.name(topics[row]).decode() for row in range(event.start, event.stop)]
+            else:
+                found += ["puback" if event.packet_type == 4 else "pubrel"] * (len(event.ids) // 2)
+        return found
+
+    assert seen(whole.feed(stream)) == names
+    steps = [halting.feed(stream)]
+    found = seen(steps[0])
+    while halting.has_more:
+        steps.append(halting.more())
+        assert steps[-1]
+        found += seen(steps[-1])
+    assert found == names
+    assert max(map(len, steps)) <= most + 1
+    assert carried.total_bytes == 0
+    assert halting.more() == []
+
+
+@each_twin
+def test_a_decoder_that_stops_does_so_after_what_may_take_a_while(twin: Any) -> None:
+    fresh = twin.Decoder(twin.MessageColumns(1), twin.TopicTable(), max_events=100)
+    packets = (Connect(5, "c"), Pingreq(), Subscribe(1, (Subscription("a"),)), Pingreq(), Unsubscribe(2, ("a",)))
+    stream = b"".join(encode(packet, 5) for packet in packets)
+    assert fresh.feed(stream[:-3]) == [packets[0]]
+    assert fresh.more() == list(packets[1:3])
+    fresh.hold(stream[-3:] + b"\xc0\x00", 5)
+    assert fresh.more() == list(packets[3:5])
+    assert fresh.has_more
+    assert fresh.more() == [Pingreq()]
+    assert not fresh.has_more
+    assert fresh.buffered_bytes == 0
+
+
+@each_twin
+def test_what_waits_is_let_go_of_at_the_end(twin: Any) -> None:
+    carried = type(decoder(twin).carried)()
+    one = decoder(twin, max_events=1, carried=carried)
+    one.feed(b"\xc0\x00\xc0\x00\xc0\x00")
+    assert one.has_more
+    assert carried.total_bytes > 0
+    one.drop()
+    assert (one.has_more, one.more(), carried.total_bytes) == (False, [], 0)

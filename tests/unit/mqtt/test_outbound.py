@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.fuzz.plain import read_stream
-from tests.twins import batch_of
+from tests.twins import TWINS, batch_of
 
 from everlog.base import MessageColumns, RecordBuilder, Records, TopicTable, UsageError, gather
 from everlog.mqtt import (
@@ -88,6 +88,36 @@ def test_run_ends_where_the_free_packet_ids_are_used_up() -> None:
     assert [packet.payload for packet in write(records, writer, max_ids=0)] == [b"0"]
     assert (writer.stopped_at, writer.ids_used, writer.next_id) == (1, 0, 1)
     assert len(write(records, writer, max_qos=0, max_ids=0)) == 6
+
+
+def test_run_ends_after_so_many_bytes_and_goes_on_there() -> None:
+    records = batch_of([Publish("a", bytes(100), 1, packet_id=1) for _ in range(10)])
+    writer = PublishWriter(5, identifiers=identifiers(*range(1, 50)), max_aliases=5)
+    start, written = 0, []
+    while start < 10:
+        data = writer.write(records, None, start, 10, 1, start + 1, SECOND, max_bytes=700)
+        assert len(data) <= 700
+        assert writer.is_cut == (writer.stopped_at < 10)
+        assert writer.written == writer.ids_used == writer.stopped_at - start == (3 if start < 9 else 1)
+        written.append(data)
+        start = writer.stopped_at
+    plain = PublishWriter(5, identifiers=identifiers(*range(1, 50)), max_aliases=5)
+    assert b"".join(written) == plain.write(records, None, 0, 10, 1, 1, SECOND)
+
+
+def test_a_packet_that_is_larger_than_all_of_that_is_written_alone() -> None:
+    records = batch_of([Publish("a", bytes(100)) for _ in range(3)])
+    writer = PublishWriter(4)
+    writer.write(records, None, 0, 3, 0, 1, SECOND, max_bytes=10)
+    assert (writer.is_cut, writer.stopped_at) == (True, 1)
+
+
+def test_a_name_that_did_not_fit_is_sent_with_the_next_run() -> None:
+    records = batch_of([Publish("a", bytes(100)), Publish("b", bytes(100))])
+    writer = PublishWriter(5, max_aliases=5)
+    first = writer.write(records, None, 0, 2, 0, 1, SECOND, max_bytes=150)
+    second = writer.write(records, None, writer.stopped_at, 2, 0, 1, SECOND)
+    assert names_on_the_wire(first + second) == [b"a", b"b"]
 
 
 @pytest.mark.parametrize("version", [4, 5])
@@ -446,3 +476,14 @@ def test_selected_rows_have_their_own_positions() -> None:
     records = gather([(whole, bytearray(rows(1, 4)))], True)
     sent = write(records, PublishWriter(5, positions=True), shard=3)
     assert [dict(each.properties.user_properties)["everlog-position"] for each in sent] == ["3:1001", "3:1004"]
+
+
+@pytest.mark.parametrize("twin", TWINS)
+def test_acks_for_unknown_ids_say_so(twin: Any) -> None:
+    ids = struct.pack("<4H", 1, 0x1234, 65_535, 7)
+    told = twin.write_told_acks(0x70, ids, b"\x01\x00\x00\x01", 0x92)
+    assert told == b"\x70\x02\x00\x01\x70\x03\x12\x34\x92\x70\x03\xff\xff\x92\x70\x02\x00\x07"
+    assert twin.write_told_acks(0x70, ids, b"\x01\x00\x00\x01", 0) == b"\x70\x02\x00\x01\x70\x02\x00\x07"
+    assert twin.write_told_acks(0x70, b"", b"", 0x92) == b""
+    with pytest.raises(UsageError):
+        twin.write_told_acks(0x70, ids, b"\x01", 0x92)

@@ -3,9 +3,18 @@
 import pytest
 from tests.twins import batch_of
 
-from everlog.base import NOT_KEPT
-from everlog.mqtt import Publish
-from everlog.sessions import RELEASED, MergedSubscription, OutgoingRows, RetainedFeed, Session, Terms, is_within
+from everlog.base import NOT_KEPT, MessageColumns, TopicTable
+from everlog.mqtt import Decoder, Puback, Publish, encode
+from everlog.sessions import (
+    RELEASED,
+    CopiesTotal,
+    MergedSubscription,
+    OutgoingRows,
+    RetainedFeed,
+    Session,
+    Terms,
+    is_within,
+)
 
 SIZE = 1_000
 
@@ -55,24 +64,42 @@ def test_the_oldest_qos_0_messages_are_dropped_when_too_much_waits():
     for number in range(5):
         one.push(rows(one, 10, number % 2), NOT_KEPT, 0)
     assert one.queued_bytes <= 25 * SIZE
-    assert not one.take_over_quota()
+    assert not one.shed()
     assert one.counters.dropped == 30
     one.set_ready(True)
     one.drain(0)
     assert (one.counters.sent, one.inflight) == (20, 20)
 
 
-def test_without_qos_0_messages_the_session_is_over_its_quota():
+def test_without_qos_0_messages_its_queue_gets_long_and_it_sheds_what_is_too_much():
     one = session(queue_bytes=25 * SIZE)
     one.set_ready(False)
-    for _ in range(3):
-        one.push(rows(one), NOT_KEPT, 0)
-    assert one.take_over_quota()
-    assert not one.take_over_quota()
+    one.push(rows(one, 5), NOT_KEPT, 0)
+    assert not one.take_long()
+    one.push(rows(one), NOT_KEPT, 0)
+    assert one.take_long()
+    assert not one.take_long()
+    assert not one.shed()
+    one.push(rows(one), NOT_KEPT, 0)
+    assert one.shed()
+    assert not one.shed()
+    assert one.counters.dropped == 5
     one.push(rows(one), NOT_KEPT, 0)
     one.disconnected(1)
     one.connected(Terms())
-    assert not one.take_over_quota()
+    assert not one.take_long()
+    assert not one.shed()
+
+
+def test_what_waits_when_a_session_spills_may_wait():
+    one = session(queue_bytes=25 * SIZE)
+    one.set_ready(False)
+    one.push(rows(one, 40), NOT_KEPT, 0)
+    assert one.take_long()
+    one.spilled()
+    assert not one.shed()
+    one.push(rows(one, 50), NOT_KEPT, 0)
+    assert one.shed()
 
 
 @pytest.mark.parametrize("queue_bytes", [500, 5 * SIZE, 99 * SIZE])
@@ -146,7 +173,7 @@ def test_retained_messages_wait_while_the_output_is_full():
     one = session()
     one.feed(feed(rows(one, 1) for _ in range(3)))
     one.set_ready(False)
-    assert one.take_feed(0) == b""
+    assert one.take_feed(0) == (b"", 0)
     assert one.waiting
     one.disconnected(1)
     assert not one.waiting
@@ -194,3 +221,83 @@ def test_a_qos_2_message_that_is_given_up_is_stored_as_released_before_its_pubre
     assert one.give_up(1)
     assert one.window.state(1) == RELEASED
     assert one.take_ahead()
+
+
+def long_rows(to, shard_base=0):
+    identifiers = b"".join(b"\x0b" + bytes((number,)) for number in range(1, 128)) * 100
+    return OutgoingRows(batch(100, 1, shard_base), None, 0, 100, MergedSubscription(to, 1, identifiers))
+
+
+def test_what_is_written_at_once_is_limited_and_the_rest_is_for_the_next_call():
+    one = session(1000)
+    one.connected(Terms(version=5, max_inflight=1000))
+    out = long_rows(one)
+    sizes = []
+    while out.start < out.stop:
+        sizes.append(len(one.push(out, 0, 0)))
+    assert max(sizes) <= 1 << 20
+    assert (len(sizes), one.counters.sent, one.lag, one.queued_bytes) == (3, 100, {}, 0)
+
+
+def test_what_is_left_stays_in_the_log_when_the_output_is_full_meanwhile():
+    one = session(1000)
+    one.connected(Terms(version=5, max_inflight=1000))
+    out = long_rows(one, 50)
+    assert one.push(out, 2, 0)
+    sent = one.counters.sent
+    one.set_ready(False)
+    assert one.push(out, 2, 0) == b""
+    assert out.start == out.stop
+    assert one.lag == {2: 50 + sent}
+
+
+def test_a_queue_is_drained_a_stretch_at_a_time():
+    one = session(1000)
+    one.connected(Terms(version=5, max_inflight=1000))
+    one.set_ready(False)
+    for _ in range(3):
+        one.push(long_rows(one), NOT_KEPT, 0)
+    one.set_ready(True)
+    sizes = []
+    while data := one.drain(0):
+        sizes.append(len(data))
+    assert max(sizes) < 2 << 20
+    assert (one.counters.sent, one.queued_bytes) == (300, 0)
+
+
+def ack_run(*ids):
+    decoder = Decoder(MessageColumns(16), TopicTable(0), version=4)
+    (run,) = decoder.feed(b"".join(encode(Puback(packet_id), 4) for packet_id in ids))
+    return run
+
+
+def test_copies_of_all_sessions_are_counted_until_they_are_acknowledged_or_dropped():
+    total = CopiesTotal(30 * SIZE)
+    calls = []
+    total.on_over = lambda: calls.append(total.largest())
+    one, two = session(copies_total=total), session(copies_total=total)
+    group = {"group": ("g", "t")}
+    one.push(rows(one, 5, **group), NOT_KEPT, 0)
+    assert 5 * SIZE < total.total_bytes < 7 * SIZE
+    two.push(rows(two, 20, **group), NOT_KEPT, 0)
+    assert 25 * SIZE < total.total_bytes < 30 * SIZE
+    assert not calls
+    one.push(rows(one, 5, **group), NOT_KEPT, 0)
+    assert calls == [two]
+    assert len(two.give_up_shared()) == 20
+    two.drop_copies()
+    assert 10 * SIZE < total.total_bytes < 13 * SIZE
+    one.acked(ack_run(*range(1, 10)))
+    assert [out.records.row(out.row())[0] for out in one.give_up_shared()] == [4]
+    one.acked(ack_run(10))
+    assert (total.total_bytes, total.holders) == (0, {})
+
+
+def test_acknowledged_copies_do_not_add_up_while_others_are_under_way():
+    total = CopiesTotal()
+    one = session(1000, copies_total=total)
+    one.push(rows(one, 1, group=("g", "t")), NOT_KEPT, 0)
+    for packet_id in range(2, 500):
+        one.push(rows(one, 1, group=("g", "t")), NOT_KEPT, 0)
+        one.acked(ack_run(packet_id))
+    assert total.total_bytes < 200 * SIZE

@@ -1,7 +1,7 @@
 """The window of messages under way; `tests/properties/test_window.py` has the rest."""
 
 import pytest
-from tests.twins import batch_of
+from tests.twins import TWINS, batch_of
 
 from everlog.base import AckRun, UsageError
 from everlog.mqtt import Publish, PublishWriter
@@ -99,3 +99,24 @@ def test_forgetting_what_is_not_there_changes_nothing():
     window.forget(ids[1])
     assert [one for one, _, _ in window.pending()] == [ids[0], ids[2]]
     assert window.inflight == 2
+
+
+@pytest.mark.parametrize("twin", TWINS)
+def test_ids_under_way_are_known(twin):
+    window = twin.Window(10)
+    window.take_back(7, 2, 0)
+    column = b"\x07\x00\x08\x00\x07\x00"
+    assert window.known(column) == b"\x01\x00\x01"
+    assert window.acked(twin.AckRun(5, column, bytes(3))) == column  # a PUBREC is always answered
+    assert window.unknown == 1
+    assert window.acked(twin.AckRun(7, column, bytes(3))) == b""
+    assert window.known(column) == bytes(3)
+
+
+@pytest.mark.parametrize("twin", TWINS)
+def test_released_ids_are_told_from_unknown_ones(twin):
+    bits = bytearray(8192)
+    bits[0] = 0b0000_0110
+    received = twin.ReceivedIds(bits)
+    assert received.release(b"\x01\x00\x01\x00\x03\x00\x02\x00") == b"\x01\x00\x00\x01"
+    assert received.release(b"\x02\x00") == b"\x00"

@@ -17,6 +17,7 @@ from everlog.mqtt import (
     Disconnect,
     Pingreq,
     Pingresp,
+    Reason,
     Suback,
     Subscribe,
     Subscription,
@@ -139,7 +140,7 @@ class Client:
         self.link.put(encode(Subscribe(1, tuple(Subscription(text, self.qos) for text in filters)), 4))
 
     def _subscribed(self, packet: Suback) -> None:
-        if any(reason.is_error for reason in packet.reasons):
+        if any(Reason(code).is_error for code in packet.reasons):
             self.trouble = "a SUBSCRIBE was refused"
         else:
             self._up()

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from everlog.base import PeerError
 from everlog.broker.auth.acl_rules import READ, REPLAY, WRITE, Rule
-from everlog.topics import Filter, matches, parse_filter
+from everlog.topics import Filter, covers, matches, overlap, parse_filter
 
 ACCESS_CACHE = 4096  # clients whose resolved rules are cached; the least recently used goes first
 
@@ -114,34 +114,3 @@ class Acl:
             replay=() if closed & REPLAY else tuple(allowed[REPLAY]) if self._names_replay else None,
             deny_replay=tuple(denied[REPLAY]),
         )
-
-
-def covers(allowed: Filter, asked: Filter) -> bool:
-    """Return whether `allowed` matches every topic that `asked` matches."""
-    wide, narrow = allowed.levels, asked.levels
-    if narrow == ["#"]:
-        narrow = ["+", "#"]  # the same: every topic has a first level
-    if allowed.starts_wild and narrow[0].startswith("$"):  # [MQTT-4.7.2-1]
-        return False
-    for number, level in enumerate(wide):
-        if level == "#":
-            return True
-        if number == len(narrow) or narrow[number] == "#":
-            return False
-        if level not in ("+", narrow[number]):
-            return False
-    return len(wide) == len(narrow)
-
-
-def overlap(one: Filter, other: Filter) -> bool:
-    """Return whether some topic matches both filters."""
-    left, right = one.levels, other.levels
-    if (one.starts_wild and right[0].startswith("$")) or (other.starts_wild and left[0].startswith("$")):
-        return False  # [MQTT-4.7.2-1]
-    for mine, theirs in zip(left, right, strict=False):
-        if "#" in (mine, theirs):
-            return True
-        if mine != theirs and "+" not in (mine, theirs):
-            return False
-    shorter, longer = sorted((left, right), key=len)
-    return len(longer) == len(shorter) or longer[len(shorter)] == "#"  # a/# matches a as well

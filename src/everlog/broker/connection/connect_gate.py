@@ -21,7 +21,7 @@ from everlog.broker.delivery import Router
 from everlog.broker.events import event as report
 from everlog.broker.limits import Limits
 from everlog.broker.metrics import Metrics
-from everlog.broker.registry import Registry, Subscriptions, agree
+from everlog.broker.registry import ConnectTerms, Registry, Subscriptions, agree
 from everlog.broker.token_bucket import TokenBucket
 from everlog.mqtt import NO_PROPERTIES, Auth, Connack, Connect, Properties, Reason, State
 
@@ -194,6 +194,16 @@ class ConnectGate:
         terms = agree(packet, self._limits, user, more, new_id=lambda: f"everlog-{secrets.token_hex(8)}")
         if connection.output.encoded(Connack(False, Reason.SUCCESS, terms.connack)) is None:
             raise PeerError(Reason.PACKET_TOO_LARGE, "a CONNACK is larger than the client's maximum packet size allows")
+        self._registry.check(connection, terms)
+        self._enter(connection, terms)
+
+    def _enter(self, connection: Connection, terms: ConnectTerms) -> None:
+        """Open the session as soon as the last connection with the client id, if there was one, has left."""
+        packet, user = connection.connect, terms.session.user
+        assert packet is not None
+        if not self._registry.make_way(terms, partial(self._enter_later, connection, terms)):
+            connection.is_entering = True
+            return
         session, present = self._registry.open(connection, terms)
         connection.keep_alive_s = terms.keep_alive_s
         self.forget(connection)
@@ -203,5 +213,13 @@ class ConnectGate:
         report(_log, "connected", DEBUG, **fields, resumed=present)
         connection.opened(session, present, terms.connack)
         if present:
-            self._subscriptions.resume(session)
+            connection.work(self._subscriptions.resume(session), lambda _: None)
         connection.reader.proceed()
+
+    def _enter_later(self, connection: Connection, terms: ConnectTerms) -> None:
+        try:
+            if connection.output.transport is not None and connection.state is not State.CLOSING:
+                self._registry.check(connection, terms)
+                self._enter(connection, terms)
+        except PeerError as error:
+            connection.close(error.reason, str(error), told=error.message)

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from logging import WARNING
 from typing import Any, Protocol, cast
 
@@ -20,6 +21,7 @@ from everlog.broker.events import event as report
 from everlog.broker.limits import Limits
 from everlog.broker.metrics import Metrics
 from everlog.broker.registry import WriteBehind
+from everlog.broker.turns import Steps, Work
 from everlog.mqtt import (
     Carried,
     Connack,
@@ -33,12 +35,15 @@ from everlog.mqtt import (
     State,
     Step,
     next_state,
+    pack_pairs,
     return_code,
     step_of,
 )
 from everlog.sessions import Session
 
 _log = logging.getLogger("everlog.broker")
+_EVENTS_PER_STEP = 64  # packets or runs of one client, before the time is looked at
+_NAMES_PER_STEP = 2  # new topic names: each costs as much as there are filters that match it
 _REFUSED_UNREAD = (Reason.UNSUPPORTED_PROTOCOL_VERSION, Reason.CLIENT_IDENTIFIER_NOT_VALID)
 _BEFORE_CONNACK = (State.WAITING, State.CONNECTING, State.AUTHENTICATING)
 
@@ -72,12 +77,14 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_certificates",
         "_shared",
+        "_works",
         "buffer_updated",  # of the reader; these four are bound to the kernels so that nothing stands between
         "client_id",
         "closing_code",
         "closing_reason",
         "exchange",
         "get_buffer",  # of the reader
+        "is_entering",
         "keep_alive_s",
         "output",
         "pause_writing",  # of the output
@@ -100,8 +107,11 @@ class Connection(asyncio.BufferedProtocol):
             max_topic_levels=limits.topic_levels,
             max_topics=limits.topics_per_client,
             carried=shared.carried,
+            max_events=_EVENTS_PER_STEP,
+            max_new_topics=_NAMES_PER_STEP,
         )
         self._shared = shared
+        self._works: list[Work] = []  # what is done in turns for packets of the client
         self._certificates = certificates
         self.output = Output(shared.traffic, shared.write_behind, limits.output_bytes)
         self.reader = SocketReader(shared.traffic, decoder, self.output)
@@ -112,6 +122,7 @@ class Connection(asyncio.BufferedProtocol):
         self.pause_writing = self.output.pause_writing  # type: ignore[method-assign]
         self.resume_writing = self.output.resume_writing  # type: ignore[method-assign]
         self.state = State.WAITING
+        self.is_entering = False  # accepted, and waiting until the last connection with its client id has left
         self.client_id = ""
         self.user: str | None = None
         self.proof = ""  # what has proven the user's name, but for a certificate: `PASSWORD` or a method
@@ -143,8 +154,8 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def takes_packets(self) -> bool:
-        """Whether it neither waits for a decision about the client nor closes."""
-        return self.state not in (State.CONNECTING, State.CLOSING)
+        """Whether it neither waits for a decision about the client, nor works on an earlier packet, nor closes."""
+        return not (self._works or self.is_entering or self.state in (State.CONNECTING, State.CLOSING))
 
     @property
     def is_trusted(self) -> bool:
@@ -205,6 +216,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def opened(self, session: Session, session_present: bool, properties: Properties) -> None:
         """Accept the client: CONNACK goes out."""
+        self.is_entering = False
         self.client_id = session.client_id
         self.reader.session = self.output.session = session
         self.state = next_state(self.state, Event.ACCEPT)
@@ -237,9 +249,43 @@ class Connection(asyncio.BufferedProtocol):
         if packet.type is PacketType.CONNECT:
             if packet.properties.user_properties:  # nobody asks for them, and they may take 20 times their bytes
                 packet = replace(packet, properties=replace(packet.properties, user_properties=()))
+            if packet.will is not None:
+                packet = replace(packet, will=pack_pairs(packet.will))
             self.output.connect, self.output.version = packet, self.reader.decoder.version
         self._shared.handlers[packet.type](self, packet)
-        return self.state is not State.CONNECTING
+        return self.takes_packets or self.state is State.CLOSING
+
+    def work(self, steps: Steps, then: Callable[[Any], None]) -> None:
+        """Work on a packet in turns, and tell `then` the result; what the client sends meanwhile waits.
+
+        If the connection ends before, the rest is dropped.
+        """
+        work = self._shared.traffic.turns.run(steps, partial(self._worked, then), self._failed)
+        if not work.is_over:
+            self._works.append(work)
+
+    def _worked(self, then: Callable[[Any], None], result: object) -> None:
+        try:
+            then(result)
+        except EverlogError as error:
+            self._failed(error)
+        self._go_on()
+
+    def _failed(self, error: Exception) -> None:
+        if isinstance(error, PeerError):
+            self.broke_the_rules(error)
+        elif isinstance(error, EverlogError):
+            self.not_taken(error)
+        else:
+            self.close(Reason.IMPLEMENTATION_SPECIFIC_ERROR, "the broker failed")
+            raise error
+
+    def _go_on(self) -> None:
+        """Take the next packet, once all work on earlier ones is done."""
+        if self._works:
+            self._works = [one for one in self._works if not one.is_over]
+            if not self._works:
+                self.reader.proceed()
 
     def broke_the_rules(self, error: PeerError) -> None:
         """End the connection of a peer that broke a rule of the protocol, a limit, or is not who it says."""
@@ -257,6 +303,9 @@ class Connection(asyncio.BufferedProtocol):
     def _end(self) -> None:
         self.state = State.CLOSING
         self.reader.is_open = False
+        works, self._works = self._works, []
+        for one in works:
+            one.drop()
 
     def _output_free(self) -> None:
         """Take what a peer sends again that has read what was sent to it."""

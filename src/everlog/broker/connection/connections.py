@@ -2,7 +2,9 @@
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
+from functools import partial
 from logging import DEBUG, WARNING
 
 from everlog.base import MessageColumns
@@ -18,6 +20,7 @@ from everlog.broker.events import event as report
 from everlog.broker.limits import Limits
 from everlog.broker.metrics import Metrics
 from everlog.broker.registry import Registry, Subscriptions, WriteBehind
+from everlog.broker.turns import Steps, Turns
 from everlog.mqtt import Carried, Reason
 from everlog.sessions import Session
 
@@ -38,12 +41,13 @@ class Connections:
         metrics: Metrics,
         write_behind: WriteBehind | None,
         soon: Callable[[Callable[[], None]], object],
+        turns: Turns,
     ) -> None:
         self.limits = limits
         self.metrics = metrics
         self.carried = Carried(limits.unfinished_bytes, self._unfinished)
         self.traffic = Traffic(
-            bytearray(BUFFER_BYTES), router, limits, metrics, write_behind is not None, time.monotonic
+            bytearray(BUFFER_BYTES), router, limits, metrics, write_behind is not None, time.monotonic, turns
         )
         self.rules = self.traffic.rules = PublishRules(self.traffic, security)
         self.traffic.hold_back = self._hold_back
@@ -54,6 +58,7 @@ class Connections:
         self._registry = registry
         self._subscriptions = subscriptions
         self._soon = soon
+        self._turns = turns
         handlers = PacketHandlers(self.gate, registry, subscriptions).table
         self._shared = Shared(
             self.traffic,
@@ -67,10 +72,14 @@ class Connections:
             handlers,
         )
         self._open: dict[Sink, Connection] = {}  # by their outputs
+        self._gone: deque[Connection] = deque()  # those of them to let go of
         self._too_slow: dict[Connection, None] = {}
         self._shedding = False
+        self._shedding_copies = False
         self._held_back: list[SocketReader] = []
-        router.fanout.on_over_quota = self._over_quota
+        registry.copies.on_over = self._too_many_copies
+        router.spills.on_over_quota = partial(self._too_slow_for, limit="queue_bytes")
+        router.spills.on_full = partial(self._too_slow_for, limit="spill_bytes")
 
     def new(self, certificates: Certificates | None = None) -> Connection:
         """Return a protocol for a peer that connects, by a listener that may know peers by certificates."""
@@ -81,6 +90,25 @@ class Connections:
         return self.gate.admit(connection)
 
     def _lost(self, connection: Connection) -> None:
+        """Let go of a connection that is gone; of thousands at once, in turns."""
+        self._gone.append(connection)
+        if len(self._gone) == 1:
+            self._turns.run(self._let_go_of_all(), lambda _: None, self._failed)
+
+    def _let_go_of_all(self) -> Steps:
+        while self._gone:
+            try:
+                self._let_go(self._gone[0])
+            finally:
+                self._gone.popleft()
+            yield
+
+    def _failed(self, error: Exception) -> None:
+        if self._gone:
+            self._turns.later(self._let_go_of_all(), lambda _: None, self._failed)
+        raise error
+
+    def _let_go(self, connection: Connection) -> None:
         self._open.pop(connection.output, None)
         self.gate.forget(connection)
         self.metrics.disconnects += 1
@@ -114,7 +142,7 @@ class Connections:
     @property
     def is_empty(self) -> bool:
         """Whether nobody is connected."""
-        return not (self._registry.clients or self.gate.pending)
+        return not (self._gone or self._registry.clients or self._registry.is_ending or self.gate.pending)
 
     def rules_changed(self) -> None:
         """Apply users, certificates and rules that were read again to connected clients."""
@@ -127,7 +155,8 @@ class Connections:
             elif not self._security.still_knows(session.user, connection.proof):
                 self._expel(connection, "its user was deleted")
             else:
-                self._subscriptions.revoke(session)
+                for _ in self._subscriptions.revoke(session):
+                    pass  # at once: nobody may be sent what it may not read any more
 
     def _expel(self, connection: Connection, why: str) -> None:
         """End the connection of a client that would not be let in any more, without a will."""
@@ -160,16 +189,22 @@ class Connections:
         if self._held_back and not router.behind and router.pending.waiting_bytes < self.limits.inflight_bytes // 2:
             held, self._held_back = self._held_back, []
             for reader in held:
-                reader.resume_reading()
+                reader.release()
 
-    def _over_quota(self, session: Session) -> None:
+    def cut_off(self, session: Session, why: str) -> None:
+        """Close the connection that a session has, since it can't get what it is owed."""
+        output = self._router.sink(session)
+        if output is not None:
+            self.close_outputs([output], why)
+
+    def _too_slow_for(self, session: Session, limit: str) -> None:
         """Close a client that does not keep up, when too much waits for it and none of that may be dropped."""
         output = self._router.sink(session)
         connection = None if output is None else self._open.get(output)
         if connection is not None and connection.is_open and connection not in self._too_slow:
             self._too_slow[connection] = None
             self.metrics.over_quota += 1
-            report(_log, "limit", WARNING, limit="queue_bytes", client=session.client_id)
+            report(_log, "limit", WARNING, limit=limit, client=session.client_id)
             self._soon(self._end_too_slow)  # not while a batch is on its way through the audiences
 
     def _end_too_slow(self) -> None:
@@ -192,3 +227,17 @@ class Connections:
             report(_log, "limit", WARNING, limit="unfinished_bytes", client=connection.client_id, peer=connection.peer)
             connection.close(Reason.QUOTA_EXCEEDED, "too many bytes of an unfinished packet")
             connection.reader.decoder.drop()
+
+    def _too_many_copies(self) -> None:
+        """Have those with most unacknowledged messages that are in no log closed at the end of this turn."""
+        if not self._shedding_copies:
+            self._shedding_copies = True
+            self._soon(self._shed_copies)
+
+    def _shed_copies(self) -> None:
+        self._shedding_copies = False
+        copies = self._registry.copies
+        while copies.holders and copies.total_bytes > copies.max_bytes:
+            session = self._registry.shed_copies()
+            self.metrics.over_copies += 1
+            report(_log, "limit", WARNING, limit="copies_bytes", client=session.client_id)

@@ -11,7 +11,7 @@ from logging import ERROR
 from everlog.broker.auth import Admission, Attempt, KnownLogins, LoginQueue, Security, source_of
 from everlog.broker.connection.connection import Connection
 from everlog.broker.events import event as report
-from everlog.mqtt import Connect, Reason, State
+from everlog.mqtt import Connect, LongList, Reason, State
 
 _THREADS = 4  # passwords checked at a time, each with 19 MiB of memory
 _ATTEMPT_BYTES = 1024  # of an attempt besides its texts and its will
@@ -121,5 +121,8 @@ def _size(packet: Connect) -> int:
     will = packet.will
     if will is not None:
         size += len(will.topic) + len(will.payload)
-        size += sum(200 + len(key) + len(value) for key, value in will.properties.user_properties)
+        pairs = will.properties.user_properties
+        size += (
+            len(pairs.raw) if isinstance(pairs, LongList) else sum(200 + len(key) + len(value) for key, value in pairs)
+        )
     return size

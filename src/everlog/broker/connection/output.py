@@ -96,6 +96,11 @@ class Output:
         connect = self.connect  # [MQTT-3.1.2-29]
         return self.version == 5 and (connect is None or connect.properties.request_problem_information != 0)
 
+    def has_room_for(self, size: int) -> bool:
+        """Return whether a packet of so many bytes may be sent to the client [MQTT-3.1.2-24]."""
+        limit = self.connect.properties.maximum_packet_size if self.connect is not None else None
+        return limit is None or size <= limit
+
     def explain(self, why: str) -> Properties:
         """Return why something was refused, in words, for a client that can be told."""
         return Properties(reason_string=why[:_REASON_CHARACTERS]) if why and self.tells_problems else NO_PROPERTIES

@@ -49,18 +49,22 @@ class PacketHandlers:
                 properties = replace(properties, user_properties=answer.replays())
             if session.kept:
                 output.hold()
-            output.send(Suback(packet.packet_id, tuple(answer.reasons), properties))
+            output.send(Suback(packet.packet_id, bytes(answer.reasons), properties))
             self._subscriptions.answered(session, answer)
 
-        self._subscriptions.subscribe(session, packet, answered)
+        self._subscriptions.subscribe(session, packet, connection.work, answered)
 
     def _unsubscribe(self, connection: Connection, packet: Unsubscribe) -> None:
         session = connection.session
         assert session is not None
-        reasons = self._subscriptions.unsubscribe(session, packet)
-        if session.kept:
-            connection.output.hold()
-        connection.output.send(Unsuback(packet.packet_id, reasons))
+        kept = session.kept
+
+        def answered(reasons: bytes) -> None:
+            if kept:
+                connection.output.hold()
+            connection.output.send(Unsuback(packet.packet_id, reasons))
+
+        connection.work(self._subscriptions.unsubscribe(session, packet), answered)
 
     def _ping(self, connection: Connection, packet: object) -> None:
         connection.output.write(_PINGRESP)

@@ -59,7 +59,7 @@ class PublishRules:
         A client of MQTT 3.1.1 that waits for an answer gets none: it is closed, and sends all of the run again.
         """
         router = self._traffic.router
-        rows = drop_unkeepable(run, router.kept.routes, router.refusing) if router.kept.extend() else []
+        rows = drop_unkeepable(run, router.kept.routes, router.refusing) if router.kept.extend(run) else []
         if not rows:
             return refused
         columns = run.columns

@@ -8,7 +8,7 @@ from everlog.broker.connection.traffic cimport Traffic
 from everlog.broker.delivery.pending_acks cimport AckQueue
 from everlog.broker.delivery.router cimport Router
 from everlog.mqtt.inbound cimport Decoder
-from everlog.mqtt.outbound cimport write_acks, write_answers
+from everlog.mqtt.outbound cimport write_acks, write_answers, write_told_acks
 
 
 cdef class SocketReader:
@@ -20,13 +20,13 @@ cdef class SocketReader:
     cdef public Py_ssize_t open_qos_2
     cdef public double last_seen
     cdef AckQueue _acks
-    cdef bint _publishes, _paused
-    cdef object _buffer, _waiting
+    cdef bint _publishes, _paused, _blocked, _held, _in_line
 
-    @cython.locals(traffic=Traffic, table=TopicTable, router=Router, known=Py_ssize_t, events=list, grew=bint)
+    @cython.locals(traffic=Traffic, decoder=Decoder, known=Py_ssize_t, events=list)
     cdef int _receive(self, data, Py_ssize_t size) except -1
 
-    @cython.locals(place=Py_ssize_t)
+    @cython.locals(traffic=Traffic, table=TopicTable, router=Router, grew=bint)
+    cdef int _take(self, list events, Py_ssize_t known) except -1
     cpdef _handle(self, list events)
 
     @cython.locals(traffic=Traffic, output=Output, acks=bytes, pubacks=Py_ssize_t, at_qos_2=Py_ssize_t,

@@ -4,15 +4,13 @@ A run of PUBLISHes is checked, answered and handed to the router, a run of acks 
 else is for the connection. Owned by the event loop's thread.
 """
 
-import asyncio
 import socket
-from collections import deque
+from collections.abc import Generator
 from typing import Any, Protocol
 
 import cython
 
 from everlog.base import EverlogError, PeerError
-from everlog.broker.connection.postponed import attached, detached
 from everlog.broker.connection.refused_acks import refuse
 from everlog.mqtt import Pubcomp, Pubrel, Reason
 from everlog.sessions import Session
@@ -23,7 +21,7 @@ if not cython.compiled:
     from everlog.broker.connection.run_checks import count_qos_2, drop_reserved
     from everlog.broker.connection.traffic import Traffic
     from everlog.broker.delivery.pending_acks import AckQueue
-    from everlog.mqtt import Decoder, write_acks, write_answers
+    from everlog.mqtt import Decoder, write_acks, write_answers, write_told_acks
 
 _QOS_2 = 0x04
 _RETAIN = 0x01
@@ -31,10 +29,10 @@ _PUBREC = 5
 _PUBREL = 6
 _PUBREL_HEADER = 0x62
 _PUBCOMP_HEADER = 0x70
-_EVENTS_PER_TURN = 256  # packets or runs of one client that are handled before others have their turn
 _ALIVE_BYTES = 1024  # so much at once of a packet that is not whole yet is a sign of life; less is not
-_NAMES_PER_TURN = 100  # new topic names of one client; if it has more, the others have their turn
-_GREEDY_BYTES = 16 << 10  # read at once from such a client
+_TOLD_BYTES = 5  # of an ack with a reason
+_NOT_SENT = "no message with this packet identifier is under way"
+_NOT_RECEIVED = "no message with this packet identifier waits to be released"
 _QUICK_ACK: int | None = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
 
@@ -43,7 +41,7 @@ class Dispatcher(Protocol):
     """The connection, as far as its reader is concerned."""
 
     @property
-    def takes_packets(self) -> bool: ...  # it is neither waiting for a decision nor closing
+    def takes_packets(self) -> bool: ...  # it neither closes nor works on an earlier packet
 
     def dispatch(self, event: Any) -> bool: ...  # not a run on an open connection; False: no more for now
 
@@ -67,12 +65,13 @@ class SocketReader:
         self._acks = AckQueue(output)
         self._publishes = False  # it has sent a PUBLISH
         self._paused = False
-        self._buffer: Any = traffic.buffer
-        self._waiting: Any = None  # events of one read at most: nothing is read meanwhile
+        self._blocked = False  # a packet is not done with: what the client sends meanwhile waits
+        self._held = False  # too much is under way
+        self._in_line = False  # for a turn to take what waits
 
     def get_buffer(self, sizehint: int) -> Any:
         """Return the buffer that all connections share: what is read is used up before the next read."""
-        return self._buffer
+        return self.traffic.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take bytes that have arrived in the shared buffer."""
@@ -84,40 +83,48 @@ class SocketReader:
 
     def _receive(self, data: bytes | bytearray, size: int) -> int:
         traffic = self.traffic
-        table, router = traffic.table, traffic.router
         traffic.bytes_in += size
-        known = table.count
-        events = self.decoder.feed(data, size)
-        if events or size >= _ALIVE_BYTES:  # [MQTT-3.1.2-22] asks for packets, not for bytes
+        known = traffic.table.count
+        decoder = self.decoder
+        if decoder.has_more or self._blocked:
+            decoder.hold(data, size)
+            self.pause_reading()
+            if size >= _ALIVE_BYTES:
+                self.last_seen = traffic.time()
+            return 0
+        events = decoder.feed(data, size)
+        if size >= _ALIVE_BYTES:
+            self.last_seen = traffic.time()
+        self._take(events, known)
+        if self.is_waiting:
+            self.go_on()
+        return 0
+
+    def _take(self, events: list[Any], known: int) -> int:
+        """Handle what was parsed when there were `known` topics."""
+        traffic = self.traffic
+        table, router = traffic.table, traffic.router
+        if events:  # [MQTT-3.1.2-22] asks for packets, not for bytes
             self.last_seen = traffic.time()
         if len(traffic.reserved) < table.count:
             traffic.rules.reserve()
-        if self._waiting is not None:
-            self._postpone(events, True)
-        else:
-            self._handle(events)
+        self._handle(events)
         if router.behind or router.pending.waiting_bytes > traffic.inflight_bytes:
+            self._held = True
             traffic.hold_back(self)
         if self.output.is_full:
             self.go_on()
         grew = table.count != known
         if grew:
-            self._learnt(table.count - known)
+            router.learn(known)
         if table.count > traffic.topics or (grew and table.name_bytes > traffic.topics_bytes):
             traffic.rules.forget_topics()
         return 0
 
     def _handle(self, events: list[Any]) -> None:
-        if len(events) > _EVENTS_PER_TURN:
-            self._handle(events[:_EVENTS_PER_TURN])
-            self._postpone(events[_EVENTS_PER_TURN:], True)
-            self.go_on()
-            return
-        place = 0
         connection = self.connection
         try:
             for event in events:
-                place += 1
                 if self.is_open:
                     if isinstance(event, PublishRun):
                         self._published(event)
@@ -126,7 +133,11 @@ class SocketReader:
                         self._acked(event)
                         continue
                 if not connection.dispatch(event):  # type: ignore[union-attr]
-                    self._postpone(events[place:], False)
+                    # The decoder stops at such a packet, so nothing is left behind it here. It is read on until more
+                    # comes: the end of a peer that waits for its CONNACK is noticed.
+                    self._blocked = True
+                    if self.decoder.has_more:
+                        self.pause_reading()
                     return
         except PeerError as error:
             connection.broke_the_rules(error)  # type: ignore[union-attr]
@@ -199,23 +210,13 @@ class SocketReader:
                 output.hold()  # a PUBREL ends the client's knowledge of the id, so ours must outlive us by then
         if released:
             if session.window.unknown != unknown and self.decoder.version == 5:
-                self._release(released, session)
+                self._tell(_PUBREL_HEADER, released, session.window.known(released))
             else:
                 output.write(write_acks(_PUBREL_HEADER, released, 0, len(released) // 2))
         traffic.router.acked(session)
         if self._publishes and sent == traffic.bytes_out:
             self._confirm_receipt()
         return 0
-
-    def _release(self, ids: bytes, session: Session) -> None:
-        """Send PUBRELs, some of them for ids that were not under way: section 3.6.2.1, MQTT 5 says which."""
-        unknown = self.output.explain("no message with this packet identifier is under way")
-        for k in range(0, len(ids), 2):
-            packet_id = int.from_bytes(ids[k : k + 2], "little")
-            if session.window.state(packet_id):
-                self.output.send(Pubrel(packet_id))
-            else:
-                self.output.send(Pubrel(packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND, unknown))
 
     def _confirm_receipt(self) -> None:
         """Have TCP confirm an ack at once, since nothing answers it: 40 ms later a client with Nagle's algorithm, which
@@ -236,80 +237,72 @@ class SocketReader:
         if known == count or self.decoder.version != 5:
             session.free_ids(run.ids)
             output.write(write_acks(_PUBCOMP_HEADER, run.ids, 0, count))
-            return 0
-        unknown = output.explain("no message with this packet identifier waits to be released")
-        for k in range(count):
-            column = run.ids[2 * k : 2 * k + 2]
-            packet_id = int.from_bytes(column, "little")
-            if session.free_ids(column):
-                output.send(Pubcomp(packet_id))
-            else:
-                output.send(Pubcomp(packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND, unknown))
+        else:
+            self._tell(_PUBCOMP_HEADER, run.ids, session.release_ids(run.ids))
         return 0
+
+    def _tell(self, first_byte: int, ids: bytes, known: bytes) -> None:
+        """Answer acks, some of them for unknown packet ids (sections 3.6.2.1 and 3.7.2.1); a lone one with words."""
+        output = self.output
+        if len(known) == 1 and not known[0]:
+            make, why = (Pubrel, _NOT_SENT) if first_byte == _PUBREL_HEADER else (Pubcomp, _NOT_RECEIVED)
+            packet_id = int.from_bytes(ids, "little")
+            output.send(make(packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND, output.explain(why)))
+        else:
+            fits = output.has_room_for(_TOLD_BYTES)
+            output.write(write_told_acks(first_byte, ids, known, Reason.PACKET_IDENTIFIER_NOT_FOUND if fits else 0))
 
     # Turns
 
     @property
-    def is_postponing(self) -> bool:
-        """Whether packets that the client has sent wait for the next turn of the event loop."""
-        return self._waiting is not None
+    def is_waiting(self) -> bool:
+        """Whether what the client has sent waits for a later turn of the event loop."""
+        return self.decoder.has_more
 
     def proceed(self) -> None:
-        """Take what the client has sent and what waited, such as for its CONNACK."""
-        waiting = self._waiting
-        if waiting is None:
-            self.resume_reading()
-            return
-        some = [waiting.popleft() for _ in range(min(len(waiting), _EVENTS_PER_TURN))]
-        if not waiting:
-            self._waiting = None
-        try:
-            events = attached(some, self.traffic.table)
-        except PeerError as error:
-            events = [error]
-        self._handle(events)
+        """Take what the client has sent since it had to wait, such as for its CONNACK."""
+        self._blocked = self.connection is not None and not self.connection.takes_packets
+        self.go_on()
+
+    def release(self) -> None:
+        """Go on with a client that was held back."""
+        self._held = False
         self.go_on()
 
     def go_on(self) -> None:
         """Take what waits, or the next read, when others have had their turn; not while the peer does not read."""
-        if self.connection is None or not self.connection.takes_packets:
+        if not self._may_go_on():
             return
+        if not self.decoder.has_more:
+            self.resume_reading()
+        elif not self._in_line:
+            self._in_line = True
+            self.pause_reading()
+            self.traffic.turns.later(self._rest(), self._done, self._failed)
+
+    def _may_go_on(self) -> bool:
+        if self.connection is None or self._blocked or self._held or not self.connection.takes_packets:
+            return False
         if self.output.is_stuck():
             self.traffic.metrics.unread_answers += 1
             self.pause_reading()
-        elif self._waiting is not None:
-            asyncio.get_running_loop().call_soon(self._next_turn)
-        else:
-            self.resume_reading()
+            return False
+        return True
 
-    def _next_turn(self) -> None:
-        if self._waiting is not None and self.connection is not None and self.connection.takes_packets:
-            self.proceed()
+    def _rest(self) -> Generator[None, None, None]:
+        """Take what waits, a little in each step."""
+        while self.decoder.has_more and self._may_go_on():
+            known = self.traffic.table.count
+            self._take(self.decoder.more(), known)
+            yield
 
-    def _postpone(self, events: list[Any], behind: bool) -> None:
-        """Take these later, before or behind what waits already; with some, read nothing more until then.
+    def _done(self, _: object) -> None:
+        self._in_line = False
+        self.go_on()
 
-        With none it is read on: the end of a peer that waits for its CONNACK is noticed.
-        """
-        if self._waiting is None:
-            self._waiting = deque()
-        later = detached(events, self.traffic.table)
-        if behind:
-            self._waiting.extend(later)
-        else:
-            self._waiting.extendleft(reversed(later))
-        if later:
-            self.pause_reading()
-
-    def _learnt(self, names: int) -> None:
-        """Read a little at a time from who brings many new names at once: they cost much more than known ones."""
-        if names <= _NAMES_PER_TURN:
-            self._buffer = self.traffic.buffer
-            return
-        self._buffer = memoryview(self.traffic.buffer)[:_GREEDY_BYTES]
-        if not self._paused:
-            self.pause_reading()
-            asyncio.get_running_loop().call_soon(self.go_on)
+    def _failed(self, error: Exception) -> None:
+        self._in_line = False
+        raise error
 
     def pause_reading(self) -> None:
         """Let the peer wait: too much is under way."""

@@ -6,6 +6,6 @@ cdef class Traffic:
     cdef public bytearray buffer, reserved
     cdef public TopicTable table
     cdef public Router router
-    cdef public object metrics, time, rules, hold_back
+    cdef public object metrics, time, turns, rules, hold_back
     cdef public bint checks, stores
     cdef public Py_ssize_t receive_maximum, inflight_bytes, topics, topics_bytes, bytes_in, bytes_out

@@ -7,6 +7,7 @@ import cython
 
 from everlog.broker.limits import Limits
 from everlog.broker.metrics import Metrics
+from everlog.broker.turns import Turns
 
 if not cython.compiled:
     from everlog.base import TopicTable
@@ -24,12 +25,14 @@ class Traffic:
         metrics: Metrics,
         stores: bool,
         time: Callable[[], float],
+        turns: Turns,
     ) -> None:
         self.buffer = buffer
         self.table: TopicTable = router.table
         self.router = router
         self.metrics = metrics
         self.time = time
+        self.turns = turns
         self.rules: Any = None  # `PublishRules`: which messages of a run are taken
         self.hold_back: Any = None  # called with a reader when too much is under way
         self.reserved = bytearray()  # a byte for each topic id: whether it is the server's own

@@ -7,3 +7,4 @@ from everlog.broker.delivery.read_rights import ReadRights
 from everlog.broker.delivery.redelivery import batch_of
 from everlog.broker.delivery.retained_messages import RetainedMessages, stored_message
 from everlog.broker.delivery.router import Router
+from everlog.broker.delivery.spills import Spills

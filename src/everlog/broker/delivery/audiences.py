@@ -2,15 +2,17 @@
 
 Topics with the same subscribers share an audience, so a batch splits into as many parts as there are different ones.
 The audience of each topic id is kept in one column that the partition kernel reads; when a filter comes or goes,
-exactly the topics that it matches become unknown again. Audience 0 is nobody.
+exactly the topics that it matches become unknown again. Audience 0 is nobody. It is a cache: when the audiences take
+more than `max_bytes`, all are forgotten and made anew as topics come by, and a batch whose topics have more than that
+is split in stretches of rows, one after the other.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from everlog.base import Records, TopicTable
-from everlog.broker.delivery.overlaps import combine, merge, of_own
+from everlog.broker.delivery.audience_numbers import Audience, AudienceNumbers
 from everlog.broker.delivery.partition import Partitioner
 from everlog.broker.delivery.ports import SharedTarget
 from everlog.sessions import MergedSubscription, Session, Subscribed
@@ -18,18 +20,11 @@ from everlog.topics import Filter, MatchCache, SubscriptionTrie
 from everlog.topics import Subscription as Match
 
 UNKNOWN = b"\xff\xff\xff\xff"
-_NO_NAME = 0xFFFFFFFF
-_MAX_AUDIENCES = 1 << 16  # beyond, all are forgotten and made anew as topics come by
-_MAX_GONE = 4096  # so too when more subscriptions than this have gone: audiences hold on to the sessions they had
+_NO_NAME = _NO_NUMBER = 0xFFFFFFFF
+_ANY = 1 << 62  # what the cache of topics keeps of each is a number, however many subscribers that stands for
+_MANY = 64  # subscriptions of one topic; those of the next are often the same
 
 Part: TypeAlias = tuple[int, bytearray | None, int, int]  # audience, rows (None: every row), start, stop
-
-
-class Audience(NamedTuple):
-    """Who gets the messages of a topic."""
-
-    subscriptions: tuple[MergedSubscription, ...] = ()
-    targets: tuple[SharedTarget, ...] = ()
 
 
 @dataclass(slots=True)
@@ -45,19 +40,24 @@ class Audiences:
     """The live subscriptions, and for every topic id of `table` the audience they make."""
 
     def __init__(
-        self, table: TopicTable, target_of: Callable[[str, str], SharedTarget], max_topics: int = 200_000
+        self,
+        table: TopicTable,
+        target_of: Callable[[str, str], SharedTarget],
+        max_topics: int = 200_000,
+        max_bytes: int = 64 << 20,
     ) -> None:
+        self.resets = 0  # times that all were forgotten because they took too much
+        self.max_bytes = max_bytes
         self._table = table
         self._target_of = target_of
         self._trie: SubscriptionTrie[Session, Subscribed] = SubscriptionTrie()
         self._cache: MatchCache[Session, Subscribed, int] = MatchCache(
-            self._trie, self._make, max_topics=max_topics, on_drop=self._unknow
+            self._trie, self._make, max_topics=max_topics, max_matches=_ANY, on_drop=self._unknow
         )
         self.column = bytearray()
-        self.by_number: list[Audience] = [Audience()]
-        self._numbers: dict[tuple[object, ...], int] = {(): 0}
-        self._by_session: dict[int, dict[Session, MergedSubscription]] = {}
-        self._gone = 0  # subscriptions that audiences may still hold the sessions of
+        self._numbers = AudienceNumbers()
+        self._unused: set[int] = set()  # numbers that were made for a moment
+        self._last: tuple[list[Match[Session, Subscribed]], int] = ([], 0)  # many subscriptions, and their number
         self._generation = table.generation
         self._names: list[_Names] = []
         self._partitioner = Partitioner()
@@ -71,48 +71,83 @@ class Audiences:
 
     def unsubscribe(self, session: Session, flt: Filter) -> bool:
         """Let go of a filter that was given up or whose session has left; return whether it was there."""
-        self._gone += 1
         return self._cache.remove(flt, session) is not None
+
+    def detach(self, session: Session) -> None:
+        """Let go of a session that has left, once all its filters are gone."""
+        self._last = [], 0
+        self._numbers.forget_session(session)
+
+    @property
+    def size_bytes(self) -> int:
+        """The memory of the audiences."""
+        return self._numbers.size_bytes
+
+    @property
+    def by_number(self) -> list[Audience]:
+        """The audiences; a number is good until the next stretch of a batch is split, or a filter comes or goes."""
+        return self._numbers.by_number
 
     # Splitting a batch
 
-    def split(self, records: Records, first_row: int, stop_row: int = -1) -> list[Part]:
-        """Return the parts of a batch by audience, once every topic in it has one."""
+    def split(self, records: Records, first_row: int, stop_row: int = -1) -> Iterator[list[Part]]:
+        """Yield the parts of a batch by audience: of all rows, or of a stretch of them at a time if it takes much."""
+        stop = records.count if stop_row < 0 else min(stop_row, records.count)
+        size = stop - first_row
+        while first_row < stop:
+            end = min(stop, first_row + size)
+            parts = self._split(records, first_row, end)
+            if parts is None:
+                size = (end - first_row + 1) // 2
+                continue
+            yield parts
+            first_row = end
+
+    def _split(self, records: Records, first_row: int, stop_row: int) -> list[Part] | None:
+        """Return the parts of rows, once every topic of them has an audience; None if that takes too much at once."""
         self._extend()
         names = self._names_of(records.table)
+        learnt = False
         while True:
             parts = self._partitioner.split(
                 records, first_row, names.column, self.column, len(self.by_number), stop_row
             )
             if not isinstance(parts, set):
                 return parts
-            if not self._learn(names, parts):
+            is_one = stop_row - first_row == 1
+            if learnt and not is_one:  # some that were found are forgotten again: all of them have no room
+                return None
+            if not self._learn_names(names, parts):
                 return self._split_uncached(records, first_row, stop_row)
+            topics = (int.from_bytes(names.column[4 * one : 4 * one + 4], "little") for one in parts)
+            if not self.resolve(topics) and not is_one:
+                return None
+            learnt = True
 
-    def _learn(self, names: _Names, topics: set[int]) -> bool:
-        """Find the broker's ids and the audiences of these topics of a batch; False if the broker's table is full."""
-        found = []
+    def _learn_names(self, names: _Names, topics: set[int]) -> bool:
+        """Find the broker's ids of these topics of a batch; return False if the broker's table is full."""
         for topic in topics:
-            known = int.from_bytes(names.column[4 * topic : 4 * topic + 4], "little")
-            if known == _NO_NAME:
+            if names.column[4 * topic : 4 * topic + 4] == UNKNOWN:
                 known = self._table.intern(names.table.name(topic))
                 if known < 0:
                     return False
                 names.column[4 * topic : 4 * topic + 4] = known.to_bytes(4, "little")
-            found.append(known)
-        self.resolve(found)
         return True
 
-    def _split_uncached(self, records: Records, first_row: int, stop_row: int) -> list[Part]:
+    def _split_uncached(self, records: Records, first_row: int, stop_row: int) -> list[Part] | None:
         """Split without caching topic ids, for when the broker's topic table is full."""
         at = records.start + records.layout.topics
         rows = memoryview(records.data)[at : at + 4 * records.count].cast("I")
         names = bytearray(b"\xff" * (4 * records.table.count))
         column = bytearray()
-        for place, topic in enumerate(sorted(set(rows[first_row : stop_row if stop_row >= 0 else records.count]))):
+        self._make_room()
+        for place, topic in enumerate(sorted(set(rows[first_row:stop_row]))):
             names[4 * topic : 4 * topic + 4] = place.to_bytes(4, "little")
             number = self._make(self._trie.match(records.table.name(topic).decode()))
+            self._unused.add(number)
             column += number.to_bytes(4, "little")
+            if self.size_bytes > self.max_bytes and stop_row - first_row > 1:
+                return None
         parts = self._partitioner.split(records, first_row, names, column, len(self.by_number), stop_row)
         assert not isinstance(parts, set)
         return parts
@@ -133,22 +168,33 @@ class Audiences:
 
     # Audiences
 
-    def resolve(self, topics: Iterable[int]) -> None:
-        """Find the audiences of these topic ids."""
-        if len(self.by_number) > _MAX_AUDIENCES or self._gone > max(_MAX_GONE, 2 * len(self._trie)):
-            self.forget()
+    def resolve(self, topics: Iterable[int]) -> bool:
+        """Find the audiences of these topic ids; return False if they took too much before all were found."""
+        self._make_room()
         self._extend()
         for topic in topics:
             number = self._cache.lookup(topic, self._table.name(topic).decode())
-            self.column[4 * topic : 4 * topic + 4] = number.to_bytes(4, "little")
+            place = slice(4 * topic, 4 * topic + 4)
+            if self.column[place] == UNKNOWN:
+                self._numbers.use(number)
+                self.column[place] = number.to_bytes(4, "little")
+            if self.size_bytes > self.max_bytes:
+                return False
+        return True
+
+    def _make_room(self) -> None:
+        """Forget all audiences if they take too much, and those that no topic has had since the last call."""
+        if self._unused:
+            self._numbers.drop_unused(self._unused)
+            self._unused = set()
+            self._last = [], 0
+        if self.size_bytes > self.max_bytes:
+            self.resets += 1
+            self.forget()
 
     def merged(self, number: int, session: Session) -> MergedSubscription | None:
         """Return how a session that pulls gets the messages of an audience, if it is in it by itself."""
-        by_session = self._by_session.get(number)
-        if by_session is None:
-            by_session = {merged.session: merged for merged in self.by_number[number].subscriptions}
-            self._by_session[number] = by_session
-        return by_session.get(session)
+        return self._numbers.merged_in(number, session)
 
     def merged_of(self, records: Records, row: int, session: Session) -> MergedSubscription | None:
         """Return how a session gets one message, by itself or else as a member of a group."""
@@ -169,10 +215,9 @@ class Audiences:
         """Begin anew: every topic is unknown."""
         self._cache.clear()
         self.column = bytearray()
-        self.by_number = [Audience()]
-        self._numbers = {(): 0}
-        self._by_session = {}
-        self._gone = 0
+        self._numbers = AudienceNumbers()
+        self._unused = set()
+        self._last = [], 0
         self._extend()
 
     def _extend(self) -> None:
@@ -185,11 +230,23 @@ class Audiences:
             self.column.extend(UNKNOWN * (missing // 4))
 
     def _unknow(self, topics: Iterable[int]) -> None:
-        for topic in topics:
-            self.column[4 * topic : 4 * topic + 4] = UNKNOWN
+        self._last = [], 0  # its number may go with the last topic that has it
+        with memoryview(self.column).cast("I") as numbers:
+            known = [number for topic in topics if (number := numbers[topic]) != _NO_NUMBER]
+            for topic in topics:
+                numbers[topic] = _NO_NUMBER
+        self._numbers.give_up(known)
 
     def _make(self, matches: list[Match[Session, Subscribed]]) -> int:
         """Return the number of the audience that these subscriptions are."""
+        if len(matches) > _MANY and matches == self._last[0]:
+            return self._last[1]
+        number = self._number(matches)
+        if len(matches) > _MANY:
+            self._last = matches, number
+        return number
+
+    def _number(self, matches: list[Match[Session, Subscribed]]) -> int:
         by_session: dict[Session, list[Subscribed]] = {}
         groups: set[tuple[str, str]] = set()
         for match in matches:
@@ -197,15 +254,10 @@ class Audiences:
                 groups.add((match.filter.group, match.filter.pattern))
             else:
                 by_session.setdefault(match.key, []).append(match.value)
-        targets = tuple(self._target_of(*group) for group in groups)
-        # sessions and groups that an audience holds live as long as it, so their ids are theirs alone
-        key: tuple[object, ...] = (
-            *((id(session), *combine(subscribed), *of_own(subscribed)) for session, subscribed in by_session.items()),
-            *map(id, targets),
+        merged = self._numbers.merged
+        return self._numbers.number_of(
+            Audience(
+                tuple([merged(session, subscribed) for session, subscribed in by_session.items()]),
+                tuple([self._target_of(*group) for group in groups]),
+            )
         )
-        number = self._numbers.get(key)
-        if number is None:
-            number = self._numbers[key] = len(self.by_number)
-            merged = tuple(merge(session, subscribed) for session, subscribed in by_session.items())
-            self.by_number.append(Audience(merged, targets))
-        return number

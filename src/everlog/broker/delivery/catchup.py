@@ -8,7 +8,7 @@ nor many sessions hold up the others.
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from logging import WARNING
 
 from everlog.base import NOT_KEPT, EverlogError, unpack_position
@@ -101,9 +101,8 @@ class Catchup:
         self._fanout.note_moved(session)
         if session.is_redelivering and not self._send_again(session, sink):
             return
-        data = session.drain(self._fanout.now_us())
-        if data:
-            sink.write(data)
+        while self._drain(session, sink):
+            pass
         if session in self._line:
             return
         if self._has_time():
@@ -115,7 +114,10 @@ class Catchup:
         """Send what was under way; return whether all of it is sent."""
         if self.cold is not None and self.cold.is_looking(session):
             return False
-        return send_again(self._log, self._fanout, session, sink, self._retained, self.cold)
+        is_done = send_again(self._log, self._fanout, session, sink, self._retained, self.cold)
+        if is_done and self.cold is not None:
+            self.cold.forget_again(session)
+        return is_done
 
     # Turns
 
@@ -164,8 +166,11 @@ class Catchup:
     def _serve(self, session: Session, sink: Sink) -> None:
         """Give one slice; a session that could take more stands in line for it."""
         left = _SLICE_BYTES
-        while session.ready and not session.queued and left > 0:
-            taken = self._feed(session, sink) or self._step(session)
+        while session.ready and left > 0:
+            if session.drains_next:
+                taken = self._drain(session, sink) or not session.drains_next
+            else:
+                taken = self._feed(session, sink) or self._step(session)
             if not taken:
                 break
             left -= taken
@@ -176,13 +181,20 @@ class Catchup:
         if left <= 0 and session.ready and session.waiting:
             self._stand_in_line(session)
 
+    def _drain(self, session: Session, sink: Sink) -> int:
+        """Send what waits in memory and is next; return how many bytes."""
+        data = session.drain(self._fanout.now_us())
+        if data:
+            sink.write(data)
+        return len(data)
+
     def _feed(self, session: Session, sink: Sink) -> int:
-        """Send some retained messages; return how many bytes."""
-        data = session.take_feed(self._fanout.now_us())
+        """Send some retained messages; return how many bytes, or what looking for them was worth."""
+        data, worth = session.take_feed(self._fanout.now_us())
         if data:
             self._fanout.note_moved(session)
             sink.write(data)
-        return len(data)
+        return worth
 
     # Reading on
 
@@ -205,6 +217,7 @@ class Catchup:
         at = session.lag[shard]
         plan = self._plans.plan(session, shard, at)
         end = min(plan.bound, self._routed[shard])
+        end = min(end, session.reads_up_to(shard, end))
         if plan.reader is None:  # nothing that it subscribes to begins before `bound`
             session.read_on(shard, end)
             return 1
@@ -256,13 +269,15 @@ class Catchup:
                 return stopped
         return -1
 
-    def _by_filters(self, session: Session, out: OutgoingRows, shard: int) -> Iterable[OutgoingRows]:
-        """Return rows by the subscriptions that match each of them."""
+    def _by_filters(self, session: Session, out: OutgoingRows, shard: int) -> Iterator[OutgoingRows]:
+        """Yield rows by the subscriptions that match each of them."""
         out = out if out.rows is None else out.alone()
         records, audiences = out.records, self._fanout.audiences
-        mine: list[Mine] = [
-            (merged, rows, start, stop)
-            for number, rows, start, stop in audiences.split(records, out.start, out.stop)
-            if (merged := audiences.merged(number, session)) is not None
-        ]
-        return in_order(records, mine, shard) if mine else ()
+        for parts in audiences.split(records, out.start, out.stop):
+            mine: list[Mine] = [
+                (merged, rows, start, stop)
+                for number, rows, start, stop in parts
+                if (merged := audiences.merged(number, session)) is not None
+            ]
+            if mine:
+                yield from in_order(records, mine, shard)

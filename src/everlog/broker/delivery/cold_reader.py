@@ -1,7 +1,9 @@
 """Reads from the cold tier on behalf of the event loop: in threads, one at a time for each session.
 
-A result is kept until the session has taken all of it, so a small window does not read the same again and again. Owned
-by the event loop's thread; threads call only the cold store and `wake`.
+A result is kept until the session has taken all of it, so a small window does not read the same again and again. There
+are places for as many results as `max_bytes` has room for. Who has none waits in line, gives its place up after each
+result while others wait, and loses a result that it does not take for a second or two: it is read again then. Owned by
+the event loop's thread; threads call only the cold store and `wake`.
 """
 
 import logging
@@ -24,6 +26,7 @@ _THREADS = 4  # reads at a time, of all sessions; the others wait
 _LOOKUPS = 16  # lookups of beginnings by one session at a time; more are refused
 _READ_RECORDS = 8192
 _READ_BYTES = 1 << 20  # kept for one session until it has taken them
+_PLACE_BYTES = 2 << 20  # what such a result was measured to take, with what reading it leaves behind
 _log = logging.getLogger("everlog.broker")
 
 Places = dict[
@@ -39,19 +42,31 @@ class _Question:
     at: int
     filters: tuple[Filter, ...]
     result: ReadResult | None = None
+    is_idle: bool = False  # not looked at since the last `retry`
 
 
 class ColdReader:
     """The threads that read. `wake` has a call made on the event loop's thread, where `arrived` is called too."""
 
-    def __init__(self, cold: ColdStore, history: History, wake: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(
+        self,
+        cold: ColdStore,
+        history: History,
+        wake: Callable[[Callable[[], None]], None],
+        max_bytes: int = 64 << 20,
+    ) -> None:
         self.arrived: Callable[[Session], None] = lambda session: None
         self.failures = 0
+        self.waits = 0  # times that a session had to wait for a place
+        self._places = max(1, max_bytes // _PLACE_BYTES)
+        self._line: dict[Session, Callable[[], None]] = {}  # who waits for a place, and how it goes on
+        self._admitting = False
         self._cold = cold
         self._history = history
         self._wake = wake
         self._questions: dict[Session, _Question] = {}
-        self._again: dict[Session, dict[tuple[int, int], Records] | None] = {}  # None during the lookup
+        self._again: dict[Session, dict[tuple[int, int], Records] | None] = {}  # None until it is looked up
+        self._looking: set[Session] = set()  # those of them that have a place
         self._failed: dict[Session, Callable[[], None]] = {}  # and how to try again
         self._lookups: dict[Session, int] = {}
         self._pool = ThreadPoolExecutor(_THREADS, "everlog-cold")
@@ -62,11 +77,20 @@ class ColdReader:
 
     def forget(self, session: Session) -> None:
         """Drop what was found for a session that has caught up or lost its connection."""
-        for known in (self._questions, self._again, self._failed):
+        for known in (self._questions, self._again, self._failed, self._line):
             known.pop(session, None)
+        self._looking.discard(session)
+        self._let_in()
 
     def retry(self) -> None:
-        """Repeat what has failed; called once a second."""
+        """Repeat what has failed, and take places from those who do not use them; called once a second."""
+        if self._line:
+            self._questions = {
+                session: one for session, one in self._questions.items() if one.result is None or not one.is_idle
+            }
+            self._let_in()
+        for question in self._questions.values():
+            question.is_idle = question.result is not None
         failed, self._failed = self._failed, {}
         for ask_again in failed.values():
             ask_again()
@@ -104,7 +128,12 @@ class ColdReader:
         if question is not None and question.shard == shard and question.filters == filters:
             assert question.result is not None
             if question.at <= at < question.result.positions[0]:
+                question.is_idle = False
                 return _from(question.result, question.at, at)
+        had_one = self._questions.pop(session, None) is not None
+        if (had_one and self._line) or not self._has_place():
+            self._wait(session, partial(self.arrived, session))
+            return None
         question = self._questions[session] = _Question(shard, at, filters)
 
         def answered(done: "Future[ReadResult]") -> None:
@@ -114,6 +143,7 @@ class ColdReader:
             if question.result is None:
                 del self._questions[session]
                 self._failed[session] = partial(self.arrived, session)
+                self._let_in()
             else:
                 self.arrived(session)
 
@@ -133,13 +163,21 @@ class ColdReader:
     def find_again(self, session: Session, positions: Sequence[tuple[int, int]], filters: tuple[Filter, ...]) -> None:
         """Look up messages under way (shard, offset) that are no longer in the log, to be sent again."""
         self._again[session] = None
+        if not self._has_place():
+            self._wait(session, partial(self._look_again, session, positions, filters))
+        else:
+            self._look_again(session, positions, filters)
+
+    def _look_again(self, session: Session, positions: Sequence[tuple[int, int]], filters: tuple[Filter, ...]) -> None:
+        self._again[session] = None
+        self._looking.add(session)
 
         def found(done: "Future[dict[tuple[int, int], Records]]") -> None:
             if session not in self._again:
                 return
             self._again[session] = self._outcome(done)
             if self._again[session] is None:
-                self._failed[session] = partial(self.find_again, session, positions, filters)
+                self._failed[session] = partial(self._look_again, session, positions, filters)
             else:
                 self.arrived(session)
 
@@ -152,6 +190,12 @@ class ColdReader:
     def again(self, session: Session, shard: int, offset: int) -> Records | None:
         """Return a message that was looked up, as a batch of its own, or None."""
         return (self._again.get(session) or {}).get((shard, offset))
+
+    def forget_again(self, session: Session) -> None:
+        """Drop what was looked up, since all of it was sent again."""
+        if self._again.pop(session, None) is not None:
+            self._looking.discard(session)
+            self._let_in()
 
     def _find(self, positions: Sequence[tuple[int, int]], filters: tuple[Filter, ...]) -> dict[Any, Records]:
         found: dict[tuple[int, int], Records] = {}
@@ -169,6 +213,38 @@ class ColdReader:
                     break
                 at = result.positions[0]
         return found
+
+    # Places
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory of the results that are kept."""
+        results = [one.result for one in self._questions.values() if one.result is not None]
+        again = sum(records.size for one in self._again.values() if one is not None for records in one.values())
+        return again + sum(found.records.size for result in results for found in result.batches)
+
+    def _has_place(self) -> bool:
+        return len(self._questions) + len(self._looking) < self._places
+
+    def _wait(self, session: Session, go_on: Callable[[], None]) -> None:
+        self.waits += session not in self._line
+        self._line[session] = go_on
+        self._let_in()
+
+    def _let_in(self) -> None:
+        """Have those in line go on, as far as there are places, in a turn of their own."""
+        if self._line and not self._admitting and self._has_place():
+            self._admitting = True
+            self._wake(self._admit)
+
+    def _admit(self) -> None:
+        """Let as many go on as there are places now; whoever does not use its place leaves it to the next."""
+        self._admitting = False
+        line, self._line = self._line, {}
+        while line and self._has_place():
+            session = next(iter(line))
+            line.pop(session)()
+        self._line = {**line, **self._line}
 
     # Asking
 

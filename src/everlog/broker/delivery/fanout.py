@@ -4,62 +4,68 @@ Owns who is connected (`sinks`). A session that can't take all of what is pushed
 rest later.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from everlog.base import Records
+from everlog.base import NOT_KEPT, Records
 from everlog.broker.delivery.audiences import Audiences, Part
 from everlog.broker.delivery.overlaps import Mine, in_order, is_early, stretches
 from everlog.broker.delivery.partition import merge_rows
 from everlog.broker.delivery.ports import SharedTarget, Sink
 from everlog.broker.delivery.read_rights import ReadRights
+from everlog.mqtt import PublishWriter
 from everlog.sessions import OutgoingRows, Session
 
 Rows: TypeAlias = tuple[bytearray | None, int, int]
+_SHARED_BYTES = 8 << 20  # of a run that is written once for many; a longer one is written for each, as far as it reads
 
 
 class Fanout:
     """The delivery of messages to sessions; owned by the event loop's thread."""
 
-    def __init__(self, audiences: Audiences, now_us: Callable[[], int]) -> None:
+    def __init__(self, audiences: Audiences, now_us: Callable[[], int], released: Sequence[int] = ()) -> None:
         self.audiences = audiences
         self.now_us = now_us
         self.sinks: dict[Session, Sink] = {}
-        self.on_over_quota: Callable[[Session], None] = lambda session: None
+        self.on_long: Callable[[OutgoingRows], None] = lambda out: None  # so much waits in memory for their session
+        self.released = released  # up to where the log may have messages of topics that it does not keep any more
         self.moved: set[Session] | None = None  # stored sessions that were handed something
         self.rights: ReadRights | None = None  # None: everything is allowed
 
     def route(self, records: Records, first_row: int, shard: int) -> None:
         """Hand a batch to every live subscriber that is at its place."""
-        parts = self.audiences.split(records, first_row)
         now = self.now_us()
-        if len(parts) == 1:
-            number, rows, start, stop = parts[0]
-            self._deliver(records, rows, start, stop, number, shard, now)
-        elif parts:
-            self._deliver_mixed(records, parts, shard, now)
+        for parts in self.audiences.split(records, first_row):
+            if len(parts) == 1:
+                number, rows, start, stop = parts[0]
+                self._deliver(records, rows, start, stop, number, shard, now)
+            elif parts:
+                self._deliver_mixed(records, parts, shard, now)
 
     def push(self, out: OutgoingRows, shard: int, now: int) -> None:
         """Hand rows to a live session; what it can't take it notes itself."""
         session = out.merged.session
         self.note_moved(session)
         for stretch in stretches(out, shard):
-            data = session.push(stretch, shard, now)
-            if data:
-                self.sinks[session].write(data)
-        if session.take_over_quota():
-            self.on_over_quota(session)
+            while stretch.start < stretch.stop:
+                data = session.push(stretch, shard, now, self.released)
+                if data:
+                    self.sinks[session].write(data)
+        if session.take_long():
+            self.on_long(out)
 
     def pull(self, out: OutgoingRows, shard: int, now: int) -> int:
         """Hand rows of the log to a session that is behind; return the offset at which it stopped, -1 for the end."""
         session = out.merged.session
         self.note_moved(session)
         for stretch in stretches(out, shard):
-            data, stopped = session.pull(stretch, shard, now)
-            if data:
-                self.sinks[session].write(data)
-            if stopped >= 0:
-                return stopped
+            stopped = 0
+            while stopped >= 0:
+                data, stopped = session.pull(stretch, shard, now)
+                if data:
+                    self.sinks[session].write(data)
+                if stopped >= 0 and not (data and session.cut):
+                    return stopped
         return -1
 
     def write(self, session: Session, data: bytes) -> None:
@@ -77,20 +83,21 @@ class Fanout:
         self, records: Records, rows: bytearray | None, start: int, stop: int, number: int, shard: int, now: int
     ) -> None:
         """Hand one part to its audience; a QoS 0 run is written once for all that would get the same bytes."""
-        shared: dict[tuple[int, bool], bytes] = {}
+        shared: dict[tuple[int, bool], bytes | None] = {}
         audience = self.audiences.by_number[number]
         for merged in audience.subscriptions:
             session = merged.session
             plain = merged.qos == 0 and not (merged.identifiers or merged.no_local or merged.position)
             if plain and session.shares_runs(shard) and not is_early(merged, records, shard):
                 key = (session.version, merged.retain_as_published)
-                data = shared.get(key)
-                if data is None:
-                    data = shared[key] = session.writer(merged).write(records, rows, start, stop, 0, 1, now)
-                session.count_sent(stop - start)
-                self.sinks[session].write(data)
-            else:
-                self.push(OutgoingRows(records, rows, start, stop, merged), shard, now)
+                if key not in shared:
+                    shared[key] = _whole_run(session.writer(merged), records, rows, start, stop, now)
+                data = shared[key]
+                if data is not None:
+                    session.count_sent(stop - start)
+                    self.sinks[session].write(data)
+                    continue
+            self.push(OutgoingRows(records, rows, start, stop, merged), shard, now)
         for target in audience.targets:
             target.take(records, rows, start, stop, shard, now)
 
@@ -118,3 +125,11 @@ class Fanout:
                 rows = merge_rows(chosen, records.count)
                 start, stop = 0, len(rows) // 4
             target.take(records, rows, start, stop, shard, now)
+
+
+def _whole_run(
+    writer: PublishWriter, records: Records, rows: bytearray | None, start: int, stop: int, now: int
+) -> bytes | None:
+    """Return a QoS 0 run as bytes; None if it is too long to be written at once."""
+    data = writer.write(records, rows, start, stop, 0, 1, now, False, 0, NOT_KEPT, _SHARED_BYTES)
+    return None if writer.is_cut else data

@@ -1,13 +1,27 @@
+cimport cython
+from libc.stdint cimport uint32_t
+
+from everlog.base.columns cimport PublishRun
+from everlog.base.memory cimport pointer, u32s
 from everlog.base.topic_table cimport TopicTable
 
 
 cdef class KeptTopics:
     cdef TopicTable _table
-    cdef object _shard_of, _trie, _cache
+    cdef object _shard_of, _trie, _settings, _postings, _spilled
+    cdef list _configured
     cdef dict _counts
-    cdef Py_ssize_t _generation, _known
-    cdef list _stale
-    cdef bint _changed
+    cdef Py_ssize_t _generation, _count, _unknown
+    cdef list _by_lowest
+    cdef public bint began
+    cdef public Py_ssize_t looked_up
     cdef public bytearray routes
 
-    cpdef bint extend(self) except -1
+    @cython.locals(topics="uint32_t*", route="unsigned char*", row=Py_ssize_t, topic=Py_ssize_t)
+    cpdef bint extend(self, PublishRun run=*) except -1
+
+    @cython.locals(route="unsigned char*", topic=Py_ssize_t)
+    cpdef Py_ssize_t _forget(self, topics) except -1
+
+    @cython.locals(qos=Py_ssize_t, to=Py_ssize_t, spilled=Py_ssize_t, by_settings=Py_ssize_t)
+    cdef int _look_up(self, Py_ssize_t topic) except -1

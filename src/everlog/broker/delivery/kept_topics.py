@@ -1,111 +1,165 @@
-"""Which messages the log keeps, by the filters of durable sessions and settings: a byte for each topic id and QoS.
+"""Which messages the log keeps, by filters of settings, durable sessions and spills: four bytes for each topic id.
 
-The byte at 4 * topic + QoS is the shard that keeps such a message, or NOT_KEPT. The append kernel reads it; adding or
-removing a filter changes exactly the topics that it matches.
+The byte at 4 * topic + QoS is the shard that keeps such a message, or NOT_KEPT; the append kernel reads it. The fourth
+byte tells that kernel what only spilled filters keep, or says that the topic must be looked up before any of this
+counts. That happens when a message of it comes, so that adding or removing a filter costs a bit for each topic whose
+answer it changes, and for the others nothing. What the settings never keep takes topics from their own filters alone:
+a durable session gets all it has subscribed to. A topic that the settings keep at every QoS stays so whoever
+subscribes, and nothing more is remembered of it.
 """
 
 from collections.abc import Callable, Iterable
 
 import cython
+from pyroaring import BitMap
 
-from everlog.base import NOT_KEPT
-from everlog.topics import Filter, MatchCache, Subscription, SubscriptionTrie, parse_filter
+from everlog.base import FOR_SPILL, NOT_KEPT
+from everlog.topics import Filter, Postings, SubscriptionTrie, parse_filter
 
 if not cython.compiled:
-    from everlog.base import TopicTable
+    from everlog.base import PublishRun, TopicTable
+    from everlog.base.memory import pointer, u32s
 
-_NOTHING = bytes((NOT_KEPT,)) * 4
-_HIGHEST = 3  # a QoS that no message has
+SPILLED = 3  # in place of a filter's lowest QoS: kept from QoS 1 on, as long as someone slow reads the log for it
+_NO_QOS = 3  # a lowest QoS that no message has
+_NEVER = -1  # in place of a filter's lowest QoS: the settings do not keep what matches
+_SPILLED_FROM = 1
+_UNKNOWN = 0x80  # in the fourth byte: to be looked up
+_NEW = bytes((NOT_KEPT, NOT_KEPT, NOT_KEPT, _UNKNOWN))
 
 
 class KeptTopics:
     """The kept filters, each with the number of its users, and the routes that follow from them."""
 
-    def __init__(self, table: TopicTable, shard_of: Callable[[bytes], int], max_topics: int = 200_000) -> None:
+    def __init__(self, table: TopicTable, shard_of: Callable[[bytes], int]) -> None:
+        self.routes = bytearray()
+        self.began = False  # a topic is kept that was not before; whoever acts on that resets it
+        self.looked_up = 0  # topics, since the start
         self._table = table
         self._shard_of = shard_of
         self._counts: dict[tuple[str, int], int] = {}
         self._trie: SubscriptionTrie[int, int] = SubscriptionTrie()
-        self._cache: MatchCache[int, int, int] = MatchCache(
-            self._trie, _lowest, max_topics=max_topics, on_drop=self._refresh
-        )
+        self._settings: SubscriptionTrie[int, int] = SubscriptionTrie()
+        self._configured: list[tuple[str, int]] = []
         self._generation = table.generation
-        self._known = 0
-        self._stale: list[int] = []
-        self._changed = False  # a filter was added or removed, and `routes` does not reflect it yet
+        self._clear()
+
+    def _clear(self) -> None:
         self.routes = bytearray()
+        self._count = 0  # topics that have a route
+        self._unknown = 0  # of them, those to be looked up
+        self._postings = Postings()  # of those that were looked up once
+        self._by_lowest = [BitMap() for _ in range(4)]  # of those that are known, by the QoS that they are kept from
+        self._spilled = BitMap()  # of those, the ones that spilled filters keep from a lower QoS than others do
+
+    def configure(self, filters: Iterable[tuple[str, int]], never: Iterable[str] = ()) -> None:
+        """Keep what matches filters of the settings, each from a QoS upwards, unless it matches one of `never`.
+
+        Called once, before anything is published.
+        """
+        self._configured = sorted(filters)
+        for text, min_qos in [*self._configured, *((text, _NEVER) for text in never)] if self._configured else ():
+            self._settings.insert(_plain(text), min_qos, min_qos)
 
     def add(self, text: str, min_qos: int = 0) -> None:
-        """Keep what matches a filter from now on, from `min_qos` upwards."""
+        """Keep what matches a filter from now on, from `min_qos` upwards, or as SPILLED."""
         flt = _plain(text)
         count = self._counts.get((flt.pattern, min_qos), 0)
         self._counts[flt.pattern, min_qos] = count + 1
         if count == 0:
-            self._cache.insert(flt, min_qos, min_qos)
-            self._changed = True
-            if len(self._counts) == 1:
-                self._stale = list(range(self._known))  # topics that came while nothing was kept were never looked up
+            self._trie.insert(flt, min_qos, min_qos)
+            found = self._postings.select(flt)
+            if min_qos == SPILLED:
+                found -= self._spilled
+            highest = _SPILLED_FROM if min_qos == SPILLED else min_qos
+            self._forget(found & BitMap().union(*self._by_lowest[highest + 1 :]))
 
-    def remove(self, text: str, min_qos: int = 0) -> None:
-        """Take back one `add` of a filter; with the last it is not kept any more."""
+    def remove(self, text: str, min_qos: int = 0) -> int:
+        """Take back one `add` of a filter, which is not kept any more with the last; return how many topics it made
+        to be looked up again."""
         flt = _plain(text)
         count = self._counts.get((flt.pattern, min_qos), 0)
         if count > 1:
             self._counts[flt.pattern, min_qos] = count - 1
         elif count == 1:
             del self._counts[flt.pattern, min_qos]
-            self._cache.remove(flt, min_qos)
-            self._changed = True
+            self._trie.remove(flt, min_qos)
+            changed = self._spilled if min_qos == SPILLED else self._by_lowest[min_qos]
+            return self._forget(self._postings.select(flt) & changed)
+        return 0
 
     def filters(self) -> list[tuple[str, int]]:
-        """Return every kept filter with its lowest QoS."""
-        return sorted(self._counts)
+        """Return every kept filter with its lowest QoS, or SPILLED."""
+        return sorted({*self._configured, *self._counts})
 
-    def extend(self) -> bool:
-        """Bring `routes` up to date with the table and the filters; return whether anything is kept.
-
-        Called before routes are used, so that many filters added or removed together cost this once.
-        """
+    def extend(self, run: PublishRun | None = None) -> bool:
+        """Bring `routes` up to date for the topics of a run; return whether anything is kept."""
         if self._generation != self._table.generation:
             self._generation = self._table.generation
-            self._cache.clear()
-            self._stale = []
-            self._known = 0
-            self.routes = bytearray()
-        if self._changed:
-            self._changed = False
-            stale, self._stale = self._stale, []
-            self._fill(stale)
-        if self._known < self._table.count:
-            first, self._known = self._known, self._table.count
-            self.routes.extend(_NOTHING * (self._known - first))
-            if self._counts:
-                self._fill(range(first, self._known))
-        return len(self._counts) > 0
+            self._clear()
+        if self._count < self._table.count:
+            more = self._table.count - self._count
+            self._count += more
+            self._unknown += more
+            self.routes.extend(_NEW * more)
+        if len(self._counts) == 0 and len(self._configured) == 0:
+            return False
+        if self._unknown and run is not None:
+            topics = u32s(run.columns.topics)
+            route = pointer(self.routes)
+            for row in range(run.start, run.stop):
+                topic = topics[row]
+                if topic < self._count and route[4 * topic + 3] & _UNKNOWN:
+                    self._look_up(topic)
+        return True
 
-    def _refresh(self, topics: Iterable[int]) -> None:
-        """Look these topics up again after the next change of filters, since the cache does not track them any more."""
-        self._stale.extend(topics)
+    def _forget(self, topics: BitMap) -> int:
+        """Have these topics, which are known, looked up again when they are needed."""
+        if topics:
+            for known in self._by_lowest:
+                known.difference_update(topics)
+            self._spilled.difference_update(topics)
+            self._unknown += len(topics)
+            route = pointer(self.routes)
+            for topic in topics:
+                route[4 * topic + 3] = _UNKNOWN
+        return len(topics)
 
-    def _fill(self, topics: Iterable[int]) -> None:
-        """Set the routes of these topics."""
-        for topic in topics:
-            if topic >= self._known:
-                continue
-            name = self._table.name(topic)
-            lowest = self._cache.lookup(topic, name.decode())
-            if lowest < _HIGHEST:
-                shard = self._shard_of(name)
-                route = bytes(shard if qos >= lowest else NOT_KEPT for qos in range(4))
-            else:
-                route = _NOTHING
-            self.routes[4 * topic : 4 * topic + 4] = route
+    def _look_up(self, topic: int) -> int:
+        """Set the route of a topic."""
+        name = self._table.name(topic)
+        text = name.decode()
+        by_settings = self._lowest_by_settings(text)
+        found = [match.value for match in self._trie.match(text)] if by_settings else []
+        ordinary = min([lowest for lowest in found if lowest != SPILLED] + [by_settings])
+        lowest = min(ordinary, _SPILLED_FROM) if SPILLED in found else ordinary
+        shard = self._shard_of(name) if lowest < _NO_QOS else NOT_KEPT
+        spilled = 0
+        for qos in range(3):
+            if lowest <= qos < ordinary:
+                spilled |= FOR_SPILL | 1 << qos
+            to = shard if qos >= lowest else NOT_KEPT
+            if to != NOT_KEPT and self.routes[4 * topic + qos] == NOT_KEPT:
+                self.began = True
+            self.routes[4 * topic + qos] = to
+        self.routes[4 * topic + 3] = spilled
+        self._unknown -= 1
+        self.looked_up += 1
+        if by_settings == 0:
+            return 0
+        self._by_lowest[ordinary].add(topic)
+        if lowest < ordinary:
+            self._spilled.add(topic)
+        if topic not in self._postings:
+            self._postings.add(topic, text)
+        return 0
+
+    def _lowest_by_settings(self, text: str) -> int:
+        """Return from which QoS upwards the settings keep a topic's messages."""
+        found = [match.value for match in self._settings.match(text)] if self._configured else []
+        return _NO_QOS if not found or _NEVER in found else min(found)
 
 
 def _plain(text: str) -> Filter:
     flt = parse_filter(text)
     return parse_filter(flt.pattern) if flt.group is not None else flt
-
-
-def _lowest(matches: list[Subscription[int, int]]) -> int:
-    return min((match.value for match in matches), default=_HIGHEST)

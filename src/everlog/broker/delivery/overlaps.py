@@ -37,17 +37,18 @@ def of_own(subscribed: list[Subscribed]) -> Combined | tuple[()]:
 
 def combine(subscribed: list[Subscribed]) -> Combined:
     """Return overlapping subscriptions as one: highest QoS, every identifier, first begin."""
-    identifiers = sorted({one.identifier for one in subscribed if one.identifier})
-    begins = [one.since for one in subscribed if one.since]
-    since = tuple(map(min, zip(*begins, strict=True))) if len(begins) == len(subscribed) else ()
-    until = tuple(map(max, zip(*begins, strict=True)))
+    # of thousands, most are alike in all that counts here
+    manners = {(one.qos, one.identifier, one.retain_as_published, one.no_local, one.position) for one in subscribed}
+    begins = {one.since for one in subscribed}
+    until = tuple(map(max, zip(*filter(None, begins), strict=True)))
+    since = () if () in begins else tuple(map(min, zip(*begins, strict=True)))
     return (
-        max(one.qos for one in subscribed),
-        encode_identifiers(identifiers),
-        any(one.retain_as_published for one in subscribed),
-        any(one.no_local for one in subscribed),
+        max(manner[0] for manner in manners),
+        encode_identifiers(sorted({manner[1] for manner in manners} - {0})),
+        any(manner[2] for manner in manners),
+        any(manner[3] for manner in manners),
         since,
-        any(one.position for one in subscribed),
+        any(manner[4] for manner in manners),
         until,
         tuple(subscribed) if since != until else (),
     )

@@ -47,6 +47,8 @@ class Shard(Protocol):
 
     def read(self, offset: int, max_bytes: int) -> list[Records]: ...
 
+    def bytes_from(self, offset: int) -> int: ...  # about how much of the disk the records from an offset on take
+
 
 class Log(Protocol):
     """All shards, and which topic belongs to which."""

@@ -57,7 +57,8 @@ class ReadPlans:
             return next(iter(session.lag))
         plans = self._plans.get(session)
         by_shard = plans.by_shard if plans is not None else {}
-        return min(session.lag, key=lambda shard: by_shard[shard].time_us if shard in by_shard else 0)
+        shards = [shard for shard, at in session.lag.items() if session.reads_up_to(shard, at + 1) > at]
+        return min(shards, key=lambda shard: by_shard[shard].time_us if shard in by_shard else 0)
 
     def plan(self, session: Session, shard: int, at: int) -> ReadPlan:
         """Return how to read a shard at an offset."""

@@ -24,7 +24,9 @@ from everlog.mqtt import encode_identifiers
 from everlog.sessions import MergedSubscription, OutgoingRows, RetainedFeed, Session, Subscribed
 from everlog.topics import Filter, Postings
 
-_ENTRY_BYTES = 200  # memory of a retained message besides its topic, properties and payload
+# What was measured to be taken by a retained message besides its batch and its topic's postings.
+_ENTRY_BYTES = 960
+_NAME_COPIES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +44,8 @@ class RetainedMessages:
     def __init__(self, max_messages: int, max_bytes: int) -> None:
         self.max_messages = max_messages
         self.max_bytes = max_bytes
-        self.size_bytes = 0
         self.refused = 0
+        self._message_bytes = 0
         self._ids: dict[str, int] = {}
         self._messages: dict[int, Retained] = {}
         self._postings = Postings()
@@ -53,6 +55,11 @@ class RetainedMessages:
 
     def __len__(self) -> int:
         return len(self._messages)
+
+    @property
+    def size_bytes(self) -> int:
+        """The memory of all of it."""
+        return self._message_bytes + self._postings.size_bytes
 
     def take_run(self, run: PublishRun, now_us: int, table: TopicTable, publisher: str | None = None) -> dict[int, int]:
         """Take the messages of a run that ask to be retained; return the rows that can't be, each with its topic id."""
@@ -74,6 +81,7 @@ class RetainedMessages:
         if not builder.append(run.columns, row, row + 1, now_us, table):
             return True  # dropped already
         records = builder.take(RETAINED | self._ids.get(topic, self._next))
+        records.table = _table_of(topic)  # the builder's has room for more
         if records.payload_bytes == 0:  # [MQTT-3.3.1-6] [MQTT-3.3.1-7]
             if self.remove(topic):
                 self.changed(topic, None)
@@ -86,18 +94,24 @@ class RetainedMessages:
     def put(self, topic: str, records: Records, publisher: str | None = None) -> bool:
         """Set a topic's message, which has its number or one that is free; return False if a limit is reached."""
         number = self._ids.get(topic)
-        size = records.size + len(topic) + _ENTRY_BYTES
-        old = 0 if number is None else self._messages[number].records.size + len(topic) + _ENTRY_BYTES
-        if self.size_bytes - old + size > self.max_bytes or (number is None and len(self) >= self.max_messages):
+        more = _size(topic, records) - (0 if number is None else _size(topic, self._messages[number].records))
+        if self.size_bytes + more > self.max_bytes or (number is None and len(self) >= self.max_messages):
             self.refused += 1
             return False
+        self.restore(topic, records, publisher)
+        return True
+
+    def restore(self, topic: str, records: Records, publisher: str | None = None) -> None:
+        """Set a topic's message, whatever the limits: they may have been lowered since it was taken."""
+        number = self._ids.get(topic)
         if number is None:
             number = self._ids[topic] = records.base_offset & ~RETAINED
             self.number_from(number + 1)
             self._postings.add(number, topic)
-        self.size_bytes += size - old
+        else:
+            self._message_bytes -= _size(topic, self._messages[number].records)
+        self._message_bytes += _size(topic, records)
         self._messages[number] = Retained(topic, records, publisher)
-        return True
 
     def number_from(self, number: int) -> None:
         """Use no number below this one for a topic that is new."""
@@ -117,7 +131,7 @@ class RetainedMessages:
         number = self._ids.pop(topic, None)
         if number is None:
             return False
-        self.size_bytes -= self._messages.pop(number).records.size + len(topic) + _ENTRY_BYTES
+        self._message_bytes -= _size(topic, self._messages.pop(number).records)
         self._postings.remove(number, topic)
         return True
 
@@ -151,11 +165,21 @@ class RetainedMessages:
                 yield OutgoingRows(message.records, None, 0, 1, merged)
 
 
+def _size(topic: str, records: Records) -> int:
+    return _ENTRY_BYTES + records.size + _NAME_COPIES * len(topic)
+
+
 def stored_message(topic: str, message: bytes) -> Records:
     """Check a stored retained message and return it as a batch."""
-    table = TopicTable(0, 1, 1 << 17)
-    table.intern(topic.encode())
-    records = Records(message, 0, table)
+    records = Records(message, 0, _table_of(topic))
     if not records.verify() or records.new_names() != [topic.encode()]:
         raise StorageError(f"the retained message of {topic!r} is damaged", hint="restore the file from a backup")
     return records
+
+
+def _table_of(topic: str) -> TopicTable:
+    """Return a table of one topic."""
+    name = topic.encode()
+    table = TopicTable(0, 1, len(name))
+    table.intern(name)
+    return table

@@ -11,7 +11,7 @@ from everlog.broker.delivery.pending_acks cimport AckQueue, PendingAcks
 
 
 cdef class Router:
-    cdef public object log, now_us, retained, audiences, fanout, catchup, own
+    cdef public object log, now_us, due_us, retained, audiences, fanout, catchup, spills, own
     cdef public TopicTable table
     cdef public KeptTopics kept
     cdef public PendingAcks pending

@@ -2,7 +2,8 @@
 
 A run is appended (what is kept) or gathered for this turn of the event loop (what is not). Acks leave when the log has
 committed their messages (`pending_acks`). Committed batches, and the gathered ones, are split by audience in one pass
-and written to each live subscriber in one call (`fanout`); who is behind reads the log (`catchup`).
+and written to each live subscriber in one call (`fanout`); who is behind reads the log (`catchup`), and who is behind
+on what is in no log has it kept from then on (`spills`).
 Invariant: everything below `routed[shard]` has been handed to every live subscriber of that shard.
 """
 
@@ -17,6 +18,7 @@ from everlog.broker.delivery.own_messages import OwnMessages
 from everlog.broker.delivery.ports import Log, SharedGroups, SharedTarget, Sink, WriteBehind
 from everlog.broker.delivery.read_rights import ReadRights
 from everlog.broker.delivery.retained_messages import RetainedMessages
+from everlog.broker.delivery.spills import Spills
 from everlog.mqtt import Publish
 from everlog.sessions import Session, Subscribed
 from everlog.topics import Filter
@@ -46,16 +48,23 @@ class Router:
         now_us: Callable[[], int],
         max_topics: int = 200_000,
         max_unwritten_bytes: int = 64 << 20,
+        max_audiences_bytes: int = 64 << 20,
+        spill_bytes: int = 0,
+        due_us: Callable[[], int] | None = None,
     ) -> None:
         self.log = log
         self.table = table
-        self.kept = KeptTopics(table, log.shard_of, max_topics)
+        self.kept = KeptTopics(table, log.shard_of)
         self.pending = PendingAcks(len(log.shards))
         self.retained = retained
         self.now_us = now_us
+        self.due_us = due_us or now_us  # the time by which messages and sessions expire
         self.routed = [shard.committed for shard in log.shards]
-        self.audiences = Audiences(table, self._target, max_topics)
-        self.fanout = Fanout(self.audiences, now_us)
+        self.audiences = Audiences(table, self._target, max_topics, max_audiences_bytes)
+        self.spills = Spills(self.kept, log, self.routed, spill_bytes, soon)
+        self.fanout = Fanout(self.audiences, self.due_us, self.spills.released)
+        self.fanout.on_long = self.spills.too_long
+        self.spills.connected = self.fanout.sinks
         self.catchup = Catchup(log, self.fanout, self.routed, soon, retained)
         self.max_unwritten_bytes = max_unwritten_bytes
         self.committing = False  # the router will look by itself: nobody need tell it of a commit
@@ -103,6 +112,8 @@ class Router:
         """Hand a session nothing more: it has no connection."""
         self.fanout.sinks.pop(session, None)
         self.catchup.forget(session)
+        self.audiences.detach(session)
+        self.spills.forget(session)
 
     def resume(self, session: Session) -> None:
         """Go on with a session that is back: what was under way, then what it missed."""
@@ -125,11 +136,21 @@ class Router:
         """Let a connected session get what matches a filter, which is new or has other options."""
         self.audiences.subscribe(session, flt, one)
         self.catchup.changed(session)
+        self.spills.subscribed(session)
 
     def unsubscribe(self, session: Session, flt: Filter) -> None:
         """Let a session get what matches a filter no more."""
         self.audiences.unsubscribe(session, flt)
         self.catchup.changed(session)
+        self.spills.unsubscribed(session, flt)
+
+    def learn(self, first: int) -> None:
+        """Find who gets the messages of the topics from this id on: whoever brings names waits for it, others do not.
+
+        Called after a few of them each time.
+        """
+        if len(self.audiences):
+            self.audiences.resolve(range(first, self.table.count))
 
     # The way in
 
@@ -154,7 +175,10 @@ class Router:
             self._soon(self._turn)
         positions: list[tuple[int, int]] = []
         self.taken = positions
-        if self.kept.extend():
+        if self.kept.extend(run):
+            if self.kept.began:
+                self.kept.began = False
+                self._route_gathered()  # what came before its topic was kept goes first
             kept = self._keep(run, positions, publisher)
             self.messages_kept += kept
             if kept < run.stop - run.start:
@@ -262,11 +286,11 @@ class Router:
         return not (self._turn_asked or self.ids_ahead or self._saves) and self.pending.is_empty
 
     def is_behind(self) -> bool:
-        """Return whether more was appended than a shard should have before it, of those that can be written.
+        """Return whether more was appended than a shard should have before it, or nothing should be for a moment.
 
-        One that can't be refuses more, so that the others go on.
+        A shard that can't be written does not count, so that the others go on; it refuses more.
         """
-        behind = False
+        behind = self.spills.hurries
         refuses = self._full
         for number in range(len(self._shards)):
             shard = self._shards[number]
@@ -310,6 +334,8 @@ class Router:
                 self._route(number, end)
         for number in range(len(ends)):
             self.pending.committed(number, ends[number])
+        if self.spills.is_due:
+            self.spills.let_go()
 
     def failed(self, shard: int) -> list[Sink]:
         """Give up on a shard that can't be written any more; return whose acks will not come."""

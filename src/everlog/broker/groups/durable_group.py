@@ -1,4 +1,4 @@
-"""A durable shared group: it deals messages of the log to its connected members and knows which are not done.
+"""A shared group that reads the log: it deals messages to its connected members and knows which are not done.
 
 Like a session it is handed every committed batch while it is live; when no member has credit it notes the offset
 (`lag`) and reads the log itself as credit comes back. Both happen on the loop's thread, so nothing is missed or dealt
@@ -7,15 +7,14 @@ to two at a time. What lost members had, or did not acknowledge in time, goes to
 
 import logging
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import groupby
 from logging import WARNING
 
 from everlog.base import MAX_OFFSET, EverlogError, Records, row_column, unpack_position
-from everlog.broker.delivery import Router, batch_of
+from everlog.broker.delivery import batch_of
 from everlog.broker.events import event
-from everlog.broker.groups.group_options import GroupCounters, GroupOptions, GroupState
+from everlog.broker.groups.group_options import GroupState
+from everlog.broker.groups.group_ports import GroupPorts
 from everlog.broker.groups.shared_group import Member, SharedGroup, spend
 from everlog.broker.groups.topic_order import OrderedPlan, TopicNames, plan_owed, plan_rows
 from everlog.sessions import LIVE, GroupCursor, GroupRow, MergedSubscription, OutgoingRows, group_row, row_at
@@ -23,20 +22,9 @@ from everlog.topics import parse_filter
 
 _PULL_BYTES = 256 << 10  # read at a time for a group that is behind, and held until it is dealt
 _PULL_RECORDS = 8192
+_GROUP_BYTES = 3000  # what a group was measured to take besides what it deals
 _TURN_BYTES = 1 << 20  # read in one turn of the event loop; then others are heard
 _log = logging.getLogger("everlog.broker")
-
-
-@dataclass(frozen=True, slots=True)
-class GroupPorts:
-    """What a group needs of the broker: the router, options, counters, a clock, and whom to tell of changes."""
-
-    router: Router
-    options: GroupOptions
-    counters: GroupCounters
-    time: Callable[[], float]
-    changed: Callable[[tuple[str, str]], None]  # the stored state of a group is out of date
-    wake: Callable[["DurableGroup"], None]  # have `pump` called at the end of this turn of the event loop
 
 
 class DurableGroup:
@@ -48,6 +36,7 @@ class DurableGroup:
         self.cursor = cursor
         self.group: SharedGroup | None = None
         self.subscribers: dict[str, None] = {}  # client ids, connected or not
+        self.spilled = False  # a transient group that reads the log while its members are too slow
         self.lag: dict[int, int] = {}  # shard -> first offset not dealt; a shard without one is live
         self.since: dict[int, int] = {}  # shard -> where the group begins, until that is reached
         self.doubt: dict[int, int] = {}  # shard -> below it, messages may have been dealt before a crash
@@ -89,7 +78,7 @@ class DurableGroup:
         """Deal what waits, as far as members have credit; owed messages first."""
         if self.group is None or not self.is_waiting:
             return
-        now_us = self._router.now_us()
+        now_us = self._router.due_us()
         if self.cursor.owed:
             self._deal_owed(now_us)
         try:
@@ -159,10 +148,10 @@ class DurableGroup:
 
     def _in_doubt(self, out: OutgoingRows, shard: int) -> bool:
         """Return whether a crashed broker may have sent rows [MQTT-3.3.1-1]; batches end where the log ended then."""
-        if out.offset() < self.doubt.get(shard, 0):
-            return True
-        self.doubt.pop(shard, None)
-        return False
+        is_below = out.offset() < self.doubt.get(shard, 0)
+        if not is_below:
+            self.doubt.pop(shard, None)
+        return is_below
 
     # Owed messages
 
@@ -323,8 +312,7 @@ class DurableGroup:
     def _has_credit(self) -> bool:
         if self.group is None or self.cursor.room == 0:
             return False
-        most = self._ports.options.member_messages
-        return any(member.credit(most) for member in self.group.members.values())
+        return any(one.credit(self._ports.options.member_messages) for one in self.group.members.values())
 
     def _any_merged(self) -> MergedSubscription:
         assert self.group is not None
@@ -356,7 +344,7 @@ class DurableGroup:
     def take_overdue(self, now: float) -> list[tuple[str, list[int]]]:
         """Take back what members have had for too long, if there are others; return it by client id."""
         timeout = self._ports.options.ack_timeout_s
-        if not timeout or self.group is None or not self.cursor.inflight:
+        if not timeout or self.spilled or self.group is None or not self.cursor.inflight:
             return []
         connected = {session.client_id for session in self.group.members}
         late = [one for one in self.cursor.members() if len(connected - {one}) > 0]
@@ -365,7 +353,17 @@ class DurableGroup:
             self._ports.changed(self.key)
         return list(taken.items())
 
+    def drop_ahead(self) -> None:
+        """Forget what was read and is not dealt: it is read again when there is credit."""
+        self._ahead.clear()
+
     # What others see
+
+    @property
+    def size_bytes(self) -> int:
+        """Its memory."""
+        ahead = sum(out.records.size for read in self._ahead.values() for out in read)
+        return _GROUP_BYTES + 2 * (len(self.name) + len(self.pattern)) + self.cursor.size_bytes + ahead
 
     def reads_on(self) -> list[int]:
         """Return for each shard the first offset not looked at."""
@@ -389,7 +387,7 @@ class DurableGroup:
         return GroupState(
             self.name,
             self.pattern,
-            True,
+            not self.spilled,
             self.cursor.ordered,
             0 if self.group is None else len(self.group),
             len(self.subscribers),

@@ -2,16 +2,23 @@
 
 A group is durable from when a durable session joins until the last that is subscribed is gone: it has a cursor of its
 own in the log and its filter is kept, whether or not a member is connected. A group of clean members alone is
-transient, unless one asks for order or for older messages, which only the log can give.
+transient, unless one asks for order or for older messages, which only the log can give. When its members are too slow
+for what waits in memory it spills: it has a cursor too, in memory alone, until they have caught up.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
+from logging import WARNING
 
 from everlog.base import NOT_KEPT
 from everlog.broker.delivery import Router
-from everlog.broker.groups.durable_group import DurableGroup, GroupPorts
+from everlog.broker.events import event
+from everlog.broker.groups.durable_group import DurableGroup
 from everlog.broker.groups.group_options import GroupCounters, GroupOptions, GroupState
+from everlog.broker.groups.group_ports import GroupPorts
 from everlog.broker.groups.shared_group import Member, SharedGroup
+from everlog.broker.groups.spilled_group import SpilledGroup, has_caught_up, is_done
+from everlog.broker.turns import Steps
 from everlog.sessions import (
     GROUP_ORDERED,
     SHARED_PREFIX,
@@ -25,6 +32,9 @@ from everlog.sessions import (
 )
 from everlog.topics import Filter, parse_filter
 
+_FEW = 64  # messages of one group under way while all of them take too much
+_log = logging.getLogger("everlog.broker")
+
 
 class GroupRegistry:
     """All groups, and which membership a message in a window was dealt by."""
@@ -36,20 +46,31 @@ class GroupRegistry:
         time: Callable[[], float],
         soon: Callable[[Callable[[], None]], object],
         changed: Callable[[tuple[str, str]], None],
+        max_bytes: int = 128 << 20,
     ) -> None:
+        self.max_bytes = max_bytes
+        self.size_bytes = 0  # of all durable groups, as of the last sweep or later
+        self.shortened = 0  # times that groups had to deal less because they take too much
         self.counters = GroupCounters()
         self._router = router
         self._options = options
         self._soon = soon
-        self._changed = changed
-        self._ports = GroupPorts(router, options, self.counters, time, changed, self._wake)
+        self._store = changed
+        self._ports = GroupPorts(router, options, self.counters, time, self._changed, self._wake)
+        router.spills.spill_group = self.spill
         self._connected: dict[tuple[str, str], SharedGroup] = {}  # by name and pattern, those with connected members
         self._durable: dict[tuple[str, str], DurableGroup] = {}
         self._members: dict[int, Member] = {}  # by tag, those of durable groups
         self._woken: dict[DurableGroup, None] = {}
 
     def __len__(self) -> int:
-        return len(self._durable)
+        return sum(not durable.spilled for durable in self._durable.values())
+
+    def _changed(self, key: tuple[str, str]) -> None:
+        """Have the state of a group stored, unless it is spilled."""
+        durable = self._durable.get(key)
+        if durable is None or not durable.spilled:
+            self._store(key)
 
     def target(self, name: str, pattern: str) -> SharedGroup:
         """Return the connected members of a group."""
@@ -74,10 +95,15 @@ class GroupRegistry:
         group.join(session, one)
         durable = self._durable.get(key)
         ordered = ordered or group.name in self._options.ordered
+        is_durable = session.kept or ordered or since is not None
         if durable is None:
-            if not (session.kept or ordered or since is not None):
+            if not is_durable:
                 return
             durable = self._make(group, since, ordered)
+        elif durable.spilled and is_durable:
+            self._router.kept.add(durable.pattern)
+            self._router.spills.forget_group(key)
+            durable.spilled = False
         durable.cursor.ordered = durable.cursor.ordered or ordered
         durable.subscribers[session.client_id] = None
         self._attach(durable, group)
@@ -113,26 +139,27 @@ class GroupRegistry:
             for out in session.give_up_shared(group.key):
                 group.split(out.records, out.rows, out.start, out.stop, NOT_KEPT, self._router.now_us())
 
-    def left(self, session: Session) -> None:
+    def left(self, session: Session) -> Steps:
         """Give others what a session that has no connection any more, and is in no audience, was dealt at QoS 1."""
-        for member in session.memberships:
+        for member in session.leave_groups():
             self._members.pop(member.tag, None)
-            session.leave_group(member)
             durable = self._durable.get(member.group)
             if durable is not None:
                 durable.lose(member)
                 self._wake(durable)
-        now_us = self._router.now_us()
+            yield
+        now_us = self._router.due_us()
         for out in session.give_up_shared():
             group = self._connected.get(out.merged.group or ("", ""))
             if group is not None:
                 group.split(out.records, out.rows, out.start, out.stop, NOT_KEPT, now_us)
 
-    def ended(self, session: Session) -> None:
-        """Give up all places of a session that is forgotten."""
+    def ended(self, session: Session) -> Steps:
+        """Give up all places of a session that is forgotten, in steps."""
         for text in session.subscriptions:
             if text.startswith(SHARED_PREFIX):
                 self.unsubscribed(session, parse_filter(text))
+                yield
 
     def _make(self, group: SharedGroup, since: Sequence[int] | None, ordered: bool) -> DurableGroup:
         """Make a group durable. One with other members goes on where it is; a new one begins where the log ends."""
@@ -148,8 +175,37 @@ class GroupRegistry:
 
     def _add(self, name: str, pattern: str, cursor: GroupCursor) -> DurableGroup:
         durable = self._durable[name, pattern] = DurableGroup(name, pattern, cursor, self._ports)
+        self.size_bytes += durable.size_bytes
         self._router.kept.add(pattern)
         return durable
+
+    # Spilling
+
+    def spill(self, key: tuple[str, str]) -> bool:
+        """Have a transient group go on from the log; return whether it did not do so before."""
+        group, durable = self._connected.get(key), self._durable.get(key)
+        if group is None:
+            return False
+        if durable is None:
+            cursor = GroupCursor(self._options.inflight_messages)
+            durable = self._durable[key] = DurableGroup(*key, cursor, self._ports)
+            durable.spilled = True
+            self._attach(durable, group)
+        return durable.spilled and self._router.spills.add_group(key, SpilledGroup(durable))
+
+    def _end_spills(self) -> None:
+        """Let filters go of groups that have caught up, and forget groups that are done with what was dealt so."""
+        spills = self._router.spills
+        for key, durable in [(key, one) for key, one in self._durable.items() if one.spilled]:
+            if has_caught_up(durable):
+                spills.release_group(key)
+            if is_done(durable) and not spills.keeps(durable.pattern):
+                spills.forget_group(key)
+                del self._durable[key]
+                self._woken.pop(durable, None)
+                for member in self._connected[key].withdraw():
+                    self._members.pop(member.tag, None)
+                    member.session.leave_group(member)
 
     def _attach(self, durable: DurableGroup, group: SharedGroup) -> None:
         durable.attach(group)
@@ -169,7 +225,11 @@ class GroupRegistry:
     def _end(self, durable: DurableGroup) -> None:
         """Forget a group that nobody is subscribed to: what is under way is its receivers' own from now on."""
         del self._durable[durable.key]
-        self._router.kept.remove(durable.pattern)
+        self.size_bytes -= durable.size_bytes
+        if durable.spilled:
+            self._router.spills.forget_group(durable.key)
+        else:
+            self._router.kept.remove(durable.pattern)
         self._woken.pop(durable, None)
         for member in [one for one in self._members.values() if one.group == durable.key]:
             member.session.keep_dealt(member.tag)
@@ -208,7 +268,8 @@ class GroupRegistry:
                 durable.pump()
 
     def sweep(self, now: float) -> None:
-        """Give what was not acknowledged in time to others, and let no group wait without need."""
+        """Give what was not acknowledged in time to others, and let no group wait without need or take too much."""
+        self._limit_memory()
         for durable in list(self._durable.values()):
             for client_id, positions in durable.take_overdue(now):
                 self.counters.timeouts += len(positions)
@@ -216,6 +277,21 @@ class GroupRegistry:
                     if member.group == durable.key and member.session.client_id == client_id:
                         member.taken.update(positions)
             durable.pump()
+        self._end_spills()
+
+    def _limit_memory(self) -> None:
+        """Let each group have only a few messages under way while all of them together take too much."""
+        groups = self._durable.values()
+        self.size_bytes = sum([durable.size_bytes for durable in groups])
+        is_over = self.size_bytes > self.max_bytes
+        most = min(_FEW, self._options.inflight_messages) if is_over else self._options.inflight_messages
+        if is_over:
+            self.shortened += 1
+            event(_log, "limit", WARNING, limit="groups_bytes", groups=len(groups))
+        for durable in groups:
+            durable.cursor.limit = most
+            if is_over:
+                durable.drop_ahead()
 
     def _wake(self, durable: DurableGroup) -> None:
         """Deal what waits at the end of this turn of the loop, when answers are written and all have left or joined."""
@@ -233,7 +309,7 @@ class GroupRegistry:
     def row(self, key: tuple[str, str]) -> GroupRow | None:
         """Return a group as it is stored, or None if there is none."""
         durable = self._durable.get(key)
-        return None if durable is None else durable.row()
+        return None if durable is None or durable.spilled else durable.row()
 
     def restore(
         self, rows: Iterable[GroupRow], subscribers: dict[str, list[str]], routed: Sequence[int], ends: Sequence[int]
@@ -278,6 +354,10 @@ class GroupRegistry:
         ]
         found = [*(durable.state() for durable in self._durable.values()), *transient]
         return sorted(found, key=lambda one: (one.name, one.filter))
+
+    def is_durable(self, flt: Filter) -> bool:
+        """Return whether the group of a shared filter is durable already."""
+        return _key_of(flt) in self._durable
 
     def is_ordered(self, flt: Filter) -> bool:
         """Return whether the settings ask a shared filter's group to keep the order of topics."""

@@ -88,6 +88,13 @@ class SharedGroup:
         self.members.pop(session, None)
         return not self.members
 
+    def withdraw(self) -> list[Member]:
+        """Deal by a cursor no more; return the members, none of which has anything that was dealt so."""
+        self.deal = None
+        for member in self.members.values():
+            member.group = None
+        return list(self.members.values())
+
     def merged(self, session: Session) -> MergedSubscription | None:
         """Return how a member gets the group's messages."""
         member = self.members.get(session)

@@ -1,7 +1,7 @@
 """The sessions by client id, and the client that each of them serves: connecting, take-over, wills, expiry."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from logging import WARNING
 from typing import NamedTuple, Protocol
@@ -17,8 +17,21 @@ from everlog.broker.registry.connect_terms import ConnectTerms
 from everlog.broker.registry.expiry import Expiry, will_due_us
 from everlog.broker.registry.subscriptions import Subscriptions
 from everlog.broker.registry.write_behind import Marks, WriteBehind, changes_of
-from everlog.mqtt import Publish, Reason, Will
-from everlog.sessions import Changes, Session, StoredSession, pack_session, restored, stored, unpack_session
+from everlog.broker.turns import Steps, Turns
+from everlog.mqtt import Publish, Reason, Will, unpack_pairs
+from everlog.sessions import (
+    STORED_BYTES,
+    Changes,
+    CopiesTotal,
+    Session,
+    StoredSession,
+    pack_session,
+    restored,
+    stored,
+    stored_bytes,
+    unpack_session,
+    will_bytes,
+)
 
 _SLICE = 200  # sessions between two turns of the event loop: less than a millisecond
 _log = logging.getLogger("everlog.broker")
@@ -55,10 +68,12 @@ class Registry:
         limits: Limits,
         metrics: Metrics,
         write_behind: WriteBehind | None,
+        turns: Turns,
     ) -> None:
         self.sessions: dict[str, Session] = {}
         self.clients: dict[Session, Client] = {}  # the connected ones
         self.asleep: dict[str, bytes] = {}  # client ids that are away and saved, each with its session as one string
+        self.copies = CopiesTotal(limits.copies_bytes)
         self.expiry = Expiry()
         self._router = router
         self._groups = groups
@@ -67,6 +82,8 @@ class Registry:
         self._limits = limits
         self._metrics = metrics
         self._write_behind = write_behind
+        self._turns = turns
+        self._ending: dict[str, list[Callable[[], None]]] = {}  # client ids being cleared away, and who waits for that
         self._transient = 0  # sessions that end with their connection, which nothing stores
 
     def __len__(self) -> int:
@@ -77,24 +94,65 @@ class Registry:
         """The number of sessions that outlive their connection, or did when they began."""
         return len(self) - self._transient
 
+    @property
+    def held_bytes(self) -> int:
+        """The memory of the filters and wills of all sessions."""
+        return self._subscriptions.memory.total_bytes
+
     # Connecting
 
-    def open(self, client: Client, terms: ConnectTerms) -> tuple[Session, bool]:
-        """Return the session for an accepted client, and whether it was there before."""
+    def check(self, client: Client, terms: ConnectTerms) -> None:
+        """Raise why a client may not have the session or the will that it asks for."""
         client_id, user = terms.client_id, terms.session.user
         if not terms.clean_start and self._is_anothers(client_id, user):
             raise PeerError(Reason.NOT_AUTHORIZED, "the client id has a session of another user")
         will = terms.session.will
         if will is not None and not self._security.acl.may_publish(user, client_id, will.topic):
             raise PeerError(Reason.NOT_AUTHORIZED, "the will's topic is not allowed")
-        session = self._take_over(client_id, terms.clean_start)
+        self._check_memory(client, terms)
+
+    def make_way(self, terms: ConnectTerms, then: Callable[[], None]) -> bool:
+        """End what `open` must not find; if that takes a while, return False and have `then` called afterwards.
+
+        That is the connection that has the client id [MQTT-3.1.4-3], and its session too if a clean start asks for it.
+        """
+        client_id = terms.client_id
+        session = None if client_id in self._ending else self.find(client_id)
+        if session is not None:
+            old = self.clients.get(session)
+            if old is not None:
+                self._metrics.takeovers += 1
+                event(_log, "taken_over", client=client_id, peer=old.peer)
+                old.close(Reason.SESSION_TAKEN_OVER, "session taken over")
+                self.lost(old, session)
+            if terms.clean_start and client_id not in self._ending and self.sessions.get(client_id) is session:
+                self.end(session)  # [MQTT-3.1.2-4]
+        if client_id in self._ending:
+            self._ending[client_id].append(then)
+            return False
+        return True
+
+    def open(self, client: Client, terms: ConnectTerms) -> tuple[Session, bool]:
+        """Return the session for an accepted client, and whether it was there before; `make_way` has made way."""
+        session = self.find(terms.client_id)
         present = session is not None
         if session is None:
-            session = self._begin(client, client_id, terms.session.expiry_s > 0)
+            session = self._begin(client, terms.client_id, terms.session.expiry_s > 0)
+        session.take_will()  # [MQTT-3.1.3-9] a delayed will is not sent when the client is back
         self.clients[session] = client
         session.connected(terms.session)
+        self._subscriptions.count(session)
         self._mark(session)
         return session, present
+
+    def _check_memory(self, client: Client, terms: ConnectTerms) -> None:
+        """Refuse a will, or a session that is stored, if those there are take too much."""
+        is_new = terms.client_id not in self.sessions and terms.client_id not in self.asleep
+        more = will_bytes(terms.session.will) + STORED_BYTES * (is_new and terms.session.expiry_s > 0)
+        if more and not self._subscriptions.memory.has_room(0, more):
+            self._metrics.sessions_refused += 1
+            event(_log, "limit", WARNING, limit="sessions_bytes", client=terms.client_id, peer=client.peer)
+            raise PeerError(Reason.QUOTA_EXCEEDED, "all sessions together take too much")
 
     def _begin(self, client: Client, client_id: str, lasting: bool) -> Session:
         """Make a session; one that outlives its connection counts against `limits.sessions`."""
@@ -102,7 +160,7 @@ class Registry:
             self._metrics.sessions_refused += 1
             event(_log, "limit", WARNING, limit="sessions", client=client_id, peer=client.peer)
             raise PeerError(Reason.QUOTA_EXCEEDED, "too many stored sessions")
-        session = Session(client_id, queue_bytes=self._limits.queue_bytes)
+        session = Session(client_id, queue_bytes=self._limits.queue_bytes, copies_total=self.copies)
         self.sessions[client_id] = session
         self._transient += not lasting
         return session
@@ -112,34 +170,38 @@ class Registry:
         session = self._peek(client_id)
         return session is not None and session.user is not None and session.user != user
 
-    def _take_over(self, client_id: str, clean: bool) -> Session | None:
-        """End the connection that has the client id [MQTT-3.1.4-3]; return its session unless `clean` ends that too."""
-        session = self.find(client_id)
-        if session is None:
-            return None
-        old = self.clients.get(session)
-        if old is not None:
-            self._metrics.takeovers += 1
-            event(_log, "taken_over", client=client_id, peer=old.peer)
-            old.close(Reason.SESSION_TAKEN_OVER, "session taken over")
-            self.lost(old, session)
-        if clean and self.sessions.get(client_id) is session:
-            self.end(session)  # [MQTT-3.1.2-4]
-        if self.sessions.get(client_id) is not session:
-            return None
-        session.take_will()  # [MQTT-3.1.3-9] a delayed will is not sent when the client is back
-        return session
-
     # Leaving
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether what a connection or a session has left behind is still being cleared away."""
+        return bool(self._ending)
+
     def lost(self, client: Client, session: Session) -> None:
-        """Let go of a connection that is gone: its will, and what becomes of its session."""
-        if self.clients.get(session) is not client:
-            return
-        del self.clients[session]
-        self._subscriptions.leave(session)
+        """Let go of a connection that is gone: its will, and what becomes of its session.
+
+        Its filters go one after the other, in turns. Until all are gone it is like a client that does not read.
+        """
+        if self.clients.get(session) is client:
+            del self.clients[session]
+            session.halt()
+            self._clear(session.client_id, self._leave(session))
+
+    def _clear(self, client_id: str, steps: Steps) -> None:
+        """Clear away what is left of a connection or session, in turns; who comes with the client id waits for it."""
+        self._ending[client_id] = []
+        self._turns.run(steps, lambda _: self._cleared(client_id), lambda error: self._cleared(client_id, error))
+
+    def _cleared(self, client_id: str, error: Exception | None = None) -> None:
+        for then in self._ending.pop(client_id):
+            then()
+        if error is not None:
+            raise error
+
+    def _leave(self, session: Session) -> Steps:
+        yield from self._subscriptions.leave(session)
         self._router.detach(session)
-        self._groups.left(session)
+        yield from self._groups.left(session)
         session.disconnected(self._router.now_us())
         if session.will is not None and will_due_us(session.will, 0, session.expiry_s) == 0:
             self._send_will(session)
@@ -147,20 +209,51 @@ class Registry:
             self.expiry.schedule(session.client_id, session.away_us, session.expiry_s, session.will)
             self._mark(session)
         else:
-            self.end(session)
+            yield from self._end(session)
 
     def end(self, session: Session) -> None:
-        """Forget a session and all it was owed; a will that waits is sent now."""
+        """Forget a session that is away and all it was owed; a will that waits is sent now."""
+        if session.client_id not in self._ending:
+            self._clear(session.client_id, self._end(session))
+
+    def _end(self, session: Session) -> Steps:
         self._send_will(session)  # [MQTT-3.1.2-10] at the latest when the session ends
         if self.sessions.get(session.client_id) is not session:
             return
         del self.sessions[session.client_id]
         self._transient -= not session.kept
-        self._groups.ended(session)
-        self._subscriptions.drop(session)
         self._metrics.count_ended(session.counters)
         if self._write_behind is not None and session.kept:
             self._write_behind.mark_ended(session)
+        yield from self._groups.ended(session)
+        yield from self._subscriptions.drop(session)
+        session.drop_copies()
+
+    def shed_copies(self) -> Session:
+        """Close the client with most unacknowledged messages that are in no log, and return its session.
+
+        Other members of its groups get them; a durable session will not be sent its retained messages again.
+        """
+        session = self.copies.largest()
+        assert isinstance(session, Session)
+        client = self.clients.get(session)
+        if client is not None:
+            client.close(Reason.QUOTA_EXCEEDED, "too many bytes not acknowledged")
+            self.lost(client, session)
+        if session.client_id in self._ending:  # others get what it has, then it is dropped
+            self._ending[session.client_id].append(session.drop_copies)
+        else:
+            session.drop_copies()
+        return session
+
+    def end_stored(self) -> None:
+        """End every session that was stored and whose client is away: none may outlive its connection any more."""
+        client_ids = list(self.asleep)
+        for session in filter(None, map(self.find, client_ids)):
+            self.end(session)
+        if client_ids:
+            why = "no session may outlive its connection"
+            event(_log, "sessions_ended", WARNING, count=len(client_ids), reason=why)
 
     def set_expiry(self, session: Session, expiry_s: int) -> None:
         """Change how long a session stays, as a DISCONNECT may."""
@@ -175,8 +268,9 @@ class Registry:
                 if will_due_us(session.will, session.away_us, session.expiry_s) <= wall_us:  # else away again since
                     self._send_will(session)
                 self._mark(session)
-        for session in self._away(self.expiry.due_ends(wall_us)):
-            if session.away_us + session.expiry_s * 1_000_000 <= wall_us:
+        due_us = self._router.due_us()
+        for session in self._away(self.expiry.due_ends(due_us)):
+            if session.away_us + session.expiry_s * 1_000_000 <= due_us:
                 self.end(session)
             else:
                 self._mark(session)
@@ -193,10 +287,12 @@ class Registry:
         will = session.take_will()
         if will is None:
             return
+        self._subscriptions.count(session)
         if not self._security.acl.may_publish(session.user, session.client_id, will.topic):
             self._will_refused(session, will)  # the rules have changed since CONNECT
             return
         self._metrics.wills += 1
+        will = unpack_pairs(will)
         properties = replace(will.properties, will_delay_interval=None)
         packet_id = 1 if will.qos else 0
         self._router.send(Publish(will.topic, will.payload, will.qos, will.retain, False, packet_id, properties))
@@ -224,17 +320,26 @@ class Registry:
         """Return the session of a client id to look at; one that is asleep stays so."""
         session = self.sessions.get(client_id)
         if session is None and (packed := self.asleep.get(client_id)) is not None:
-            session = restored(unpack_session(packed), self._limits.queue_bytes)
+            session = restored(unpack_session(packed), self._limits.queue_bytes, self.copies)
         return session
 
     def sleep(self, session: Session) -> None:
         """Make a session that is away and saved one string; its counts go where those of ended sessions are."""
-        if session in self.clients or self.sessions.get(session.client_id) is not session or session.in_memory_only:
+        client_id = session.client_id
+        if session in self.clients or client_id in self._ending or session.in_memory_only:
+            return
+        if self.sessions.get(client_id) is not session:
             return
         del self.sessions[session.client_id]
+        self._subscriptions.count(session)
         session.drop_confirmed(committed := self._committed())
         self.put_asleep(stored(session, committed))
         self._metrics.count_ended(session.counters)
+
+    def restore(self, found: StoredSession) -> None:
+        """Take in a session that was stored before the broker started."""
+        self._subscriptions.memory.total_bytes += stored_bytes(found)
+        self.put_asleep(found)
 
     def put_asleep(self, found: StoredSession) -> None:
         """Take in a session that is away, as the tables have it."""

@@ -5,18 +5,28 @@ it reads the log like any session that is behind and turns live at its end. Its 
 session was, so that they get nothing twice.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 
 from everlog.base import PeerError, UsageError
 from everlog.broker.auth import Security
 from everlog.broker.delivery import History, Places, Router
 from everlog.broker.groups import GroupRegistry
 from everlog.broker.metrics import Metrics
-from everlog.mqtt import Properties, Publish, Reason, Subscribe, encode
-from everlog.sessions import Session, Subscribed
-from everlog.store import Begin, Positions, parse_begin, show_positions
+from everlog.mqtt import (
+    Properties,
+    Publish,
+    Reason,
+    Subscribe,
+    UserProperties,
+    encode,
+    encode_pair,
+    user_properties,
+)
+from everlog.sessions import RetainedFeed, Session
+from everlog.store import Begin, KeepRules, Positions, parse_begin, say_unkept, show_positions
 from everlog.topics import Filter
 
 PREFIX = "$replay/"
@@ -24,7 +34,12 @@ LIVE_TOPIC = "$replay/live"  # a client that asks for it gets a message here whe
 FROM, POSITION, LIVE = "everlog-from", "everlog-position", "everlog-live"
 BEGIN, END = "everlog-begin", "everlog-end"  # user properties of a SUBACK
 
+IN_ORDER = ("everlog-order", "topic")  # the user property that asks for a group's messages of a topic in order
+
 _YES = ("yes", "true", "1")
+_MOST_WISHES = 1000  # user properties of a SUBSCRIBE that are looked at
+_MOST_PLACES = 1000  # beginnings of a SUBSCRIBE that are remembered, so that each is looked up once
+_LOOKED_AT = 100  # replays of one SUBSCRIBE of which it is said whether the settings keep them
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +49,20 @@ class Wishes:
     begin: str | None = None
     position: bool = False  # each message carries its position and time
     live: bool = False  # a message says when history is over
+    in_order: bool = False  # a shared group's messages of a topic one after the other
 
 
 def wishes_of(properties: Properties) -> Wishes:
     """Return the wishes in these properties; several beginnings are joined, and so are refused."""
-    pairs = properties.user_properties
-    if not pairs:
+    if not properties.user_properties:
         return Wishes()
+    pairs = list(islice(properties.user_properties, _MOST_WISHES))
     begins = [value for key, value in pairs if key == FROM]
     return Wishes(
         (begins[0] if len(begins) == 1 else ", ".join(begins)) if begins else None,
         any(key == POSITION and value in _YES for key, value in pairs),
         any(key == LIVE and value in _YES for key, value in pairs),
+        IN_ORDER in pairs,
     )
 
 
@@ -73,59 +90,69 @@ class Answer:
 
     wishes: Wishes
     places: Places
-    reasons: list[Reason] = field(default_factory=list)
+    reasons: bytearray = field(default_factory=bytearray)
     why: dict[str, None] = field(default_factory=dict)  # reasons in words, each once
-    retained: list[tuple[Filter, Subscribed]] = field(default_factory=list)
-    begins: list[str] = field(default_factory=list)  # where its replays begin
+    retained: dict[str, RetainedFeed] = field(default_factory=dict)
+    begins: bytearray = field(default_factory=bytearray)  # where its replays begin, as user properties
     replayed: dict[str, Sequence[int]] = field(default_factory=dict)  # by filter, of those that are no group's
     end: str = ""
 
-    def replays(self) -> tuple[tuple[str, str], ...]:
+    def replays(self) -> UserProperties:
         """Return the user properties that say where the replays begin and where the present is."""
-        return (*((BEGIN, begin) for begin in self.begins), (END, self.end)) if self.begins else ()
+        return user_properties(bytes(self.begins + encode_pair(END, self.end))) if self.begins else ()
 
 
 class ReplayRequests:
     """The lookup of where replays begin."""
 
     def __init__(
-        self, router: Router, groups: GroupRegistry, history: History, security: Security, metrics: Metrics
+        self,
+        router: Router,
+        groups: GroupRegistry,
+        history: History,
+        security: Security,
+        metrics: Metrics,
+        kept: KeepRules,
     ) -> None:
         self._router = router
         self._groups = groups
         self._history = history
         self._security = security
         self._metrics = metrics
+        self._kept = kept
 
-    def find_places(self, session: Session, packet: Subscribe, wishes: Wishes, then: Callable[[Places], None]) -> bool:
-        """Ask the cold tier where the packet's replays begin, for `then`; return False if there is no need to."""
+    def find_places(self, session: Session, asked: dict[str, Begin], then: Callable[[Places], None]) -> None:
+        """Ask the cold tier where replays begin, for `then`."""
         cold = self._router.catchup.cold
-        if cold is None:
-            return False
+        assert cold is not None
+        cold.find_places(session, asked, then)
+
+    def cold_begins(self, packet: Subscribe, wishes: Wishes) -> Generator[None, None, dict[str, Begin]]:
+        """Return which of a packet's replays begin where only the cold tier knows, in steps."""
         asked: dict[str, Begin] = {}
-        for one in packet.subscriptions:
+        for one in packet.subscriptions if self._router.catchup.cold is not None else ():
+            yield
             try:
                 text = split_filter(one.filter)[0] or wishes.begin
                 if text is not None and self._history.needs_cold(begin := parse_begin(text, self._router.now_us())):
                     asked[text] = begin
             except (PeerError, UsageError):
                 continue  # `begins` refuses it
-        if asked:
-            cold.find_places(session, asked, then)
-        return bool(asked)
+        return asked
 
     def begins(self, session: Session, flt: Filter, text: str, answer: Answer) -> Positions:
         """Return where a replay of a filter begins, and put it into the answer."""
         if not self._security.acl.may_replay(session.user, session.client_id, flt.pattern):
             raise PeerError(Reason.NOT_AUTHORIZED, "the history of the filter is not allowed")
         begins, lost = forget_lost(*self._place(text, answer))
-        answer.end = show_positions(self._router.routed)
         at = self._groups.place_of(flt) if flt.group is not None else None
-        answer.begins.append(show_positions(at or begins))
+        answer.begins += encode_pair(BEGIN, show_positions(at or begins))
         if at is not None:
             answer.why["the group exists already and goes on where it is"] = None
             return begins
         self._metrics.replays += 1
+        if len(answer.begins) <= _LOOKED_AT and not self._kept.keeps(flt):
+            answer.why[say_unkept(flt.pattern)] = None
         if flt.group is None:
             for shard, (first, stop) in lost.items():
                 self._router.catchup.lose(session, shard, first, stop)
@@ -142,9 +169,12 @@ class ReplayRequests:
                 raise PeerError(Reason.UNSPECIFIED_ERROR, "history can't be read now")
             return found
         try:
-            return self._history.begins(parse_begin(text, self._router.now_us())), self._history.starts()
+            found = self._history.begins(parse_begin(text, self._router.now_us())), self._history.starts()
         except UsageError as error:
             raise PeerError(Reason.TOPIC_FILTER_INVALID, str(error)) from None
+        if len(answer.places) < _MOST_PLACES:
+            answer.places[text] = found
+        return found
 
     def _say_live(self, session: Session) -> None:
         """Tell a session that asked for it that all of history has been sent, and what follows is new."""

@@ -35,7 +35,7 @@ def _restore(tables: SessionTables, registry: Registry, groups: GroupRegistry, r
             if one.filter.startswith(SHARED_PREFIX):
                 subscribers.setdefault(one.filter, []).append(row.client_id)
         registry.expiry.schedule(row.client_id, row.away_us, row.expiry_s, unpack_will(row.will))
-        registry.put_asleep(found)
+        registry.restore(found)
         if found.cursor.feeds or found.cursor.inflight:
             retained.number_from(retained_end(found.cursor))
         if found is not stored:
@@ -65,12 +65,12 @@ def _restore_retained(stored: Iterable[tuple[str, bytes]], retained: RetainedMes
     for topic, message in stored:
         records = stored_message(topic, message)
         if records.base_offset & RETAINED:
-            retained.put(topic, records)
+            retained.restore(topic, records)
         else:
             without.append((topic, records))
     renumbered = []
     for topic, records in without:
         records = retained.numbered(records)
-        if retained.put(topic, records):
-            renumbered.append((topic, bytes(records.to_bytes())))
+        retained.restore(topic, records)
+        renumbered.append((topic, bytes(records.to_bytes())))
     return renumbered

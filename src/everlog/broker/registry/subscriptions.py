@@ -1,11 +1,12 @@
 """SUBSCRIBE and UNSUBSCRIBE: what is allowed, what is retained, and what is kept for a durable session."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from logging import WARNING
+from typing import Any
 
 from everlog.base import PeerError
-from everlog.broker.auth import Security, covers
+from everlog.broker.auth import Security
 from everlog.broker.delivery import Places, Router
 from everlog.broker.events import event
 from everlog.broker.groups import GroupRegistry
@@ -13,11 +14,12 @@ from everlog.broker.limits import Limits
 from everlog.broker.metrics import Metrics
 from everlog.broker.registry.replay_request import Answer, ReplayRequests, Wishes, filter_of, split_filter, wishes_of
 from everlog.broker.registry.write_behind import WriteBehind
+from everlog.broker.turns import Steps
 from everlog.mqtt import Reason, Subscribe, Subscription, Unsubscribe
-from everlog.sessions import Session, Subscribed
-from everlog.topics import Filter, parse_filter
+from everlog.sessions import Session, SessionMemory, Subscribed, filter_bytes
+from everlog.store import Begin, show_positions
+from everlog.topics import Filter, covers, parse_filter
 
-_IN_ORDER = ("everlog-order", "topic")  # the user property that asks for a group's messages of a topic in order
 _log = logging.getLogger("everlog.broker")
 
 
@@ -35,6 +37,7 @@ class Subscriptions:
         write_behind: WriteBehind | None,
         kept: tuple[Filter, ...] = (),
     ) -> None:
+        self.memory = SessionMemory(limits.sessions_bytes)
         self._kept = kept  # by configuration, at every QoS
         self._router = router
         self._groups = groups
@@ -44,8 +47,14 @@ class Subscriptions:
         self._metrics = metrics
         self._write_behind = write_behind
 
-    def subscribe(self, session: Session, packet: Subscribe, then: Callable[[Answer], None]) -> None:
-        """Grant or refuse every filter and have `then` called with the answer.
+    def subscribe(
+        self,
+        session: Session,
+        packet: Subscribe,
+        work: Callable[[Steps, Callable[[Any], None]], None],
+        then: Callable[[Answer], None],
+    ) -> None:
+        """Grant or refuse every filter and have `then` called with the answer; `work` does that in turns.
 
         Where a replay begins may take a while to find out; the rest happens by then, if the client is still there.
         """
@@ -54,38 +63,80 @@ class Subscriptions:
 
         def found(places: Places) -> None:
             if self._router.sink(session) is sink:
-                then(self._subscribe(session, packet, wishes, places))
+                work(self._grant(session, packet, wishes, places), then)
 
-        if not self._replays.find_places(session, packet, wishes, found):
-            found({})
+        def asked(begins: dict[str, Begin]) -> None:
+            if begins:
+                self._replays.find_places(session, begins, found)
+            else:
+                found({})
 
-    def _subscribe(self, session: Session, packet: Subscribe, wishes: Wishes, places: Places) -> Answer:
+        work(self._replays.cold_begins(packet, wishes), asked)
+
+    def _grant(
+        self, session: Session, packet: Subscribe, wishes: Wishes, places: Places
+    ) -> Generator[None, None, Answer]:
+        """Grant or refuse one filter after the other; return the answer.
+
+        A replay makes the session go back when all is granted. Until then it is halted, so that it is handed nothing
+        that it would be handed once more.
+        """
         answer = Answer(wishes, places)
-        for asked in packet.subscriptions:
-            try:
-                self._one(session, asked, packet, answer)
-            except PeerError as error:
-                self._metrics.subscribes_refused += 1
+        granted: dict[Subscription, int] = {}  # a filter that is named again, with the same options, changes nothing
+        try:
+            for asked in packet.subscriptions:
+                reason = granted.get(asked)
+                if reason is None:
+                    reason = self._grant_one(session, asked, packet, answer)
+                    if len(granted) < self._limits.subscriptions_per_client:
+                        granted[asked] = reason
+                answer.reasons.append(reason)
+                if answer.replayed:
+                    session.halt()
+                yield
+            if answer.replayed:  # once for all of them, since it looks at every subscription
+                yield from self._rewind(session, answer.replayed)
+        finally:
+            if answer.replayed:
+                session.go_on()
+        answer.end = show_positions(self._router.routed)
+        return answer
+
+    def _rewind(self, session: Session, replayed: dict[str, Sequence[int]]) -> Steps:
+        """Go back to where the first replay begins; what is no replay begins where the session is now."""
+        begins = list(map(min, zip(*replayed.values(), strict=True)))
+        here = session.ahead_of(begins, self._router.routed)
+        for text in list(session.subscriptions) if here else ():
+            if text not in replayed:
+                changed = session.begin_later(text, here, len(begins))
+                if changed is not None:
+                    self._put(session, parse_filter(text), changed)
+                yield
+        session.rewind({shard: begins[shard] for shard in here})
+
+    def _grant_one(self, session: Session, asked: Subscription, packet: Subscribe, answer: Answer) -> int:
+        """Return the reason code for one filter; why it is refused is told once for each reason."""
+        try:
+            self._one(session, asked, packet, answer)
+        except PeerError as error:
+            self._metrics.subscribes_refused += 1
+            if error.message not in answer.why:
                 fields = {"client": session.client_id, "user": session.user, "filter": asked.filter}
                 event(_log, "subscribe_refused", WARNING, **fields, reason=error)
-                answer.reasons.append(Reason(error.reason))
                 answer.why[error.message] = None
-        if answer.replayed:  # once for all of them, since it looks at every subscription
-            for one in session.rewind(answer.replayed, self._router.routed):
-                self._put(session, parse_filter(one.filter), one)
-        return answer
+            return error.reason
+        return asked.qos
 
     def answered(self, session: Session, answer: Answer) -> None:
         """Send what follows the SUBACK: retained messages, and history."""
-        for flt, subscribed in answer.retained:
-            session.feed(self._router.retained.feed(session, flt, subscribed))
+        session.feed(*answer.retained.values())
         if answer.retained or answer.begins:
             self._router.pump(session)
 
     def _one(self, session: Session, asked: Subscription, packet: Subscribe, answer: Answer) -> None:
         begin, text = split_filter(asked.filter)
         begin = begin or answer.wishes.begin
-        in_order = _IN_ORDER in packet.properties.user_properties
+        in_order = answer.wishes.in_order
         flt, old = self._check(session, text, begin is not None, in_order)
         if begin is not None:
             since = self._replays.begins(session, flt, begin, answer)
@@ -105,16 +156,17 @@ class Subscriptions:
             answer.wishes.position,
         )
         session.subscribe(subscribed)
+        self.count(session)
         if session.kept and old is None:
             self._router.kept.add(text)
         if flt.group is not None:
             self._groups.join(session, flt, subscribed, ordered=in_order, since=None if begin is None else since)
         self._put(session, flt, subscribed)
         self._metrics.subscribes += 1
-        answer.reasons.append(Reason(asked.qos))
         wants_retained = asked.retain_handling == 0 or (asked.retain_handling == 1 and old is None)
         if flt.group is None and wants_retained and begin is None:  # history has what was retained in it
-            answer.retained.append((flt, subscribed))  # [MQTT-3.3.1-9] to [MQTT-3.3.1-11]
+            feed = self._router.retained.feed(session, flt, subscribed)
+            answer.retained[text] = feed  # [MQTT-3.3.1-9] to [MQTT-3.3.1-11]
 
     def _check(self, session: Session, text: str, replays: bool, in_order: bool) -> tuple[Filter, Subscribed | None]:
         """Return the filter, if the client may subscribe to it, and the subscription to it that there is."""
@@ -129,7 +181,29 @@ class Subscriptions:
         old = session.subscriptions.get(text)
         if old is None and len(session.subscriptions) >= limits.subscriptions_per_client:
             raise PeerError(Reason.QUOTA_EXCEEDED, "too many subscriptions")
+        if old is None and not self.memory.has_room(session.held_bytes, filter_bytes(text, session.kept)):
+            raise self._over("sessions_bytes", session, "all subscriptions together take too much")
+        if flt.group is not None and (session.kept or of_log) and not self._groups.is_durable(flt):
+            self._check_new_group(session)
         return flt, old
+
+    def _check_new_group(self, session: Session) -> None:
+        """Refuse one more durable group if there are too many, or the session is in too many."""
+        limits, groups = self._limits, self._groups
+        if len(groups) >= limits.groups:
+            raise self._over("groups", session, "too many durable shared groups")
+        if groups.size_bytes >= groups.max_bytes:
+            raise self._over("groups_bytes", session, "durable shared groups take too much")
+        if len(session.memberships) >= limits.groups_per_client:
+            raise self._over("groups_per_client", session, "too many durable shared groups of one client")
+
+    def _over(self, limit: str, session: Session, why: str) -> PeerError:
+        event(_log, "limit", WARNING, limit=limit, client=session.client_id, user=session.user)
+        return PeerError(Reason.QUOTA_EXCEEDED, why)
+
+    def count(self, session: Session) -> None:
+        """Count what a session has more, or less, in the memory of all."""
+        self.memory.total_bytes += session.take_growth()
 
     def _put(self, session: Session, flt: Filter, subscribed: Subscribed) -> None:
         """Tell those who follow of a subscription, new or changed."""
@@ -140,17 +214,20 @@ class Subscriptions:
         if session.kept and self._write_behind is not None:
             self._write_behind.mark_filter(session, text)
 
-    def unsubscribe(self, session: Session, packet: Unsubscribe) -> tuple[Reason, ...]:
-        """Give up filters; return the reasons that the UNSUBACK has for each."""
-        return tuple(
-            Reason.SUCCESS if self._give_up(session, filter_of(text)) else Reason.NO_SUBSCRIPTION_EXISTED
-            for text in packet.filters
-        )
+    def unsubscribe(self, session: Session, packet: Unsubscribe) -> Generator[None, None, bytes]:
+        """Give up one filter after the other; return the reasons that the UNSUBACK has for each."""
+        reasons = bytearray()
+        for text in packet.filters:
+            had_it = self._give_up(session, filter_of(text))
+            reasons.append(Reason.SUCCESS if had_it else Reason.NO_SUBSCRIPTION_EXISTED)
+            yield
+        return bytes(reasons)
 
     def _give_up(self, session: Session, text: str) -> bool:
         """Take a filter from a connected session; return whether it had it."""
         if session.unsubscribe(text) is None:
             return False
+        self.count(session)
         flt = parse_filter(text)
         self._withdraw(session, flt)
         if flt.group is not None:
@@ -165,44 +242,57 @@ class Subscriptions:
         if flt.group is not None:
             self._groups.leave(session, flt)
 
-    def revoke(self, session: Session) -> None:
-        """Give up the filters that are not allowed any more: the rules may have changed."""
+    def revoke(self, session: Session) -> Steps:
+        """Give up the filters that are not allowed any more, in steps: the rules may have changed."""
         access = self._security.acl.access(session.user, session.client_id)
         if access.unlimited:
             return
-        refused = [text for text in session.subscriptions if not access.may_subscribe(parse_filter(text).pattern)]
-        for text in refused:
-            self._give_up(session, text)
-            if (flt := parse_filter(text)).group is not None:
-                self._groups.hand_on(session, flt)
+        refused = 0
+        for text in list(session.subscriptions):
+            flt = parse_filter(text)
+            if not access.may_subscribe(flt.pattern):
+                refused += self._give_up(session, text)
+                if flt.group is not None:
+                    self._groups.hand_on(session, flt)
+            yield
         if self._router.fanout.rights is not None:
             self._router.fanout.rights.withhold(session)
         if refused:
-            event(_log, "revoked", WARNING, client=session.client_id, user=session.user, filters=len(refused))
+            event(_log, "revoked", WARNING, client=session.client_id, user=session.user, filters=refused)
 
-    def resume(self, session: Session) -> None:
-        """Make the filters of a session that is back live again, if they are still allowed; it goes on where it was."""
-        self.revoke(session)
-        for text, subscribed in session.subscriptions.items():
+    def resume(self, session: Session) -> Steps:
+        """Make the filters of a session that is back live again, in steps, if they are still allowed.
+
+        It goes on where it was when all of them are: it is halted until then.
+        """
+        session.halt()
+        yield from self.revoke(session)
+        for text, subscribed in list(session.subscriptions.items()):
             flt = parse_filter(text)
             if flt.group is not None:
                 self._groups.join(session, flt, subscribed)
             self._router.subscribe(session, flt, subscribed)
-        for feed in session.feeds:  # what it was owed when the broker stopped
+            yield
+        for feed in list(session.feeds):  # what it was owed when the broker stopped
             one = session.subscriptions.get(feed.filter)
             if feed.rows is None and one is not None:
                 self._router.retained.go_on(session, parse_filter(feed.filter), one, feed)
+            yield
+        session.go_on()
         self._router.resume(session)
 
-    def leave(self, session: Session) -> None:
-        """Let a session that is away cost nothing until it is back."""
-        for text in session.subscriptions:
-            self._withdraw(session, parse_filter(text))
+    def leave(self, session: Session) -> Steps:
+        """Let a session that is away cost nothing until it is back, in steps; it is halted."""
         if session.durable:
-            session.leave(self._router.routed)
+            session.leave(self._router.routed)  # before a filter goes: what is routed from now on, it reads later
+        for text in list(session.subscriptions):
+            self._withdraw(session, parse_filter(text))
+            yield
 
-    def drop(self, session: Session) -> None:
-        """Keep nothing any more for a session that is gone."""
+    def drop(self, session: Session) -> Steps:
+        """Keep nothing any more for a session that is gone, in steps."""
+        self.memory.total_bytes -= session.counted_bytes
         if session.kept:
             for text in session.subscriptions:
                 self._router.kept.remove(text)
+                yield

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from everlog.broker.connection import Connections
 from everlog.broker.delivery import Router
+from everlog.broker.expiry_clock import NEVER_DUE_US
 from everlog.broker.groups import GroupRegistry, GroupState
 from everlog.broker.metrics import Metrics
 from everlog.broker.registry import Registry
@@ -35,6 +36,17 @@ class Numbers:
     bytes_in: int = 0
     bytes_out: int = 0
     held_bytes: int = 0
+    copies_bytes: int = 0
+    audiences_bytes: int = 0
+    audience_resets: int = 0
+    sessions_bytes: int = 0
+    cold_bytes: int = 0
+    cold_waits: int = 0
+    groups_bytes: int = 0
+    groups_shortened: int = 0
+    spills: int = 0
+    spilled: int = 0  # sessions and groups that read the log because of that
+    spilled_bytes: int = 0  # of the log, from the slowest of them on
     groups: int = 0
     durable_groups: int = 0
     group_redelivered: int = 0
@@ -50,6 +62,7 @@ class Numbers:
     counters: Metrics = field(default_factory=Metrics)
     retention: RetentionState = field(default_factory=RetentionState)
     next_loss_s: float | None = None  # until the next segment is old enough to be deleted
+    clock_doubted: bool = False  # the wall clock has jumped, and nothing expires
 
 
 class Reports:
@@ -99,6 +112,17 @@ class Reports:
             bytes_in=connections.traffic.bytes_in,
             bytes_out=connections.traffic.bytes_out,
             held_bytes=router.pending.waiting_bytes,
+            copies_bytes=self._registry.copies.total_bytes,
+            audiences_bytes=router.audiences.size_bytes,
+            audience_resets=router.audiences.resets,
+            sessions_bytes=self._registry.held_bytes,
+            cold_bytes=0 if router.catchup.cold is None else router.catchup.cold.held_bytes,
+            cold_waits=0 if router.catchup.cold is None else router.catchup.cold.waits,
+            groups_bytes=self._groups.size_bytes,
+            groups_shortened=self._groups.shortened,
+            spills=router.spills.count,
+            spilled=len(router.spills),
+            spilled_bytes=router.spills.held_bytes,
             groups=len(states),
             durable_groups=len(self._groups),
             group_redelivered=self._groups.counters.redelivered,
@@ -114,4 +138,5 @@ class Reports:
             counters=replace(connections.metrics),
             retention=replace(retention),
             next_loss_s=None if next_us is None else max(0, next_us - router.now_us()) / 1_000_000,
+            clock_doubted=router.due_us() == NEVER_DUE_US,
         )

@@ -13,6 +13,7 @@ from everlog.broker.reports.slices import run_in_slices
 from everlog.sessions import SHARED_PREFIX, Session, unpack_session
 
 MOST_BEHIND = 10  # sessions reported by name
+_SLICE_SUBSCRIPTIONS = 5_000  # between two turns of the event loop: about a millisecond
 _REST = 20  # a survey is used for so many times as long as it took, so that counting takes at most 5 % of a core
 _OFFSET = struct.Struct("<q")
 
@@ -70,11 +71,18 @@ class Surveyor:
         for awake, asleep in self._registry.walk():
             found.sessions += len(awake) + len(asleep)
             found.durable += len(asleep)
+            seen = found.subscriptions
             for session in awake:
                 _add(found, session)
                 _note(found, behind, lag_of(session, committed), session.client_id)
+                if found.subscriptions - seen > _SLICE_SUBSCRIPTIONS:
+                    seen = found.subscriptions
+                    yield
             for client_id, packed in asleep:
                 _note(found, behind, _add_asleep(found, packed, committed), client_id)
+                if found.subscriptions - seen > _SLICE_SUBSCRIPTIONS:
+                    seen = found.subscriptions
+                    yield
             yield
         found.most_behind = tuple(sorted(behind, reverse=True))
         found.max_lag = found.most_behind[0][0] if behind else 0

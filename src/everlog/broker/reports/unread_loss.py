@@ -152,6 +152,11 @@ class UnreadLoss:
         self._groups = groups
         self._shards = range(shards)
 
+    @property
+    def has_stored_readers(self) -> bool:
+        """Whether there are sessions or groups that read the log and outlive their connections."""
+        return self._registry.stored > 0 or len(self._groups) > 0
+
     def look(self, doomed: Doomed) -> Generator[None, None, Tally]:
         """Check all readers, pausing after each slice."""
         tally = Tally(doomed)

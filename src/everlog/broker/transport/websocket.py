@@ -23,8 +23,10 @@ from everlog.broker.transport.websocket_frames import (
     header,
 )
 from everlog.broker.transport.websocket_handshake import answer, plain
+from everlog.broker.turns import Steps
 from everlog.mqtt import Reason
 
+_FRAMES_PER_STEP = 256  # of one peer, before others have their turn
 CLOSE_WAIT_S = 2.0  # for the peer's half of the closing handshake; then the connection is cut
 
 
@@ -35,9 +37,11 @@ class WebSocket(asyncio.Protocol):
         "_closing",
         "_cut",
         "_full",
+        "_in_line",
         "_open",
         "_origins",
         "_path",
+        "_paused",
         "_reader",
         "_request",
         "_transport",
@@ -51,7 +55,9 @@ class WebSocket(asyncio.Protocol):
         self._path = path
         self._origins = origins
         self._transport: asyncio.Transport | None = None
-        self._reader = FrameReader()
+        self._reader = FrameReader(_FRAMES_PER_STEP)
+        self._in_line = False  # for a turn to take the frames that wait; nothing is read meanwhile
+        self._paused = False  # the connection does not want to read
         self._request = b""  # of the handshake; at most MAX_REQUEST_BYTES plus one read
         self._open = False
         self._closing = False
@@ -137,12 +143,14 @@ class WebSocket(asyncio.Protocol):
 
     def pause_reading(self) -> None:
         """Stop reading from the peer."""
+        self._paused = True
         if self._transport is not None:
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
         """Read from the peer again."""
-        if self._transport is not None:
+        self._paused = False
+        if self._transport is not None and not self._in_line:
             self._transport.resume_reading()
 
     # Inside
@@ -167,20 +175,50 @@ class WebSocket(asyncio.Protocol):
             self._transport.close()
 
     def _frames(self, data: bytes) -> None:
+        if self._in_line:
+            self._reader.hold(data)
+            return
+        self._take(data)
+        if self._reader.has_more and self._transport is not None:
+            self._in_line = True
+            self._transport.pause_reading()
+            self.connection.reader.traffic.turns.later(self._rest(), self._caught_up, self._failed)
+
+    def _rest(self) -> Steps:
+        """Take the frames that wait, some in each step."""
+        while self._reader.has_more and self._transport is not None:
+            self._take(b"")
+            yield
+
+    def _caught_up(self, _: object) -> None:
+        self._in_line = False
+        if self._transport is not None and (self._closing or not self._paused):
+            self._transport.resume_reading()
+
+    def _failed(self, error: Exception) -> None:
+        self.abort()
+        raise error
+
+    def _take(self, data: bytes) -> None:
+        pongs = []
         for event in self._reader.feed(data):
             if isinstance(event, bytes):
                 if not self._closing:  # what comes after our close frame is not read any more
                     self.connection.reader.receive(event)
             elif isinstance(event, Ping):
-                self._pong(event.payload)
+                pongs.append(header(len(event.payload), PONG) + event.payload)
             elif isinstance(event, Close):
+                self._pong(pongs)
                 self._peer_closed(event)
             else:
                 self._violated(event)
+        self._pong(pongs)
 
-    def _pong(self, payload: bytes) -> None:
-        if self._transport is not None and not self._closing and not self._full:
-            self._transport.write(header(len(payload), PONG) + payload)
+    def _pong(self, pongs: list[bytes]) -> None:
+        """Answer pings, all of a step in one write."""
+        if pongs and self._transport is not None and not self._closing and not self._full:
+            self._transport.write(b"".join(pongs))
+        pongs.clear()
 
     def _peer_closed(self, event: Close) -> None:
         """Answer with the same code unless we closed first; either way both sides are done."""
@@ -200,7 +238,8 @@ class WebSocket(asyncio.Protocol):
     def _say_close(self, code: int, why: str) -> None:
         if not self._closing and self._transport is not None:
             self._last(close_frame(code, why))
-            self._transport.resume_reading()  # for the peer's close frame; everything else is dropped
+            if not self._in_line:
+                self._transport.resume_reading()  # for the peer's close frame; everything else is dropped
 
     def _last(self, data: bytes) -> None:
         """Write the last bytes; a peer that neither reads nor closes is cut off after a while."""

@@ -70,27 +70,42 @@ Event = bytes | Ping | Close | Violation
 
 
 class FrameReader:
-    """The parser of a client's frames; the payload of consecutive data frames comes out as one `bytes`."""
+    """The parser of a client's frames; the payload of consecutive data frames comes out as one `bytes`.
 
-    __slots__ = ("_in_message", "_left", "_mask", "_over", "_rest")
+    After `max_frames` it stops: `has_more` says that the rest of what was fed waits for the next call of `feed`.
+    """
 
-    def __init__(self) -> None:
-        self._rest = b""  # a header or control frame that is not complete
+    __slots__ = ("_in_message", "_left", "_mask", "_max_frames", "_over", "_rest", "has_more")
+
+    def __init__(self, max_frames: int = 1 << 62) -> None:
+        self.has_more = False
+        self._max_frames = max_frames
+        self._rest = b""  # a header or control frame that is not complete, or what waits
         self._left = 0  # payload bytes of the current data frame still to come
         self._mask = b""
         self._in_message = False  # a fragmented message has not ended
         self._over = False
 
-    def feed(self, data: bytes) -> list[Event]:
+    def hold(self, data: bytes) -> None:
+        """Keep bytes for the next call of `feed`."""
+        self._rest += data
+
+    def feed(self, data: bytes = b"") -> list[Event]:
         """Return the events that these bytes complete."""
         events: list[Event] = []
         payload: list[bytes] = []
+        self.has_more = False
+        frames = 0
         if self._rest:
             data, self._rest = self._rest + data, b""
         at, size = 0, len(data)
         if self._left:
             at = self._take(data, 0, payload)
         while at < size and not self._over:
+            if frames == self._max_frames:
+                self._rest, self.has_more = data[at:], True
+                break
+            frames += 1
             header = self._header(data, at)
             if header is None:
                 self._rest = data[at:]

@@ -190,7 +190,7 @@ class AsyncClient(asyncio.Protocol):
         elif isinstance(event, RefusedPublish):
             self.refused.append(event)
         elif isinstance(event, Suback | Unsuback):
-            self._answers[event.packet_id] = event.reasons
+            self._answers[event.packet_id] = tuple(map(Reason, event.reasons))
             self.answered = event.properties
         elif isinstance(event, Disconnect):
             self._fail(Refused("disconnected by the server", event.reason, event.properties))

@@ -154,6 +154,8 @@ async def run(source: Source, sink: Sink, pace: Pace, limit: int | None, *, show
         for part in (source, sink):
             parts.push_async_callback(part.close)
             await part.open()
+        for note in source.notes:
+            print(f"everlog: {note}", file=sys.stderr)
         with ExitStack() as shown:
             bar = Bar(source.extent, shown) if show_bar else None
             try:

@@ -13,7 +13,7 @@ from everlog.cli.client.connect_options import Target
 from everlog.cli.client.log_entry import Entry, entries
 from everlog.cli.client.replay_extent import POSITION, TIME, Extent, entry_of, exact_time
 from everlog.mqtt import Message, Properties, Subscription
-from everlog.store import Begin, LogStore, Positions, locate, parse_begin
+from everlog.store import Begin, LogStore, Positions, locate, parse_begin, unkept_notes
 from everlog.topics import Filter, parse_filter
 
 LIVE_TOPIC = b"$replay/live"
@@ -22,9 +22,10 @@ STEP_RECORDS, STEP_BYTES = 4096, 1 << 20
 
 
 class Source(Protocol):
-    """History in portions; `extent` is known once it is open."""
+    """History in portions; `extent` and `notes` are known once it is open."""
 
     extent: Extent
+    notes: list[str]  # what there is to say of that history
 
     async def open(self) -> None: ...
 
@@ -37,6 +38,7 @@ class BrokerSource:
     """A subscription that begins in the past and is given up when history is over."""
 
     extent: Extent
+    notes: list[str]
 
     def __init__(self, target: Target, filters: Sequence[str], begin: str, to: Begin | None, qos: int) -> None:
         self._target = target
@@ -56,6 +58,7 @@ class BrokerSource:
         if refused:
             words = said.reason_string or ", ".join({reason.words for reason in reasons if reason.is_error})
             raise Unavailable(f"{', '.join(refused)}: {words}")
+        self.notes = [said.reason_string] if said.reason_string else []
         found = dict(said.user_properties)
         if "everlog-begin" not in found:
             raise Unavailable("the broker has no history", hint="it must be an Everlog that keeps the topics")
@@ -100,6 +103,7 @@ class StoreSource:
     begin: Begin
     to: Begin | None
     extent: Extent = field(init=False)
+    notes: list[str] = field(init=False)
     _store: LogStore | None = None
     _begins: Positions = ()
 
@@ -111,6 +115,7 @@ class StoreSource:
         begins = locate(self.begin, starts, ends, store.positions_at)
         self._begins = tuple(map(max, zip(begins, starts, strict=True)))
         self.extent = Extent.of(self._begins, ends, self.to)
+        self.notes = unkept_notes(self.directory, self.filters)
 
     async def portions(self) -> AsyncIterator[list[Entry]]:
         """Yield everything in the order of time."""

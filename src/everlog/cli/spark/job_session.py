@@ -12,6 +12,7 @@ from everlog.base import UsageError
 from everlog.cli.data_directory import check_store
 from everlog.cli.spark.job_options import JobOptions
 from everlog.cli.spark.progress_bar import SparkProgress
+from everlog.store import unkept_notes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,12 +79,15 @@ def load(spark: "SparkSession", job: JobOptions, *columns: str, **options: str) 
 
 
 def report_lost(job: JobOptions) -> None:
-    """Print which offsets a job went without, because neither log nor table has them."""
+    """Print which offsets a job went without, as neither log nor table has them, and which topics nothing keeps."""
     from everlog.spark import lost_in, name_lost
 
     lost = lost_in(_source_options(job))
     if lost:
         print(f"left out, as retention removed it before it was compacted: {name_lost(lost)}")
+    if "://" not in (job.data or ""):
+        for note in unkept_notes(job.data or "", job.topics or ["#"]):
+            print(note)
 
 
 def _source_options(job: JobOptions) -> dict[str, str]:

@@ -8,7 +8,7 @@ from everlog.base import StorageError
 from everlog.spark.snapshot import SegmentFile, ShardSnapshot, Slice, Snapshot, split_slice
 from everlog.store import Lost
 
-GROUP_BYTES = 144 << 20  # of log for each task, which holds it in memory twice: two full segments, by default
+GROUP_BYTES = 128 << 20  # of log for each task, which holds it in memory twice
 ROUND_BYTES = 8 << 30  # of log for each commit: what is repeated when a round fails
 
 

@@ -32,7 +32,10 @@ _PAGES, _PAGE_POSITION, _PAGE_BYTES, _PAGE_ROW = 1, 1, 2, 3
 
 @dataclass(frozen=True, slots=True)
 class LeafPages:
-    """The pages of a leaf in a row group; `first_rows` has one more entry, the number of the group's rows."""
+    """The pages of a leaf in a row group; `first_rows` has one more entry, the number of the group's rows.
+
+    Leaves whose pages begin at the same rows share `first_rows`.
+    """
 
     codec: int
     values: int
@@ -115,11 +118,13 @@ def unpack_group(packed: bytes, leaves: int, rows: int) -> tuple[LeafPages, ...]
     sizes = np.frombuffer(packed, "<u4", pages, at + 8 * pages).astype(np.int64)
     first_rows = np.frombuffer(packed, "<u4", pages, at + 12 * pages).astype(np.int64)
     found = []
+    layouts: dict[bytes, Numbers] = {}
     begin = 0
     for one, end in zip(about.tolist(), ends.tolist(), strict=True):
         codec, _, values, dictionary, dictionary_bytes = one
         here = slice(begin, end)
         firsts = np.append(first_rows[here], rows)
+        firsts = layouts.setdefault(firsts.tobytes(), firsts)
         found.append(LeafPages(codec, values, dictionary, dictionary_bytes, positions[here], sizes[here], firsts))
         begin = end
     return tuple(found)

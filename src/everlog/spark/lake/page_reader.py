@@ -1,7 +1,7 @@
 """Reads some rows of a row group from the pages that hold them, and from no others.
 
 The pages are put behind each other as a small Parquet file in memory, with a footer that says so, and Arrow reads that.
-Columns whose pages end at the same rows share such a file.
+Columns whose pages begin at the same rows share such a file.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -65,19 +65,17 @@ def make_runs(starts: Numbers, stops: Numbers) -> Runs:
 
 def read_rows(columns: Mapping[str, Sequence[LeafPages]], runs: Runs, fetch: Fetch) -> pa.Table:
     """Return the rows of some columns of a row group; `columns` has the pages of each column's leaves."""
-    together: dict[tuple[bytes, bytes], tuple[Runs, list[str]]] = {}
+    together: dict[tuple[int, ...], list[str]] = {}
     for name, leaves in columns.items():
-        held = _held(leaves, runs)
-        key = (held.starts.tobytes(), held.stops.tobytes())
-        together.setdefault(key, (held, []))[1].append(name)
+        together.setdefault(tuple(dict.fromkeys(id(leaf.first_rows) for leaf in leaves)), []).append(name)
     found: dict[str, pa.ChunkedArray] = {}
-    for held, names in together.values():
+    for names in together.values():
+        held = _held(columns[names[0]], runs)
         made = _file_of({name: columns[name] for name in names}, held, fetch)
         table = pq.ParquetFile(pa.BufferReader(made)).read(use_threads=False)
         if table.num_rows != held.rows:
             raise OSError(f"pages hold {table.num_rows} rows, not {held.rows}")
-        for name in names:
-            found[name] = _picked(table[name], held, runs)
+        found |= zip(names, _picked(table, held, runs).columns, strict=True)
     return pa.table([found[name] for name in columns], names=list(columns))
 
 
@@ -93,16 +91,16 @@ def _held(leaves: Sequence[LeafPages], runs: Runs) -> Runs:
             return runs
 
 
-def _picked(column: pa.ChunkedArray, held: Runs, wanted: Runs) -> pa.ChunkedArray:
-    """Return the wanted rows of a column that has all rows of some pages."""
+def _picked(table: pa.Table, held: Runs, wanted: Runs) -> pa.Table:
+    """Return the wanted rows of columns that have all rows of some pages."""
     if held.rows == wanted.rows:
-        return column
+        return table
     at = np.searchsorted(held.starts, wanted.starts, "right") - 1
     before = np.concatenate(([0], np.cumsum(held.stops - held.starts)[:-1]))
     starts = before[at] + wanted.starts - held.starts[at]
     if len(starts) == 1:
-        return column.slice(int(starts[0]), wanted.rows)
-    return column.take(pa.array(Runs(starts, starts + wanted.stops - wanted.starts).row_numbers()))
+        return table.slice(int(starts[0]), wanted.rows)
+    return table.take(pa.array(Runs(starts, starts + wanted.stops - wanted.starts).row_numbers()))
 
 
 def _file_of(columns: Mapping[str, Sequence[LeafPages]], held: Runs, fetch: Fetch) -> bytes:
@@ -111,8 +109,12 @@ def _file_of(columns: Mapping[str, Sequence[LeafPages]], held: Runs, fetch: Fetc
     places: list[Place] = []
     chunks = []
     position = len(_MAGIC)
+    stretches: dict[int, tuple[Numbers, Numbers]] = {}  # first and last page of each run, by layout
     for (kind, path), pages in zip(leaves, (leaf for name in columns for leaf in columns[name]), strict=True):
-        taken = _places(pages, held)
+        if id(pages.first_rows) not in stretches:
+            low = np.searchsorted(pages.first_rows, held.starts, "left")
+            stretches[id(pages.first_rows)] = low, np.searchsorted(pages.first_rows, held.stops, "left") - 1
+        taken = _places(pages, *stretches[id(pages.first_rows)])
         size = sum(length for _, length in taken)
         chunks.append(_chunk(kind, path, pages, position, size))
         places += taken
@@ -123,10 +125,8 @@ def _file_of(columns: Mapping[str, Sequence[LeafPages]], held: Runs, fetch: Fetc
     return b"".join((_MAGIC, *fetch(places), footer, len(footer).to_bytes(4, "little"), _MAGIC))
 
 
-def _places(pages: LeafPages, held: Runs) -> list[Place]:
-    """Return the places of a leaf's dictionary and of each stretch of pages that holds a run."""
-    low = np.searchsorted(pages.first_rows, held.starts, "left")
-    high = np.searchsorted(pages.first_rows, held.stops, "left") - 1
+def _places(pages: LeafPages, low: Numbers, high: Numbers) -> list[Place]:
+    """Return the places of a leaf's dictionary and of stretches from one page to another."""
     starts = pages.positions[low]
     stops = pages.positions[high] + pages.sizes[high]
     stretches = list(zip(starts.tolist(), (stops - starts).tolist(), strict=True))

@@ -27,8 +27,9 @@ Ranks = npt.NDArray[np.uint32]
 CODECS: tuple[Codec, ...] = ("zstd", "snappy")
 ROW_GROUP = 128 * 1024
 ZSTD_LEVEL = 1
-WRITE_BATCH = 4 * 1024  # values that are encoded at once; at Arrow's usual 1,024 lists cost a fifth more
-PAGE_BYTES = 256 << 10  # of values; readers of one topic read its pages, and a page never ends within a WRITE_BATCH
+WRITE_BATCH = 2 * 1024  # values that are encoded at once; at Arrow's usual 1,024 lists cost a fifth more
+PAGE_BYTES = 128 << 10  # of values; readers of one topic read its pages, and a page never ends within a WRITE_BATCH
+PAGE_ROWS = 8 * 1024
 TOPIC_ROWS = 4  # on average, at least, for a topic file; with fewer it would be about as large as the data
 
 # Levels are made from topics when a file is written; both are dictionaries, which are written as they are.
@@ -134,6 +135,7 @@ class Writer:
             _WRITTEN,
             write_batch_size=WRITE_BATCH,
             data_page_size=PAGE_BYTES,
+            max_rows_per_page=PAGE_ROWS,
             compression=self.codec,
             compression_level=ZSTD_LEVEL if self.codec == "zstd" else None,
             use_dictionary=_DICTIONARIES,

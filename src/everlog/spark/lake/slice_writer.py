@@ -19,7 +19,7 @@ from everlog.spark.log_slices import OnDamage, ReadReport, read_slice
 from everlog.spark.snapshot import Slice
 
 FILE_BYTES = 512 << 20  # of rows in memory; beyond it the slice goes on in another file
-BATCH_ROWS = 1 << 21  # usually all of a slice: joining batches later would copy the payloads once more
+BATCH_ROWS = 1 << 20  # usually all of a slice: joining batches later would copy the payloads once more
 BATCH_BYTES = 256 << 20
 
 

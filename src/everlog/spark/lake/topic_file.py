@@ -5,6 +5,7 @@ checked before it is used. Whoever finds none, or one that can't be trusted, rea
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from struct import Struct
 
 import numpy as np
@@ -20,6 +21,7 @@ from everlog.topics import Filter, SectionCache, TopicIndex, build_index
 MAGIC = b"EVLT"
 VERSION = 1
 STARTS_A_BLOCK = 2048
+FEW_BYTES = 17  # of a posting: so few topics are told apart by their names
 
 # magic, version, zero, bytes and rows of the data file, topics, row groups, bytes of the leaves, bytes of the topic
 # index, check of the directory, check of the header
@@ -37,7 +39,7 @@ def pack_topic_file(
     `starts` says where the rows of each topic begin, and where the last end; `nulls` are columns without a value.
     """
     leaves = "\n".join(leaf + _NULLS * (_column(leaf) in nulls) for leaf in pages.leaves).encode()
-    index = build_index(names)
+    index = _index_of(tuple(names))
     packed = starts.astype("<u4").tobytes()
     blocks = [packed[at : at + 4 * STARTS_A_BLOCK] for at in range(0, len(packed), 4 * STARTS_A_BLOCK)]
     groups = [pack_group(group) for group in pages.groups]
@@ -58,6 +60,12 @@ def pack_topic_file(
         0,
     )[: -_CHECK.size]
     return b"".join((fields, _CHECK.pack(crc32c(fields)), directory, packed, *groups, index))
+
+
+@lru_cache(1)
+def _index_of(names: tuple[str, ...]) -> bytes:
+    """Return the index of topics; the files that a worker writes often have the same ones."""
+    return build_index(names)
 
 
 class TopicFile:
@@ -104,7 +112,18 @@ class TopicFile:
 
     def match(self, filters: Sequence[Filter]) -> BitMap:
         """Return the ids of the topics that any of the filters matches, which are in the order of their rows."""
-        return BitMap().union(*(self._index.match(flt) for flt in filters))
+        return BitMap().union(*(self._exact(flt) if flt.is_exact else self._index.match(flt) for flt in filters))
+
+    def _exact(self, flt: Filter) -> BitMap:
+        """Return the id of one topic: the last levels tell most topics apart, and then their names do."""
+        for level in reversed(range(len(flt.levels))):
+            found = self._index.find(level, flt.levels[level])
+            if found is None:
+                return BitMap()
+            if found[0] <= FEW_BYTES:
+                candidates = found[1]()
+                return BitMap(topic for topic, name in self._index.names(candidates) if name == flt.pattern)
+        return self._index.match(flt)
 
     def count(self, filters: Sequence[Filter]) -> int:
         """Return how many rows have a topic that any of the filters matches."""

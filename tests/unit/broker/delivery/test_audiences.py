@@ -1,10 +1,12 @@
 """Who gets a topic's messages."""
 
+import sys
+
+import pytest
 from tests.parts import make_audiences
 from tests.twins import batch_of
 
 from everlog.base import TopicTable
-from everlog.broker.delivery import audiences
 from everlog.broker.delivery.overlaps import combine
 from everlog.broker.groups.shared_group import SharedGroup
 from everlog.mqtt import Publish
@@ -13,10 +15,10 @@ from everlog.topics import parse_filter
 
 
 class Stage:
-    def __init__(self, max_topics=100, known_topics=100):
+    def __init__(self, max_topics=100, known_topics=100, max_bytes=1 << 20):
         self.table = TopicTable(0, known_topics)
         self.groups = {}
-        self.audiences = make_audiences(self.table, self, max_topics)
+        self.audiences = make_audiences(self.table, self, max_topics, max_bytes)
 
     def target(self, name, pattern):
         return self.groups[name, pattern]
@@ -39,7 +41,7 @@ class Stage:
 
     def number(self, topic):
         records = batch_of([Publish(topic, b"")])
-        parts = self.audiences.split(records, 0)
+        (parts,) = self.audiences.split(records, 0)
         return parts[0][0] if parts else 0
 
     def audience(self, topic):
@@ -131,26 +133,75 @@ def test_a_session_gets_a_message_by_itself_or_in_a_group():
     assert stage.audiences.merged(stage.number("t"), b) is None
 
 
-def test_sessions_that_left_are_let_go_of(monkeypatch):
-    monkeypatch.setattr(audiences, "_MAX_GONE", 10)
+def test_sessions_that_left_are_let_go_of():
     stage = Stage()
+    stays = Session("stays")
+    stage.subscribe(stays, "#")
+    stage.number("t")
+    before = stage.audiences.size_bytes
     for number in range(100):
         session = Session(str(number))
         stage.subscribe(session, "t")
-        stage.number("t")
+        assert stage.sessions("t") == {stays, session}
         stage.unsubscribe(session, "t")
-    assert len(stage.audiences.by_number) < 30
+        stage.audiences.detach(session)
+        assert sys.getrefcount(session) == 2
+    stage.number("t")
+    assert stage.audiences.size_bytes == before
+    assert len(stage.audiences.by_number) <= 3
 
 
-def test_too_many_audiences_are_made_anew(monkeypatch):
-    monkeypatch.setattr(audiences, "_MAX_AUDIENCES", 8)
-    stage = Stage()
+def test_audiences_of_the_same_subscribers_share_them():
+    stage = Stage(max_topics=1000, known_topics=1000)
+    everything = [Session(f"all{number}") for number in range(100)]
+    for session in everything:
+        stage.subscribe(session, "#")
+    for number in range(100):
+        stage.subscribe(Session(str(number)), f"t/{number}")
+        stage.number(f"t/{number}")
+    merged = {id(merged) for one in stage.audiences.by_number for merged in one.subscriptions}
+    assert len(merged) == 200
+    assert stage.audiences.size_bytes < 100 * 100 * 12 + 200 * 1000
+
+
+def test_audiences_that_take_too_much_are_made_anew():
+    stage = Stage(max_bytes=8000)
     sessions = [Session(str(number)) for number in range(30)]
     for number, session in enumerate(sessions):
         stage.subscribe(session, f"t/{number}")
         assert stage.sessions(f"t/{number}") == {session}
-    assert len(stage.audiences.by_number) <= 10
+        assert stage.audiences.size_bytes < 9000
+    assert stage.audiences.resets > 0
     assert stage.sessions("t/3") == {sessions[3]}
+
+
+@pytest.mark.parametrize("known_topics", [1, 1000])
+def test_a_batch_whose_audiences_take_too_much_is_split_in_stretches(known_topics):
+    stage = Stage(max_topics=1000, known_topics=known_topics, max_bytes=20_000)
+    for number in range(50):
+        stage.subscribe(Session(f"all{number}"), "#")
+    for number in range(100):
+        stage.subscribe(Session(str(number)), f"t/{number}")
+    topics = [f"t/{number * 37 % 100}" for number in range(200)]
+    records = batch_of([Publish(topic, b"") for topic in topics])
+    rows_of = {}
+    before = -1
+    stretches = 0
+    for parts in stage.audiences.split(records, 0):
+        stretches += 1
+        assert stage.audiences.size_bytes < 40_000
+        rows = []
+        for number, column, start, stop in parts:
+            for row in range(start, stop) if column is None else memoryview(column).cast("I")[start:stop]:
+                rows.append(row)
+                for merged in stage.audiences.by_number[number].subscriptions:
+                    rows_of.setdefault(merged.session.client_id, []).append(row)
+        assert min(rows) == before + 1  # one stretch after the other, none missing
+        before = max(rows)
+    assert stretches > 1
+    assert before == 199
+    assert sorted(rows_of["all7"]) == list(range(200))
+    assert rows_of["37"] == [row for row, topic in enumerate(topics) if topic == "t/37"]
 
 
 def test_a_table_that_begins_anew_is_followed():
@@ -168,9 +219,9 @@ def test_a_topic_without_an_id_has_an_audience_too():
     stage.subscribe(session, "t/+")
     known = stage.number("t/y")
     records = batch_of([Publish(topic, b"") for topic in ("other", "t/x", "t/y", "other", "t/x")])
-    ((number, rows, start, stop),) = stage.audiences.split(records, 0)
+    (((number, rows, start, stop),),) = stage.audiences.split(records, 0)
     assert stage.table.lookup(b"t/x") < 0
     assert (number, list(memoryview(rows).cast("I")[start:stop])) == (known, [1, 2, 4])
-    ((number, rows, start, stop),) = stage.audiences.split(records, 2, 4)
+    (((number, rows, start, stop),),) = stage.audiences.split(records, 2, 4)
     assert (number, list(memoryview(rows).cast("I")[start:stop])) == (known, [2])
     assert stage.audiences.merged_of(records, 1, session) is None

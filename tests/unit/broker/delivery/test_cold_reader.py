@@ -11,6 +11,7 @@ from tests.restarts import Disk, Running
 from tests.stages import Stage
 
 from everlog.base import StorageError
+from everlog.broker import Limits
 from everlog.mqtt import Properties, Publish, Reason, Suback, Subscribe, Subscription
 from everlog.store import Found, Lost, ReadResult
 from everlog.topics import matches
@@ -88,10 +89,10 @@ def made():
         stage.close()
 
 
-def moved(made, *, count=10, cold=7, log_from=5, shards=1):
+def moved(made, *, count=10, cold=7, log_from=5, shards=1, **settings):
     """A stage whose first messages are in the table and whose first are gone from the log."""
     log, table = MemoryLog(shards), Table(shards)
-    stage = made(log, table)
+    stage = made(log, table, **settings)
     filled(stage, count)
     stage.call(lambda: table.take(log, cold))
     stage.call(lambda: [shard.drop(log_from) for shard in log.shards])
@@ -268,6 +269,60 @@ def test_nothing_under_way_is_given_up_because_the_table_can_not_be_read_now(mad
     stage.until(lambda: stage.inside.cold_failures)
     client.expect_nothing()
     table.failing = False
+    found = [client.message() for _ in range(10)]
+    assert [one.payload.decode() for one in found] == numbers(10)
+    assert [one.dup for one in found] == [True] * 3 + [False] * 7
+
+
+def test_replays_beyond_the_limit_wait_their_turn(made):
+    log, table = MemoryLog(), Table()
+    stage = made(log, table, limits=Limits(cold_bytes=2 << 20))  # one result at a time
+    filled(stage, 10)
+    stage.call(lambda: table.take(log, 7))
+    stage.call(lambda: log.shards[0].drop(5))
+    table.gate.clear()
+    clients = [stage.connected(f"c{number}") for number in range(5)]
+    asked = Properties(user_properties=(("everlog-from", "0:1"),))
+    table.gate.set()
+    for client in clients:
+        client.send(Subscribe(9, (Subscription("t", 1),), asked))
+    for client in clients:
+        client.expect(Suback)
+        assert client.payloads(9) == numbers(1, 10)
+    assert stage.inside.cold_waits > 0
+    stage.until(lambda: stage.inside.is_cold_idle)
+
+
+def test_a_client_that_does_not_take_its_replay_keeps_nobody_from_theirs(made):
+    log, table = MemoryLog(), Table()
+    stage = made(log, table, limits=Limits(cold_bytes=2 << 20))
+    filled(stage, 10)
+    stage.call(lambda: table.take(log, 7))
+    stage.call(lambda: log.shards[0].drop(5))
+    deaf = stage.connected("deaf", receive_maximum=1)
+    replay(deaf, "earliest", "t")
+    first = deaf.expect(Publish)  # and no acknowledgement: what was read for it waits
+    client = stage.connected("c")
+    replay(client, "earliest", "t")
+    assert client.payloads(10) == numbers(10)
+    deaf.acknowledge(first)
+    assert deaf.payloads(9) == numbers(1, 10)
+    assert stage.inside.lost == 0
+
+
+def test_what_is_looked_up_to_be_sent_again_waits_its_turn_too(made):
+    stage, _, _ = moved(made, limits=Limits(cold_bytes=2 << 20))
+    deaf = stage.connected("deaf", receive_maximum=1)
+    replay(deaf, "earliest", "t")
+    client = stage.connected("c", **KEEP, receive_maximum=3)
+    replay(client, "earliest", "t")
+    assert [client.expect(Publish).payload for _ in range(3)] == [b"0", b"1", b"2"]
+    client.close()
+    stage.offline("c")
+    other = stage.connected("other", receive_maximum=1)
+    replay(other, "earliest", "t")
+    assert other.expect(Publish).payload == b"0"
+    client = stage.connected("c", **KEEP)
     found = [client.message() for _ in range(10)]
     assert [one.payload.decode() for one in found] == numbers(10)
     assert [one.dup for one in found] == [True] * 3 + [False] * 7

@@ -8,8 +8,8 @@ from tests.memory_tables import MemoryTables
 from tests.restarts import Client, Disk, Running, eventually
 
 from everlog.base import Records, StorageError
-from everlog.broker import GroupOptions, GroupState, Numbers
-from everlog.broker.groups import durable_group
+from everlog.broker import GroupOptions, GroupState, Limits, Numbers
+from everlog.broker.groups import durable_group, group_registry
 from everlog.broker.reports.sys_topics import ROOT, SysInfo
 from everlog.commitlog import LogSettings
 from everlog.mqtt import Puback, Publish
@@ -413,5 +413,33 @@ def test_a_long_backlog_is_dealt_a_bit_in_each_turn_of_the_loop(
             assert numbers(await clean.publishes(200)) == list(range(200))
             await clean.nothing_more()
         disk.log.close()  # type: ignore[attr-defined]
+
+    asyncio.run(run())
+
+
+def test_groups_that_take_too_much_deal_a_few_at_a_time_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_registry, "_FEW", 4)
+
+    async def run() -> None:
+        async with Running(Disk(), limits=Limits(groups_bytes=6000)) as running:
+            one = await member(running, "one", subscribe=True)
+            await published(running, *range(20))
+            first = await one.publishes(20)
+            ack(one, *first[:10])
+            await one.nothing_more()
+            running.inside.sweep_groups()
+            await published(running, *range(20, 40))
+            await one.nothing_more()  # 10 are under way, and together that is too much
+            ack(one, *first[10:])
+            found: list[int] = []
+            while len(found) < 20:
+                some = await one.publishes(4)
+                await one.nothing_more()
+                found += numbers(some)
+                ack(one, *some)
+            assert found == list(range(20, 40))
+            running.inside.sweep_groups()
+            await published(running, *range(40, 60))
+            assert numbers(await one.publishes(20)) == list(range(40, 60))
 
     asyncio.run(run())

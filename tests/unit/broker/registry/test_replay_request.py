@@ -9,8 +9,9 @@ from tests.stages import Stage
 from everlog.base import PeerError
 from everlog.broker import Security
 from everlog.broker.registry.replay_request import filter_of, split_filter, wishes_of
-from everlog.mqtt import Properties, Publish, Reason, Subscription
+from everlog.mqtt import Properties, Publish, Reason, Suback, Subscribe, Subscription
 from everlog.sessions import Session, Subscribed
+from everlog.store import say_unkept
 
 
 @pytest.fixture
@@ -67,19 +68,20 @@ def test_other_subscriptions_begin_where_the_session_was():
     }
     subscriptions = {text: Subscribed(text, 1, since=since) for text, since in before.items()}
     session = Session("c", lag={1: 50}, subscriptions=subscriptions)
-    changed = session.rewind({"again": (20, 30, 300)}, (100, 100, 100))
+    here = session.ahead_of((20, 30, 300), (100, 100, 100))
+    assert here == {0: 100, 1: 50}
+    changed = [session.begin_later(text, here, 3) for text in before if text != "again"]
+    session.rewind({0: 20, 1: 30})
     assert session.lag == {0: 20, 1: 30}
     moved = {"live": (100, 50, 10), "old": (100, 50, 0)}
-    assert {one.filter: one.since for one in changed} == moved
+    assert {one.filter: one.since for one in changed if one is not None} == moved
     assert {text: one.since for text, one in session.subscriptions.items()} == {**before, **moved}
 
 
 def test_going_forward_changes_nobody():
     session = Session("c", lag={0: 10}, subscriptions={"a": Subscribed("a", 1, since=(5,))})
-    assert session.rewind({"b": (15,)}, (100,)) == []
-    assert session.lag == {0: 10}
-    assert session.rewind({"b": (10,)}, (100,)) == []
-    assert session.subscriptions["a"].since == (5,)
+    assert session.ahead_of((15,), (100,)) == {}
+    assert session.ahead_of((10,), (100,)) == {}
 
 
 # From each kind of beginning
@@ -284,6 +286,33 @@ def test_what_is_in_no_log_is_pushed_meanwhile():
         assert client.expect(Publish).payload == b"now"
         client.acknowledge(first)
         assert client.payloads(2) == ["1", "2"]
+    finally:
+        stage.close()
+
+
+@pytest.mark.parametrize(
+    ("keep", "never", "text", "is_kept"),
+    [
+        ([("#", 0)], ["response/#"], "#", True),
+        ([("#", 0)], ["response/#"], "response/c/1", False),
+        ([("#", 0)], ["response/c/+"], "response/#", True),
+        ([("a/#", 0)], [], "+/b", True),
+        ([("a/#", 0)], [], "b/#", False),
+        ([("a/b", 0)], ["a/#"], "+/b", False),
+        ([], [], "#", False),
+    ],
+)
+def test_a_replay_of_what_no_setting_keeps_is_told_so(keep, never, text, is_kept):
+    stage = Stage(SteppingLog(), keep=keep, never=never)
+    try:
+        for begin, given in (("earliest", f"$replay/-1h/{text}"), (None, text)):
+            client = stage.connected()
+            properties = Properties(user_properties=(("everlog-from", "earliest"),)) if begin is None else Properties()
+            client.send(Subscribe(1, (Subscription(given, 1),), properties))
+            answer = client.expect(Suback)
+            assert answer.reasons == (Reason.GRANTED_QOS_1,)
+            assert answer.properties.reason_string == (None if is_kept else say_unkept(text))
+        client.subscribe(text)  # no replay: nothing to say
     finally:
         stage.close()
 
@@ -597,19 +626,26 @@ def test_history_can_be_for_some_only(made, tmp_path):
     assert said.reasons == (Reason.GRANTED_QOS_1, Reason.NOT_AUTHORIZED)
 
 
-def test_many_replays_of_one_subscribe_go_back_together() -> None:
-    one, other = Session("c"), Session("c")
-    filters = [f"f/{number}" for number in range(20)]
-    replays = {text: (90 - 4 * number, number) for number, text in enumerate(filters)}
-    for session in (one, other):
-        session.subscribe(Subscribed("live", 1, since=(5, 5)))
-    for text, begins in replays.items():
-        one.rewind({text: begins}, (100, 10))
-        for session in (one, other):
-            session.subscribe(Subscribed(text, 1, since=begins))
-    (changed,) = other.rewind(replays, (100, 10))
-    assert changed == Subscribed("live", 1, since=(100, 10))
-    assert (other.lag, other.subscriptions) == (one.lag, one.subscriptions)
+def test_a_subscribe_of_many_replays_in_many_turns_sends_each_message_once(made, monkeypatch) -> None:
+    monkeypatch.setattr("everlog.broker.turns.TURN_S", 0.0)
+    monkeypatch.setattr("everlog.broker.turns.SLICE_S", 0.0)
+    stage = made()
+    publisher, client = stage.connected("p"), stage.connected("c")
+    client.subscribe("live", qos=1)
+    for number in range(20):
+        publisher.publish(f"t/{number}", str(number), 0)
+    asked = tuple(Subscription(f"$replay/0:{number}/t/{number}", 1) for number in range(20))
+    client.send(Subscribe(7, asked))
+    for number in range(20, 40):  # while the SUBSCRIBE is worked off
+        publisher.publish(f"t/{number % 20}", str(number), 0)
+        publisher.publish("live", f"live {number}", 0)
+    stage.call(stage.running.log.commit_now)
+    assert client.answer(Suback).reasons == (Reason.GRANTED_QOS_1,) * 20
+    found = client.payloads(60)
+    assert sorted(found) == sorted(
+        [str(number) for number in range(40)] + [f"live {number}" for number in range(20, 40)]
+    )
+    client.expect_nothing()
 
 
 def test_a_subscribe_of_many_replays_looks_at_all_subscriptions_once(made, monkeypatch) -> None:
