@@ -19,6 +19,7 @@ class MemoryShard:
         self.committed = 0
         self.manual = manual
         self.failure: StorageError | None = None
+        self.trouble: StorageError | None = None
         self.batches: list[Records] = []
         self.announce: Callable[[], None] = lambda: None  # does not tell of what was told already
         self._builder = RecordBuilder()
@@ -54,11 +55,11 @@ class MemoryShard:
     def commit_here(self) -> bool:
         """Commit in the same way; whether it is done."""
         self.commit()
-        return not self.manual and self.failure is None
+        return not self.manual and self.failure is None and self.trouble is None
 
     def commit_now(self) -> None:
         """Commit what was appended and tell nobody."""
-        if len(self._builder) and self.failure is None:
+        if len(self._builder) and self.failure is None and self.trouble is None:
             records = self._builder.take(self.committed)
             self.batches.append(records)
             self.committed = records.end_offset
@@ -92,6 +93,7 @@ class MemoryLog:
         self._told = [0] * shards
         self._commit_calls: list[Callable[[int], None]] = []
         self._failure_calls: list[Callable[[int, StorageError], None]] = []
+        self._trouble_calls: list[Callable[[int, StorageError | None], None]] = []
         for number, shard in enumerate(self.shards):
             shard.announce = lambda number=number: self._announce(number)  # type: ignore[misc]
 
@@ -136,6 +138,10 @@ class MemoryLog:
         """Have `call` called when a shard can't be written any more."""
         self._failure_calls.append(call)
 
+    def on_trouble(self, call: Callable[[int, StorageError | None], None]) -> None:
+        """Have `call` called when a shard can't be written for now, and with None when it can."""
+        self._trouble_calls.append(call)
+
     def commit_now(self) -> None:
         """Commit everything, and tell of all that nobody was told of."""
         for number, shard in enumerate(self.shards):
@@ -147,6 +153,16 @@ class MemoryLog:
         self.shards[number].failure = error
         for call in self._failure_calls:
             call(number, error)
+
+    def trouble(self, number: int, error: StorageError | None) -> None:
+        """Let a shard commit nothing for now, as when its disk is full; None ends that."""
+        shard = self.shards[number]
+        shard.trouble = error
+        for call in self._trouble_calls:
+            call(number, error)
+        if error is None:
+            shard.commit_now()
+            self._announce(number)
 
     def _announce(self, number: int) -> None:
         committed = self.shards[number].committed

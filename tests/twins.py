@@ -46,7 +46,7 @@ _HOMES = {
     "everlog.sessions.window": ("Window",),
     "everlog.broker.delivery.partition": ("Partitioner", "merge_rows"),
     "everlog.broker.delivery.pending_acks": ("AckQueue", "PendingAcks"),
-    "everlog.broker.connection.run_checks": ("count_qos_2", "distinct_topics", "drop_reserved"),
+    "everlog.broker.connection.run_checks": ("count_qos_2", "distinct_topics", "drop_reserved", "drop_unkeepable"),
 }
 
 
@@ -95,6 +95,7 @@ class Twin:
     count_qos_2: Any
     distinct_topics: Any
     drop_reserved: Any
+    drop_unkeepable: Any
 
     def __init__(self, name: str, modules: Mapping[str, ModuleType]) -> None:
         self.name = name

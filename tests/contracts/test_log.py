@@ -29,14 +29,18 @@ class Opened:
     log: Log
     settle: Callable[[], None] = lambda: None  # does the work of a log that has no threads
     fail: Callable[[], None] | None = None  # from now on the first shard can't be written
+    trouble: Callable[[], None] | None = None  # nor now, until `heal`
+    heal: Callable[[], None] = lambda: None
     close: Callable[[], None] = lambda: None
     commits: list[tuple[int, int]] = field(default_factory=list)  # shard, committed offset when it was told
     failures: list[tuple[int, StorageError]] = field(default_factory=list)
+    troubles: list[tuple[int, StorageError | None]] = field(default_factory=list)
     _told: threading.Condition = field(default_factory=threading.Condition)
 
     def __post_init__(self) -> None:
         self.log.on_commit(self._committed)
         self.log.on_failure(self._failed)
+        self.log.on_trouble(self._troubled)
 
     def _committed(self, shard: int) -> None:
         with self._told:
@@ -46,6 +50,11 @@ class Opened:
     def _failed(self, shard: int, error: StorageError) -> None:
         with self._told:
             self.failures.append((shard, error))
+            self._told.notify_all()
+
+    def _troubled(self, shard: int, error: StorageError | None) -> None:
+        with self._told:
+            self.troubles.append((shard, error))
             self._told.notify_all()
 
     def until(self, condition: Callable[[], Any]) -> None:
@@ -124,19 +133,31 @@ def simulated(folder: Path, shards: int) -> Opened:
                 pass
 
     def fail() -> None:
+        store.shards[0]._writing().gave_up(ValueError("no room"))
+
+    def trouble() -> None:
         disk.fault = lambda kind, path: errno.EIO if kind == "write" and "shard-0" in path else None
 
-    return Opened(store, settle, fail, store.close)
+    def heal() -> None:
+        disk.fault = lambda kind, path: None
+
+    return Opened(store, settle, fail, trouble, heal, store.close)
 
 
 def memory(folder: Path, shards: int) -> Opened:
     log = MemoryLog(shards)
-    return Opened(log, fail=lambda: log.fail(0, StorageError("no room")))
+    return troubled(Opened(log, fail=lambda: log.fail(0, StorageError("no room"))), log)
 
 
 def committed_late(folder: Path, shards: int) -> Opened:
     log = MemoryLog(shards, manual=True)
-    return Opened(log, log.commit_now, lambda: log.fail(0, StorageError("no room")))
+    return troubled(Opened(log, log.commit_now, lambda: log.fail(0, StorageError("no room"))), log)
+
+
+def troubled(opened: Opened, log: MemoryLog) -> Opened:
+    opened.trouble = lambda: log.trouble(0, StorageError("no room"))
+    opened.heal = lambda: log.trouble(0, None)
+    return opened
 
 
 IMPLEMENTATIONS = {
@@ -373,6 +394,32 @@ def failing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opened]:
     made = make(tmp_path, shards)
     yield made
     made.close()
+
+
+def test_a_shard_in_trouble_says_so_takes_more_and_goes_on_by_itself(failing: Opened) -> None:
+    first: Shard = failing.log.shards[0]
+    table = TopicTable()
+    columns = to_columns(numbered(3), table)
+    assert first.append(columns, 0, 3, 1_000, table) == 3
+    failing.commit()
+    before = failing.rows()
+    assert first.append(columns, 0, 3, 1_010, table) == 3
+    assert failing.trouble is not None
+    failing.trouble()
+    first.commit()
+    failing.until(lambda: failing.troubles)
+    assert failing.troubles == [(0, first.trouble)]
+    assert (first.committed, first.failure, failing.rows()) == (3, None, before)
+    assert first.append(columns, 0, 3, 1_020, table) == 3
+    assert not first.commit_here()
+    first.commit()
+    failing.settle()
+    assert first.committed == 3
+    failing.heal()
+    first.commit()
+    failing.until(lambda: first.committed == 9)
+    assert (first.trouble, failing.troubles[-1], len(failing.troubles)) == (None, (0, None), 2)
+    assert [row[1] for row in failing.rows_of(0)] == list(range(9))
 
 
 def test_a_shard_that_fails_says_so_takes_nothing_more_and_can_be_read(failing: Opened) -> None:

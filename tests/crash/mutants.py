@@ -82,6 +82,16 @@ class UnsyncedCutFile(SimulatedFile):
         self.cutting = False
 
 
+class SyncAgainFile(SimulatedFile):
+    """Syncs once more when a sync fails, and believes the second."""
+
+    def sync(self) -> None:
+        try:
+            super().sync()
+        except OSError:
+            super().sync()
+
+
 class LateZerosFile(SimulatedFile):
     """Writes the zeros ahead of a batch after the batch."""
 
@@ -127,19 +137,25 @@ class UnsyncedCutDisk(MutantDisk):
     file_of, suffix = UnsyncedCutFile, ".log"
 
 
+class SyncAgainDisk(MutantDisk):
+    """A failed sync is tried again."""
+
+    file_of, suffix = SyncAgainFile, ".log"
+
+
 class LateZerosDisk(MutantDisk):
     """Zeros come last."""
 
     file_of, suffix = LateZerosFile, ".log"
 
 
-def no_cut() -> Mutation:
+def no_cut(but: Callable[[World], bool] = lambda world: world.opening) -> Mutation:
     """Leave zeros where they are, but while a log is opened."""
 
     def mutate(world: World) -> None:
         class UncutFile(SimulatedFile):
             def truncate(self, size: int) -> None:
-                if world.opening:
+                if but(world):
                     super().truncate(size)
 
         class UncutDisk(MutantDisk):
@@ -169,6 +185,16 @@ def on(disk: type[SimulatedDisk]) -> Mutation:
     return mutate
 
 
+def failing(mutation: Mutation) -> Mutation:
+    """In a world whose disk fails more than others."""
+
+    def mutate(world: World) -> None:
+        mutation(world)
+        world.faulty = 0.2
+
+    return mutate
+
+
 def merging(mutation: Mutation) -> Mutation:
     """In a world that seals and merges more than others."""
 
@@ -192,6 +218,28 @@ def thinning(mutation: Mutation) -> Mutation:
     return mutate
 
 
+def in_trouble(world: World) -> bool:
+    """Whether the log tries to write again what it could not."""
+    return not world.opening and world.log is not None and world.log.trouble is not None
+
+
+def no_rewriting(world: World) -> None:
+    """Take what a failed sync left for granted: what is held is not written again, only synced."""
+
+    class UnwrittenFile(SimulatedFile):
+        def write_at(self, position: int, blocks: Sequence[Block], note: Note | None = None) -> None:
+            if in_trouble(world):
+                self._disk.tick()
+                self._inode.seen[position : position + sum(map(len, blocks))] = b"".join(blocks)
+            else:
+                super().write_at(position, blocks, note)
+
+    class UnwrittenDisk(MutantDisk):
+        file_of, suffix = UnwrittenFile, ".log"
+
+    world.disk = UnwrittenDisk(world.random)
+
+
 def no_forgetting(world: World) -> None:
     """Leave what was emptied in memory."""
     forget = ShardLog.thin
@@ -201,9 +249,9 @@ def no_forgetting(world: World) -> None:
 
 def no_rewrite(world: World) -> None:
     """Trust that a sync repairs what an earlier sync failed to write."""
-    rewrite = recovery._rewrite
-    recovery._rewrite = lambda file, start, end: None
-    world.undo = lambda: setattr(recovery, "_rewrite", rewrite)
+    rewrite = recovery.write_again
+    recovery.write_again = lambda file, start, end: None
+    world.undo = lambda: setattr(recovery, "write_again", rewrite)
 
 
 MUTANTS: dict[str, tuple[Mutation, str]] = {
@@ -211,7 +259,10 @@ MUTANTS: dict[str, tuple[Mutation, str]] = {
     "a commit is synced before it is written": (on(EarlySyncDisk), "fsync"),
     "a commit is marked before it is synced": (on(EarlyMarkDisk), "fsync"),
     "recovery does not sync what it found": (skip("sync", ".log", opening=True), "fsync"),
-    "recovery trusts what a failed sync left": (no_rewrite, "fsync"),
+    "recovery trusts what a failed sync left": (failing(no_rewrite), "fsync"),
+    "a failed sync is tried again": (failing(on(SyncAgainDisk)), "fsync"),
+    "what a failed sync forgot is not written again": (failing(no_rewriting), "fsync"),
+    "what a failed write left is not cut off": (failing(no_cut(lambda world: not in_trouble(world))), "fsync"),
     "a new segment's name is not synced": (skip("sync_directory", "", opening=False), "fsync"),
     "the mark's name is not synced": (skip("sync_directory", "", opening=True), "flush"),
     "a complete segment keeps the zeros ahead of its end": (allocating(no_cut()), "fsync"),

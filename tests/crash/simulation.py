@@ -79,6 +79,7 @@ class World:
         self.opening = False
         self.committing = False
         self.seal_from = 14  # of 20: commits below it, seals from it to 16
+        self.faulty = 0.0  # how likely the disk breaks before anything that is done
         self.undo: Callable[[], None] = lambda: None
 
     def violated(self, promise: str) -> Violation:
@@ -156,7 +157,9 @@ class World:
                 raise self.violated("a clean stop loses nothing, at any durability")
 
     def act(self, log: ShardLog) -> None:
-        dice = self.random.randrange(22)
+        if self.faulty and self.random.random() < self.faulty:
+            self.break_disk()
+        dice = self.random.randrange(23)
         if dice < 9:
             self.append(log)
         elif dice < self.seal_from:
@@ -172,8 +175,10 @@ class World:
             except StorageError:
                 if not self.broken:
                     raise
-        elif dice >= 20:
+        elif dice in (20, 21):
             self.thin(log)
+        elif dice == 22:
+            self.heal_disk(log)
         elif dice == 17:
             self.check(log)
         elif dice == 18:
@@ -229,8 +234,8 @@ class World:
                 log.wait_committed(asked, 0)
         else:
             log.commit_step()
-        self.committing = log.failure is not None  # and what failed may be there all the same
-        if log.failure is None and log.committed < asked:
+        self.committing = log.trouble is not None  # and what failed may be there all the same
+        if log.trouble is None and log.committed < asked:
             raise self.violated("a step commits what was asked for")
 
     def report(self, committed: int) -> None:
@@ -241,14 +246,33 @@ class World:
             offset -= 1
 
     def break_disk(self) -> None:
-        """From now on some kind of call fails."""
+        """From now on some kind of call fails, the next few times or for good."""
         kind = self.random.choice(
             ("write", "sync", "sync", "sync_directory", "create", "rename", "allocate", "truncate")
         )
         number = self.random.choice((errno.EIO, errno.ENOSPC))
         self.broken = True
         suffix = self.random.choice((".log", ".log", ".tmp", "shard-0", "mark"))
-        self.disk.fault = lambda k, path: number if k == kind and path.endswith(suffix) else None
+        left = self.random.choice((1, 1, 2, 4, 1 << 30))
+
+        def fault(k: str, path: str) -> int | None:
+            nonlocal left
+            if k != kind or not path.endswith(suffix) or not left:
+                return None
+            left -= 1
+            return number
+
+        self.disk.fault = fault
+
+    def heal_disk(self, log: ShardLog) -> None:
+        """The disk is well again, and so is the log: all that was appended is committed."""
+        self.disk.fault = lambda kind, path: None
+        self.committing = True
+        log.commit_step()  # what was held
+        log.commit_step()  # what came meanwhile
+        self.committing = False
+        if log.trouble is not None or log.committed != log.end:
+            raise self.violated(f"a log goes on when its disk does, but: {log.trouble}")
 
     def check(self, log: ShardLog) -> None:
         """Everything readable was appended there, and everything committed is readable."""
@@ -304,7 +328,7 @@ class World:
                 raise
             return
         found = [row for row in rows(reader) if not self.is_emptied(*row)]
-        limit = self.log.committed if self.log is not None and self.log.failure is None else None
+        limit = self.log.committed if self.log is not None and self.log.trouble is None else None
         if self.durability != "fsync" or self.opening or self.committing:
             self.compare(found, 0)
             self.reported.update({offset: (topic, payload) for offset, topic, payload in found})

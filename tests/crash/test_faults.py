@@ -1,4 +1,4 @@
-"""The disk is full or fails while the log is written: who waits is told, nothing acknowledged is lost."""
+"""The disk is full or fails while the log is written: who waits is told, nothing acknowledged is lost, it goes on."""
 
 import errno
 from random import Random
@@ -8,7 +8,7 @@ from tests.shard_logs import append, commit, numbered, rows, small
 from tests.simulated_disk import SimulatedDisk
 
 from everlog.base import StorageError
-from everlog.commitlog import ShardLog
+from everlog.commitlog import ShardLog, verify_directory
 from everlog.store import TopicClasses
 
 DIRECTORY = "data/shard-0"
@@ -36,55 +36,89 @@ FAULTS = [
 
 @pytest.mark.parametrize(("kind", "suffix", "number"), FAULTS)
 @pytest.mark.parametrize("crash", [False, True])
-def test_a_failed_commit_is_refused_and_takes_nothing_with_it(kind: str, suffix: str, number: int, crash: bool) -> None:
+@pytest.mark.parametrize("durability", ["fsync", "flush", "memory"])
+def test_a_log_goes_on_by_itself_when_its_disk_does(
+    kind: str, suffix: str, number: int, crash: bool, durability: str
+) -> None:
+    disk = SimulatedDisk(Random(1))
+    log = opened(disk, durability=durability)
+    told: list[StorageError | None] = []
+    log.on_trouble = lambda _, trouble: told.append(trouble)
+    commit(log, numbered(4))
+    failing(disk, kind, suffix, number)
+    append(log, numbered(3, 4))
+    log.commit_step()
+    if durability == "fsync":
+        assert (log.committed, len(rows(log))) == (4, 4)
+    if kind == "sync" and durability != "fsync":
+        assert told == []
+        return
+    append(log, numbered(2, 7))  # gathers behind what could not be written
+    log.commit_step()
+    with pytest.raises(StorageError, match="writing to data/shard-0 failed") as trouble:
+        log.wait_committed(9)
+    assert "tries again by itself" in str(trouble.value)
+    assert told == [log.trouble]
+    healed(disk)
+    log.commit_step()
+    assert (log.committed, log.trouble, told[1:]) == (9, None, [None])
+    everything = [(n, b"t/%d" % (n % 5), b"payload %d" % n) for n in range(9)]
+    assert rows(log) == everything
+    assert rows(ShardLog.open(disk, DIRECTORY, writable=False)) == everything
+    assert verify_directory(disk, DIRECTORY).damage == ()
+    if crash and durability == "fsync":
+        disk.crash()
+    else:
+        log.close()
+    again = opened(disk, durability=durability)
+    assert (rows(again), again.damage) == (everything, [])
+    commit(again, numbered(1, 9))
+    assert rows(again)[-1][2] == b"payload 9"
+
+
+def test_after_a_failed_sync_everything_since_the_last_good_one_goes_into_a_new_segment() -> None:
     disk = SimulatedDisk(Random(1))
     log = opened(disk)
     commit(log, numbered(4))
-    kept = rows(log)
-    failing(disk, kind, suffix, number)
-    told: list[StorageError] = []
-    log.on_failure = lambda _, failure: told.append(failure)
+    end = disk.files()[f"{DIRECTORY}/{0:020d}.log"]
+    failing(disk, "sync", ".log", errno.EIO)
     append(log, numbered(3, 4))
     log.commit_step()
-    assert log.committed == 4
-    with pytest.raises(StorageError, match="writing to data/shard-0 failed") as failure:
-        log.wait_committed(7)
-    assert "read-only until it is reopened" in str(failure.value)
-    assert told == [log.failure]
     healed(disk)
-    with pytest.raises(StorageError):
-        append(log, numbered(1))
-    assert rows(log) == kept
+    log.commit_step()
+    assert [(one.base_offset, one.end_offset) for one in log.segments()] == [(0, 4), (4, 7)]
+    assert disk.files()[f"{DIRECTORY}/{0:020d}.log"] == end
+    segment = log.segments()[1]
+    assert [name for batch in segment.read(0, 1) for name in batch.new_names()] == [b"t/%d" % n for n in range(5)]
+    while log.seal_step():
+        pass
     log.close()
-    if crash:
-        disk.crash()
-    again = opened(disk)
-    assert rows(again)[:4] == kept
-    assert again.failure is None
-    commit(again, numbered(1, 100))
-    assert rows(again)[-1][2] == b"payload 100"
+    assert [row[0] for row in rows(opened(disk))] == list(range(7))
 
 
 def test_a_failed_sync_is_not_tried_again() -> None:
     disk = SimulatedDisk(Random(1))
     log = opened(disk)
     commit(log, numbered(2))
-    syncs: list[str] = []
+    synced: list[tuple[str, bytes]] = []
 
     def fault(kind: str, path: str) -> int | None:
         if kind == "sync" and path.endswith(".log"):
-            syncs.append(path)
-            append(log, numbered(1, 9))  # gathers while the group is written
-            return errno.EIO
+            synced.append((path, disk.files()[path]))
+            if len(synced) == 1:
+                append(log, numbered(1, 9))  # gathers while the group is written
+                return errno.EIO
         return None
 
     disk.fault = fault
     append(log, numbered(2, 2))
     log.commit_step()
-    assert not log.commit_step()
-    assert not log.seal_step()
-    log.close()
-    assert len(syncs) == 1
+    log.commit_step()
+    (first, doubtful), (cut, kept), (other, _), *_ = synced
+    assert first == cut != other
+    assert len(kept) < len(doubtful)
+    assert doubtful.startswith(kept)
+    assert [row[2] for row in rows(log)] == [b"payload %d" % n for n in (0, 1, 2, 3, 9)]
 
 
 def test_what_a_failed_sync_forgot_is_written_again_before_it_counts() -> None:
@@ -103,7 +137,7 @@ def test_what_a_failed_sync_forgot_is_written_again_before_it_counts() -> None:
 
 
 @pytest.mark.parametrize("kind", ["create", "write", "sync", "sync_directory"])
-def test_a_segment_that_can_not_be_created_fails_the_commit_that_needs_it(kind: str) -> None:
+def test_a_segment_that_can_not_be_created_holds_up_the_commit_that_needs_it(kind: str) -> None:
     disk = SimulatedDisk(Random(1))
     log = opened(disk, segment_bytes=200)
     commit(log, numbered(5))
@@ -111,12 +145,15 @@ def test_a_segment_that_can_not_be_created_fails_the_commit_that_needs_it(kind: 
     failing(disk, kind, suffix, errno.ENOSPC)
     append(log, numbered(1, 5))
     log.commit_step()
-    assert (log.committed, log.failure is None) == (5, False)
+    assert (log.committed, log.trouble is None) == (5, False)
+    log.commit_step()
     healed(disk)
-    log.close()
+    log.commit_step()
+    everything = [(n, b"t/%d" % (n % 5), b"payload %d" % n) for n in range(6)]
+    assert (log.committed, log.trouble, rows(log)) == (6, None, everything)
     disk.crash()
     again = opened(disk, segment_bytes=200)
-    assert rows(again)[:5] == [(n, b"t/%d" % (n % 5), b"payload %d" % n) for n in range(5)]
+    assert rows(again) == everything
     commit(again, numbered(1, 50))
     assert rows(again)[-1][2] == b"payload 50"
 
@@ -163,15 +200,54 @@ def test_a_seal_that_fails_leaves_the_segment_as_it_was(kind: str, suffix: str) 
     assert rows(again)[:6] == kept
 
 
-def test_a_failed_mark_stops_the_log_but_not_its_readers() -> None:
+def test_a_failed_mark_holds_up_the_log_but_not_its_readers() -> None:
     disk = SimulatedDisk(Random(1))
     log = opened(disk)
     commit(log, numbered(2))
     failing(disk, "write", "mark", errno.EIO)
     append(log, numbered(1, 2))
     log.commit_step()
-    assert log.failure is not None
+    assert log.trouble is not None
     assert len(rows(log)) == 2
+    healed(disk)
+    log.commit_step()
+    assert (log.trouble, len(rows(log))) == (None, 3)
+    assert len(rows(ShardLog.open(disk, DIRECTORY, writable=False))) == 3
+
+
+def test_a_segment_that_could_not_be_sealed_is_sealed_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = SimulatedDisk(Random(1))
+    log = opened(disk, segment_bytes=500)
+    for n in range(6):
+        commit(log, numbered(1, n))
+    failing(disk, "write", ".idx.tmp", errno.ENOSPC)
+    while log.seal_step():
+        pass
+    assert log.statistics().seal_failures
+    healed(disk)
+    assert not log.seal_step()  # not at once
+    monkeypatch.setattr(log._maintenance, "_again_at", 0.0)
+    while log.seal_step():
+        pass
+    assert log.statistics().seal_failures == ()
+    assert all(segment.sealed for segment in log.segments()[:-1])
+
+
+def test_retention_frees_space_on_a_full_disk() -> None:
+    disk = SimulatedDisk(Random(1))
+    log = opened(disk, segment_bytes=500, retention_us=1)
+    for n in range(6):
+        commit(log, numbered(3, 3 * n))
+    disk.fault = lambda kind, path: errno.ENOSPC if kind in ("write", "create", "allocate") else None
+    append(log, numbered(1, 99))
+    log.commit_step()
+    assert log.trouble is not None
+    before = len(disk.files())
+    assert log.run_retention(1 << 50).remove
+    assert len(disk.files()) < before
+    healed(disk)
+    log.commit_step()
+    assert rows(log)[-1][2] == b"payload 99"
 
 
 def test_a_directory_that_can_not_be_opened_says_so_and_releases_its_lock() -> None:

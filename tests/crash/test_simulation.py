@@ -1,7 +1,7 @@
 """Thousands of short histories with crashes, and proof that they would notice a step that is missing or late."""
 
 import pytest
-from tests.crash.mutants import MUTANTS
+from tests.crash.mutants import MUTANTS, failing
 from tests.crash.simulation import Violation, simulate
 
 from everlog import _kernels
@@ -16,6 +16,15 @@ def test_what_was_committed_survives_every_history(first: int) -> None:
     for seed in range(first, first + CHUNK):
         try:
             simulate(seed)
+        except Violation as violation:
+            pytest.fail(f"seed {seed}: {violation}")
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS // 2, CHUNK))
+def test_what_was_committed_survives_a_disk_that_fails_often(first: int) -> None:
+    for seed in range(first, first + CHUNK):
+        try:
+            simulate(seed, mutate=failing(lambda world: None))
         except Violation as violation:
             pytest.fail(f"seed {seed}: {violation}")
 

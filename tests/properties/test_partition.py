@@ -152,3 +152,22 @@ def test_reserved_topics_are_dropped(twin: Twin, plan, size):
     assert twin.drop_reserved(run, reserved) == sum(expected)
     assert [bool(run.columns.flags[run.start + k] & 0x80) for k in range(len(plan))] == expected
     assert sorted(twin.distinct_topics(run)) == sorted({table.lookup(one.topic.encode()) for one in plan})
+
+
+@both
+@given(
+    messages, st.binary(min_size=80, max_size=80), st.sets(st.integers(0, 255)), st.integers(0, 20), st.integers(0, 256)
+)
+def test_messages_of_shards_that_refuse_are_dropped_once(twin: Twin, plan, shards, refusing, topics, size):
+    run, table = run_of(twin, plan)
+    routes = bytearray(shards[: 4 * min(topics, table.count)])
+    marks = bytearray(number in refusing for number in range(size))
+
+    def is_refused(one) -> bool:
+        place = 4 * table.lookup(one.topic.encode()) + one.qos
+        return place < len(routes) and routes[place] < size and routes[place] in refusing
+
+    expected = [run.start + k for k, one in enumerate(plan) if is_refused(one)]
+    assert twin.drop_unkeepable(run, routes, marks) == expected
+    assert [row for row in range(run.start, run.stop) if run.columns.flags[row] & 0x80] == expected
+    assert twin.drop_unkeepable(run, routes, marks) == []

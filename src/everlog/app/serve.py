@@ -28,8 +28,8 @@ from everlog.base import EverlogError
 from everlog.broker import Broker, ExpiryClock, Kind, Listener, Listening, Security, listen
 from everlog.commitlog import LogSettings
 from everlog.sessions import SqliteTables
-from everlog.store import ColdStore, LogStore, write_keep_rules
-from everlog.web import clock_is_believed, is_listening, log_is_writable, not_stopping, start_web
+from everlog.store import ColdStore, FreeSpace, LogStore, write_keep_rules
+from everlog.web import clock_is_believed, disk_has_room, is_listening, log_is_writable, not_stopping, start_web
 
 _log = logging.getLogger("everlog")
 
@@ -83,6 +83,7 @@ async def _serve(
         tables=tables,
         cold=cold,
         groups=groups_of(settings),
+        space=FreeSpace(settings.log.data, settings.log.reserve_bytes),
         now_us=watch.clock.now_us,
         due_us=watch.clock.due_us,
     )
@@ -116,6 +117,7 @@ async def _serve_http(
     if http.port is None:
         return None
     checks = [not_stopping(lambda: broker.closing), is_listening(listening), log_is_writable(broker.log)]
+    checks.append(disk_has_room(broker.space))
     warnings = [clock_is_believed(lambda: clock.is_believed)]
     port, must = http.port or DEFAULT_HTTP_PORT, bool(http.port)
     web = await start_web(broker.reports, http.host, port, must=must, checks=checks, warnings=warnings)

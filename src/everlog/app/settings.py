@@ -82,6 +82,10 @@ class Log(Section, frozen=True, kw_only=True):
             description="recent batches kept in memory, for each shard; older ones are read from the disk",
         ),
     ] = 32 << 20
+    reserve_bytes: Annotated[
+        Annotated[int, Meta(ge=0, extra=BYTES)] | None,
+        Meta(description="free space of the disk at which no more is kept; `none`: 5 % or 1 GiB, the smaller; 0: off"),
+    ] = None
     retention_bytes: Annotated[
         Bytes | DiskShare | None,
         Meta(

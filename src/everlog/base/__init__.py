@@ -1,5 +1,6 @@
 """base: errors by blame, and the columns that messages travel in."""
 
+from everlog.base.all_names import with_all_names
 from everlog.base.arrow_columns import (
     Piece,
     count_rows,

@@ -72,6 +72,10 @@ class RecordBuilder:
         self.named = self.table.count
         self.last_time = last_time
 
+    def renew_table(self) -> None:
+        """Go on with a table of its own that has the same names: what follows is another segment's."""
+        self.table = self.table.duplicate()
+
     def _clear(self) -> int:
         """Empty the columns, and keep them for the next batch unless a large one left them large."""
         self.count = 0

@@ -46,6 +46,13 @@ class TopicTable:
     def __len__(self) -> int:
         return self.count
 
+    def duplicate(self) -> "TopicTable":
+        """Return another table with the same names, ids and limits."""
+        other = TopicTable(self.seed, self.max_topics, self.max_bytes)
+        for name in self.all_names():
+            other.intern(name)
+        return other
+
     def intern(self, name: bytes) -> int:
         """Return the id of a name, new or known; -1 when the table is full."""
         return self.find_or_add(pointer(name), 0, len(name))

@@ -24,5 +24,5 @@ from everlog.broker.expiry_clock import Belief, ExpiryClock
 from everlog.broker.groups import GroupOptions, GroupState
 from everlog.broker.limits import Limits
 from everlog.broker.metrics import Metrics
-from everlog.broker.reports import Doomed, Numbers, Reports, Survey, UnreadLoss, run_in_slices
+from everlog.broker.reports import NO_SPACE, Doomed, Numbers, Reports, Survey, UnreadLoss, run_in_slices
 from everlog.broker.transport import Address, Kind, Listener, Listening, cannot_listen, listen

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from logging import ERROR
+from logging import ERROR, WARNING
 
 from everlog.base import StorageError, TopicTable
 from everlog.broker.auth import Security
@@ -17,11 +17,11 @@ from everlog.broker.groups import GroupOptions, GroupRegistry
 from everlog.broker.limits import Limits
 from everlog.broker.metrics import Metrics
 from everlog.broker.registry import Registry, ReplayRequests, Subscriptions, WriteBehind, restore_sessions
-from everlog.broker.reports import Reports, SysTopics
+from everlog.broker.reports import Reports, SysTopics, watch_space
 from everlog.broker.turns import Turns
 from everlog.mqtt import Reason
 from everlog.sessions import SessionTables
-from everlog.store import ColdStore, KeepRules
+from everlog.store import ColdStore, FreeSpace, KeepRules
 from everlog.topics import parse_filter
 
 _CACHED_TOPICS = 1_000_000  # at least: more than one batch can name, since all of its topics are looked up together
@@ -44,6 +44,7 @@ class Broker:
         tables: SessionTables | None = None,
         cold: ColdStore | None = None,
         groups: GroupOptions | None = None,
+        space: FreeSpace | None = None,
         now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
         due_us: Callable[[], int] | None = None,
     ) -> None:
@@ -52,6 +53,7 @@ class Broker:
         self.limits = limits
         self.metrics = Metrics()
         self.security = security or Security()
+        self.space = space
         self.now_us = now_us
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sweeper: asyncio.Task[None] | None = None
@@ -89,7 +91,7 @@ class Broker:
         turns = Turns(self._soon)
         self.registry = Registry(self.router, self.groups, subscriptions, *shared, turns)
         self.connections = Connections(self.router, self.registry, subscriptions, *shared, self._soon, turns)
-        self.reports = Reports(self.router, self.registry, self.groups, self.connections)
+        self.reports = Reports(self.router, self.registry, self.groups, self.connections, space)
 
     def time(self) -> float:
         """Return the time of keep-alives and the like, which connections read too."""
@@ -111,6 +113,9 @@ class Broker:
         self.reports.since = loop.time()
         self.log.on_commit(lambda shard: None if self.router.committing else self._wake(self._committed))
         self.log.on_failure(lambda shard, error: self._wake(partial(self._log_failed, shard, error)))
+        self.log.on_trouble(lambda shard, error: self._wake(partial(self._log_troubled, shard, error)))
+        if self.space is not None:
+            watch_space(self.space, self.router)
         if self.history.cold is not None:
             cold = ColdReader(self.history.cold, self.history, self._wake, self.limits.cold_bytes)
             self.router.catchup.read_cold(cold)
@@ -158,7 +163,7 @@ class Broker:
 
     def _committed(self) -> None:
         self.router.committed()
-        if self.router.behind:
+        if self.router.behind or self.router.refuses:
             self.router.behind = self.router.is_behind()
         self.connections.committed()
 
@@ -168,10 +173,20 @@ class Broker:
         for session in self.router.spills.failed():
             self.connections.cut_off(session, "the log can't be written")
 
+    def _log_troubled(self, shard: int, error: StorageError | None) -> None:
+        if error is None:
+            report(_log, "log_written_again", WARNING, shard=shard)
+        else:
+            self.metrics.log_troubles += 1
+            report(_log, "log_not_written", ERROR, shard=shard, reason=error)
+        self._committed()
+
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(1)
             now = self.time()
+            if self.space is not None:
+                watch_space(self.space, self.router)
             self.registry.sweep(now)
             self.groups.sweep(now)
             self.connections.sweep(now)

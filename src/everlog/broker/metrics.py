@@ -27,6 +27,8 @@ class Metrics:
     refused: int = 0  # messages that were not allowed
     withheld: int = 0  # messages that waited and that the rules do not allow their client any more
     retained_refused: int = 0
+    not_kept: int = 0  # messages that were refused because the disk is full or fails
+    log_troubles: int = 0  # times that a shard could not be written, until it could again
     subscribes: int = 0
     subscribes_refused: int = 0
     replays: int = 0  # subscriptions that began in the past

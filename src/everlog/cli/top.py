@@ -107,6 +107,8 @@ def view(rates: Rates, url: str, history: deque[float] | None = None) -> Rendera
         parts.append(Text("  ".join(f"{name} {_number(count)}" for name, count in troubles), style="yellow"))
     if any(value for _, value in now.series("log_failed", "shard")):
         parts.append(Text("a shard of the log can't be written", style="bold red"))
+    if now.value("disk_full"):
+        parts.append(Text("the disk is full: no messages are kept", style="bold red"))
     if now.value("clock_doubted"):
         parts.append(Text("the wall clock has jumped and nothing expires: everlog clock DATA_DIR", style="bold red"))
     return Group(*parts)

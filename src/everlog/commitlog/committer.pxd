@@ -11,15 +11,18 @@ from everlog.commitlog.tail cimport Tail
 
 cdef class Committer:
     cdef public int64_t committed
-    cdef readonly object failure
+    cdef readonly object failure, trouble
     cdef readonly bint closed
     cdef readonly int64_t groups, batches, records, committed_bytes
-    cdef public object completed, announce, failed
+    cdef public object completed, announce, failed, troubled
     cdef OpenBatch _open_batch
     cdef SegmentWriter _writer
     cdef Tail _tail
     cdef bint _syncing, _in_memory
     cdef object _gate, _stepping, _waiters
+    cdef list _held
+    cdef Py_ssize_t _done
+    cdef double _delay_s, _again_at
 
     cpdef Py_ssize_t pending(self)
 
@@ -33,9 +36,14 @@ cdef class Committer:
     @cython.locals(group=list)
     cdef bint _step(self, int64_t offset) except -1
 
+    cdef bint _mend(self) except -1
+
+    @cython.locals(rest=list, records=Records, segment=int64_t)
+    cdef bint _commit(self, list group) except -1
+
     @cython.locals(writer=SegmentWriter, end=int64_t, k=Py_ssize_t, base=int64_t, batches=list, size=Py_ssize_t,
                    records=Records)
-    cdef int _commit(self, list group) except -1
+    cdef int _write(self, list group) except -1
 
     @cython.locals(records=Records)
     cdef int _publish(self, list batches, int64_t committed) except -1

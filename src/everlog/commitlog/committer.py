@@ -1,12 +1,18 @@
 """Group commit: takes the batches that gathered, writes and syncs them, publishes them and tells whoever waits.
 
 `step` is a plain function: a thread drives it in a broker, the simulation drives it in tests. One lock guards what
-gathers; the write runs outside it, so that appends go on meanwhile. A failure is final until the log is reopened: what
-was published stays readable, everything else is refused.
+gathers; the write runs outside it, so that appends go on meanwhile.
+
+When the disk fails (`trouble`), the group that was being written is held, and all that is appended gathers behind it;
+now and then a step tries to write the group again, where nothing is in doubt, and once that is done the log goes on by
+itself. What was published stays readable all the while. Any other error (`failure`) is final: everything is refused
+until the log is opened again.
 """
 
+import errno
 import threading
 from collections.abc import Callable
+from time import monotonic
 
 import cython
 
@@ -22,7 +28,10 @@ if not cython.compiled:
     from everlog.commitlog.tail import Tail
 
 RESERVE = 1 << 22  # offsets that a log without syncs may give out before it syncs its mark again
-REOPEN = "the log is read-only until it is reopened: free or replace the disk, then restart Everlog"
+REOPEN = "the log is read-only until it is reopened: restart Everlog"
+TRY_AGAIN_S = 0.1  # after the disk failed; twice as long after each further failure
+MOST_AGAIN_S = 5.0
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Committer:
@@ -30,7 +39,8 @@ class Committer:
 
     def __init__(self, open_batch: OpenBatch, writer: SegmentWriter, tail: Tail, durability: Durability) -> None:
         self.committed = open_batch.end
-        self.failure: StorageError | None = None
+        self.failure: StorageError | None = None  # for good
+        self.trouble: StorageError | None = None  # until the disk can be written again
         self.closed = False
         self.groups = 0  # how much was committed, in how many groups
         self.batches = 0
@@ -39,6 +49,7 @@ class Committer:
         self.completed: Callable[[Segment], None] = lambda segment: None
         self.announce: Callable[[int], None] | None = None
         self.failed: Callable[[StorageError], None] = lambda failure: None
+        self.troubled: Callable[[StorageError | None], None] = lambda trouble: None  # and with None when it is over
         self._open_batch = open_batch
         self._writer = writer
         self._tail = tail
@@ -47,6 +58,9 @@ class Committer:
         self._gate = threading.Lock()  # guards the open batch, failure, closed
         self._stepping = threading.Lock()  # at most one group is being written
         self._waiters = Waiters()
+        self._held: list[Placed] = []  # taken, and not yet written because of trouble
+        self._delay_s = TRY_AGAIN_S
+        self._again_at = 0.0
 
     @property
     def end(self) -> int:
@@ -86,41 +100,89 @@ class Committer:
         return 0
 
     def step(self) -> bool:
-        """Commit what was asked for; return False if there was nothing."""
+        """Commit what was asked for, after what is held if there is trouble; return False if nothing was committed."""
         with self._stepping:
-            return self._step(0)
+            mended = self.trouble is not None and self._mend()
+            return self._step(0) or mended
 
     def try_step(self, offset: int) -> int:
-        """Ask for what is below an offset and take a step; return -1 if another thread is at it."""
+        """Ask for what is below an offset and take a step; return -1 if another thread is at it, or has to be."""
         if not self._stepping.acquire(False):
             self.ask(offset)
             return -1
         try:
+            if self.trouble is not None:
+                self.ask(offset)
+                return -1
             return 1 if self._step(offset) else 0
         finally:
             self._stepping.release()
 
+    def rest_s(self) -> float | None:
+        """Return in how many seconds a step should be taken although nobody asks for it; None for never."""
+        return None if self.trouble is None else max(0.0, self._again_at - monotonic())
+
     def _step(self, offset: int) -> bool:
         with self._gate:
-            if self.failure is not None:
+            if self.failure is not None or self.trouble is not None:
                 return False
             self._open_batch.ask(offset)
             group = self._open_batch.take()
-        if not group:
+        return bool(group) and self._commit(group)
+
+    def _mend(self) -> bool:
+        """Try to write what is held, or else just the mark; return whether that ended the trouble."""
+        if self.failure is not None:
             return False
-        try:
-            self._commit(group)
-        except OSError as error:
-            self.fail_writing(error)
+        if self._held:
+            if not self._commit(self._held):
+                return False
+        else:
+            try:
+                self._writer.cut()
+                self._writer.publish()
+            except OSError as error:
+                self._stumble(error)
+                return False
+        self._held, self.trouble = [], None
+        self._delay_s = TRY_AGAIN_S
+        self.troubled(None)
         return True
 
-    def _commit(self, group: list[Placed]) -> int:
+    def _commit(self, group: list[Placed]) -> bool:
+        """Write a group and publish it; in trouble, hold what was not written and return False."""
+        self._done = 0
+        try:
+            self._write(group)
+        except OSError as error:
+            rest = group[self._done :]
+            records, segment = rest[0]
+            if self._writer.in_doubt and segment == self._writer.base and records.base_offset > segment:
+                with self._gate:
+                    rest = self._open_batch.move(rest)
+            self._held = rest
+            self._stumble(error)
+            return False
+        return True
+
+    def _stumble(self, error: OSError) -> None:
+        """Note that the disk failed, and when to try again."""
+        self._again_at = monotonic() + self._delay_s
+        self._delay_s = min(2 * self._delay_s, MOST_AGAIN_S)
+        if self.trouble is None:
+            what = "free some space" if error.errno in _FULL else "look at the disk and the system's log"
+            hint = f"{what}: Everlog tries again by itself, and nothing that waits is lost unless it is stopped"
+            self.trouble = StorageError(f"writing to {self._writer.directory} failed: {error}", hint=hint)
+            self._waiters.wake()
+            self.troubled(self.trouble)
+
+    def _write(self, group: list[Placed]) -> int:
         writer = self._writer
         if not self._syncing:
             end = group[len(group) - 1][0].end_offset
             if end > writer.mark.reserved:
                 writer.mark.keep(writer.current()._replace(reserved=end + RESERVE))
-            if self._in_memory:
+            if self._in_memory and end > self.committed:
                 self._publish([placed[0] for placed in group], end)
         k = 0
         while k < len(group):
@@ -133,14 +195,17 @@ class Committer:
                 size += records.size
                 k += 1
             before = writer.segment
-            writer.write(base, batches)
+            try:
+                writer.write(base, batches)
+            finally:
+                if before is not None and before is not writer.segment:
+                    self.completed(before)
+            self._done = k
             self._open_batch.written(size)
             if self._in_memory:
                 self._tail.trim(writer.written)
             else:
                 self._publish(batches, writer.written)
-            if before is not None and before is not writer.segment:
-                self.completed(before)
         return 0
 
     def _publish(self, batches: list[Records], committed: int) -> int:
@@ -172,13 +237,13 @@ class Committer:
             try:
                 self._writer.publish()
             except OSError as error:
-                self.fail_writing(error)
+                self._stumble(error)
 
     def roll(self) -> None:
         """Begin a new, empty segment now, unless the last one is empty or something waits to be written."""
         with self._stepping:
             with self._gate:
-                if self.failure is not None or self._open_batch.pending():
+                if self.failure is not None or self.trouble is not None or self._open_batch.pending():
                     return
                 base, table = self._open_batch.begin_segment(), self._open_batch.table
             before = self._writer.segment
@@ -186,14 +251,13 @@ class Committer:
                 return
             try:
                 self._writer.begin(base, table, [])
+                self.completed(before)
                 self._writer.publish()
             except OSError as error:
-                self.fail_writing(error)
-                return
-            self.completed(before)
+                self._stumble(error)
 
     def wait(self, offset: int, timeout: float | None, lead: bool, ask: Callable[[], None]) -> None:
-        """Return once everything below an offset is committed.
+        """Return once everything below an offset is committed; raise StorageError as soon as the disk fails.
 
         A caller that may `lead` commits the group itself when nobody else is at it, which saves two changes of
         threads. Otherwise the committing thread is asked to.
@@ -207,15 +271,16 @@ class Committer:
             self._waiters.wait(offset, lambda: self._settled(offset), timeout)
         if self.committed >= offset:
             return
-        if self.failure is not None:
-            raise self.failure
+        problem = self.failure or self.trouble
+        if problem is not None:
+            raise problem
         raise Unavailable("the log was closed" if self.closed else f"offset {offset} was not committed in {timeout} s")
 
     def _settled(self, offset: int) -> bool:
-        return self.committed >= offset or self.failure is not None or self.closed
+        return self.committed >= offset or self.failure is not None or self.trouble is not None or self.closed
 
     def fail_writing(self, error: OSError) -> None:
-        """Note that a write or a sync failed."""
+        """Note that a write or a sync failed for good: the log is being closed."""
         self.fail(f"writing to {self._writer.directory} failed: {error}", error)
 
     def fail(self, message: str, cause: BaseException) -> None:
@@ -240,7 +305,7 @@ class Committer:
                 self.closed = True
             self._waiters.wake()
             try:
-                if self.failure is None:
+                if self.failure is None and self.trouble is None:
                     self._writer.publish()
                     self._writer.mark.keep(self._writer.current()._replace(reserved=self.committed, synced=True))
             except OSError as error:

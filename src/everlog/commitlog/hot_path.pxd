@@ -24,7 +24,7 @@ cdef class HotPath:
     @cython.locals(committer=Committer, began=int64_t, done=int)
     cpdef bint commit_here(self) except -1
 
-    @cython.locals(began=int64_t)
+    @cython.locals(committer=Committer, began=int64_t)
     cpdef bint _commit_once(self) except -1
 
     cdef int _took(self, int64_t ns) except -1

@@ -88,16 +88,19 @@ class HotPath:
             return False
         began = perf_counter_ns()
         done = committer.try_step(committer._open_batch.end)
-        if done < 0:
+        if done < 0 and committer.trouble is None:
             self._wake()
         elif done:
             self._took(perf_counter_ns() - began)
         return done > 0
 
     def _commit_once(self) -> bool:
-        """Commit once, in the thread that commits."""
+        """Commit once, in the thread that commits, unless there is trouble and it is too early to try again."""
+        committer = self._committer
+        if committer is None or committer.rest_s():
+            return False
         began = perf_counter_ns()
-        if self._committer is not None and self._committer.step():
+        if committer.step():
             self._took(perf_counter_ns() - began)
         return False  # whoever appended asks again: nothing is taken that nobody waits for
 

@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from time import monotonic
 
 from everlog.commitlog.catalog import Catalog, Segment
 from everlog.commitlog.committer import Committer
@@ -18,6 +19,8 @@ from everlog.commitlog.retention import RetentionPlan
 from everlog.commitlog.sealer import Sealer
 from everlog.commitlog.spill_collector import SpillCollector
 from everlog.commitlog.topic_retention import Thinned, Thinner
+
+TRY_AGAIN_S = 10.0  # after a segment could not be sealed
 
 
 class Maintenance:
@@ -30,6 +33,7 @@ class Maintenance:
         settings: LogSettings,
         indexer: Indexer | None,
         classes: Classes | None = None,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         self._catalog = catalog
         self._committer = committer
@@ -39,16 +43,26 @@ class Maintenance:
         self.thinner = Thinner(catalog, self.sealer, settings, classes) if classes is not None else None
         self._spill_collector = SpillCollector(catalog, self.sealer)
         self.wake: Callable[[], None] = lambda: None
-        self.seal_failures: list[str] = []  # at most one for each segment: a failed one waits for the next start
+        self._clock = clock
+        self._failed: dict[int, tuple[Segment, str]] = {}  # by base offset, what could not be sealed, and why
+        self._again_at = 0.0
         self.removed = 0
         writing = committer.segment
         self._queue = deque(s for s in catalog.segments if not s.sealed and s is not writing)  # at most all segments
-        self._given_up: set[int] = set()
 
     def completed(self, segment: Segment) -> None:
         """Queue a segment that has a successor now."""
         self._queue.append(segment)
         self.wake()
+
+    @property
+    def seal_failures(self) -> list[str]:
+        """Why segments are not sealed that should be; they are tried again."""
+        return [why for _, why in self._failed.values()]
+
+    def rest_s(self) -> float | None:
+        """Return in how many seconds a step should be taken although nobody asks for it; None for never."""
+        return max(0.0, self._again_at - self._clock()) if self._failed else None
 
     @property
     def waiting(self) -> int:
@@ -62,28 +76,34 @@ class Maintenance:
             if segment is None or self._committer.failure is not None:
                 return False
             try:
-                self.sealer.seal(segment)
+                self.sealer.seal(segment, again=segment.base_offset in self._failed)
+                self._failed.pop(segment.base_offset, None)
                 self._committer.remark()
             except OSError as error:
-                self._give_up(segment, error)
+                self._not_sealed(segment, error)
             return True
 
     def _next(self) -> Segment | None:
         segments = self._catalog.segments
+        if self._failed and self._clock() >= self._again_at:
+            self._again_at = self._clock() + TRY_AGAIN_S
+            self._queue.extend(segment for segment, _ in self._failed.values())
         while self._queue:
             segment = self._queue.popleft()
             if any(segment is one for one in segments):
                 return segment
+            self._failed.pop(segment.base_offset, None)
         for segment in segments:
-            lost = segment.base_offset in self._catalog.damage.rebuild - self._given_up
+            lost = segment.base_offset in self._catalog.damage.rebuild - self._failed.keys()
             if lost and segment.reader is None:
                 return segment
         return None
 
-    def _give_up(self, segment: Segment, error: OSError) -> None:
-        """Leave a segment without a side file, which makes it slower to read and nothing worse."""
-        self.seal_failures.append(f"{segment_path(self._catalog.directory, segment.base_offset)}: {error}")
-        self._given_up.add(segment.base_offset)
+    def _not_sealed(self, segment: Segment, error: OSError) -> None:
+        """Leave a segment without a side file for now, which makes it slower to read and nothing worse."""
+        why = f"{segment_path(self._catalog.directory, segment.base_offset)}: {error}"
+        self._failed[segment.base_offset] = (segment, why)
+        self._again_at = self._clock() + TRY_AGAIN_S
         for path in (segment_path, side_path):
             with contextlib.suppress(OSError):
                 self._catalog.disk.unlink(path(self._catalog.directory, segment.base_offset) + TEMPORARY)
@@ -148,7 +168,7 @@ class Maintenance:
                 thinned = thin()
             except OSError as error:
                 self._catalog.forget(segment.base_offset)
-                self._give_up(segment, error)
+                self._not_sealed(segment, error)
                 continue
             if thinned is not None:
                 done.append(thinned)
@@ -187,4 +207,4 @@ class Maintenance:
             try:
                 self.sealer.write_side(reader, 0)
             except OSError as error:
-                self._give_up(segment, error)
+                self._not_sealed(segment, error)

@@ -38,4 +38,8 @@ cdef class OpenBatch:
     @cython.locals(first=int64_t, taken=list, count=Py_ssize_t, records=Records)
     cpdef list take(self)
 
+    @cython.locals(first=Records, old=int64_t, base=int64_t, table=TopicTable, records=Records, segment=int64_t,
+                   leading=Records, moved=list)
+    cpdef list move(self, list group)
+
     cpdef int written(self, Py_ssize_t size) except -1

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import cython
 
-from everlog.base import Unavailable
+from everlog.base import Unavailable, with_all_names
 from everlog.commitlog.log_settings import LogSettings
 
 if not cython.compiled:
@@ -140,6 +140,34 @@ class OpenBatch:
             self._closed_bytes -= records.size
         self._closed = taken[count:]
         return taken[:count]
+
+    def move(self, group: list[Placed]) -> list[Placed]:
+        """Let a taken group, and all that follows it in its segment, go into a new segment that begins with the group.
+
+        The topic ids stay what they are, and the first batch names all of them. Only the thread that takes calls it.
+        """
+        first, old = group[0]
+        base = first.base_offset
+        if self._segment == old:
+            self._builder.renew_table()
+            table = self._builder.table
+            self._segment, self._segment_time = base, first.first_time
+        else:
+            table = first.table.duplicate()
+        for records, segment in group + self._closed:
+            if segment == old:
+                records.table = table
+        leading = with_all_names(first)
+        self.in_flight_bytes += leading.size - first.size
+        moved = [(leading, base)]
+        moved += [(records, base if segment == old else segment) for records, segment in group[1:]]
+        self._closed = [(records, base if segment == old else segment) for records, segment in self._closed]
+        if self._segment == base:
+            self._position = HEADER_BYTES
+            for records, segment in moved + self._closed:
+                if segment == base:
+                    self._position += FRAME_BYTES + records.size
+        return moved
 
     def written(self, size: int) -> int:
         """Note that so many bytes in flight have been written; only the thread that takes calls it."""

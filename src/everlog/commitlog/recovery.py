@@ -1,8 +1,8 @@
 """Recovery when a shard is opened for writing: find the end, make it durable, decide where to go on.
 
 Only the last segment is read. A torn tail is cut if nothing whole follows it and the mark does not say that it was
-committed; in every other case the bytes stay as they are and the log goes on in a new segment. Offsets that were seen
-as committed are never given out again.
+committed; so is a torn group of a log that syncs, though some of its batches are whole. In every other case the bytes
+stay as they are and the log goes on in a new segment. Offsets that were seen as committed are never given out again.
 """
 
 from collections.abc import Callable
@@ -16,8 +16,7 @@ from everlog.commitlog.ports import Disk, File
 from everlog.commitlog.scan import Scan
 from everlog.commitlog.segment_format import HEADER_BYTES, PREVIOUS_SYNCED, SegmentHeader, read_header
 from everlog.commitlog.segment_reader import SegmentReader
-
-COPY_BYTES = 4 << 20
+from everlog.commitlog.write_again import write_again
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +81,10 @@ def summarize(catalog: Catalog, base_offset: int, header: SegmentHeader | None) 
     return segment
 
 
-def recover(catalog: Catalog, random_bytes: Callable[[int], bytes], now_us: int, not_below: int) -> Recovered:
-    """Bring a directory into order and say where the log goes on."""
+def recover(
+    catalog: Catalog, random_bytes: Callable[[int], bytes], now_us: int, not_below: int, *, syncs: bool
+) -> Recovered:
+    """Bring the directory of a log that `syncs` each commit, or does not, into order and say where the log goes on."""
     disk, directory = catalog.disk, catalog.directory
     names = clean_directory(disk, directory)
     mark, hint, durable = open_mark(disk, directory, names, random_bytes)
@@ -100,8 +101,8 @@ def recover(catalog: Catalog, random_bytes: Callable[[int], bytes], now_us: int,
     if bases:
         confirmed = max((m.position for m in (hint, durable) if m.synced and m.segment == bases[-1]), default=0)
         claimed = sure.committed if sure.segment <= bases[-1] else 0
-        reader, scan, whole = _recover_last(catalog, bases[-1], committed, claimed, confirmed, now_us)
-        _sync_before(catalog, segments, reader.header)
+        reader, scan, whole = _recover_last(catalog, bases[-1], committed, claimed, confirmed, now_us, syncs)
+        _sync_before(catalog, segments, [*(headers[one.base_offset] for one in segments[1:]), reader.header])
         end, position, last_time = scan.offset, scan.position, scan.last_time
         last = Segment(bases[-1], scan.offset, *scan.index.times(), scan.position)
         last.reader, last.previous_end = reader, reader.header.previous_end
@@ -128,7 +129,7 @@ def recover(catalog: Catalog, random_bytes: Callable[[int], bytes], now_us: int,
 
 
 def _recover_last(
-    catalog: Catalog, base: int, committed: int, claimed: int, confirmed: int, now_us: int
+    catalog: Catalog, base: int, committed: int, claimed: int, confirmed: int, now_us: int, syncs: bool
 ) -> tuple[SegmentReader, Scan, bool]:
     """Scan the last segment, cut a torn tail, make the rest durable, and tell whether the log may go on in it."""
     disk, directory, damage = catalog.disk, catalog.directory, catalog.damage
@@ -143,14 +144,20 @@ def _recover_last(
     header_whole = read_header(file.read_at(0, HEADER_BYTES), path) is not None
     if scan.position < size:
         scan.run(size, complete=False)
+    if syncs and scan.torn_at is not None and scan.torn_at >= confirmed:
+        shorter = segment_reader.load(disk, directory, base, catalog.salt, damage)
+        shorter[1].run(scan.torn_at, complete=False)
+        if shorter[1].offset >= committed:  # so nobody was told of what follows: a group that was not written whole
+            reader, scan = shorter
+            reader.file, scan.file = file, file
     whole = header_whole and not scan.damage and not sealed
     if committed > scan.offset and committed > base:
         lost = Damage(path, scan.position, "committed batches are missing or damaged", scan.offset, claimed)
         scan.damage += [lost] if claimed > scan.offset else []
         whole = False
-    elif scan.position < size:
-        file.truncate(scan.position)
-    _rewrite(file, confirmed, scan.position)
+    else:
+        file.truncate(scan.position)  # also where it ends already: the sync of an earlier cut may have failed
+    write_again(file, confirmed, scan.position)
     file.sync()
     disk.sync_directory(directory)
     segment_reader.finish(reader, scan, scan.position, damage)
@@ -166,25 +173,14 @@ def _begin_again(catalog: Catalog, file: File, path: str, base: int, now_us: int
     file.write_at(0, [SegmentHeader(base, now_us, catalog.salt).to_bytes()])
 
 
-def _rewrite(file: File, start: int, end: int) -> None:
-    """Write bytes again that may never have reached the disk: after a failed sync, the next one proves nothing."""
-    while start < end and (block := file.read_at(start, min(COPY_BYTES, end - start))):
-        file.write_at(start, [block])
-        start += len(block)
-
-
-def _sync_before(catalog: Catalog, segments: list[Segment], header: SegmentHeader) -> None:
-    """Sync earlier segments that were written without syncs and are not sealed."""
-    flags = header.flags
-    for segment in reversed(segments):
-        if flags & PREVIOUS_SYNCED or segment.sealed:
-            return
-        path = paths.segment_path(catalog.directory, segment.base_offset)
-        file = catalog.disk.open(path, write=True)
+def _sync_before(catalog: Catalog, segments: list[Segment], following: list[SegmentHeader | None]) -> None:
+    """Sync earlier segments that were written without syncs and are not sealed; each has a header that follows it."""
+    for segment, header in zip(segments, following, strict=False):
+        if segment.sealed or (header is not None and header.flags & PREVIOUS_SYNCED):
+            continue
+        file = catalog.disk.open(paths.segment_path(catalog.directory, segment.base_offset), write=True)
         try:
-            _rewrite(file, 0, file.size())
+            write_again(file, 0, file.size())
             file.sync()
-            raw = read_header(file.read_at(0, HEADER_BYTES), path)
-            flags = raw.flags if raw is not None else 0
         finally:
             file.close()

@@ -33,6 +33,7 @@ class Scan:
         self.position = HEADER_BYTES  # the end of the last accepted batch
         self.offset = base_offset  # the offset after it
         self.last_time = 0
+        self.torn_at: int | None = None  # the first bad place that was never synced, for all that is known
         self._missing: set[int] = set()  # topic ids whose names were in a batch that is lost
         self._suspects: list[Damage] = []
         self._named: list[Records] = []  # suspects whose names are whole
@@ -71,7 +72,7 @@ class Scan:
             if frame.base_offset < self.offset:
                 self._suspect(at, "a batch has offsets that an earlier one has", self.offset)
             else:
-                self._accept(records, at)
+                self._accept(records, at, frame.after_sync)
             return frame.end
         if records is not None and records.verify_columns():
             self._named.append(records)
@@ -84,7 +85,8 @@ class Scan:
         size = int.from_bytes(head[8:12], "little") if head[:4] == BATCH_MAGIC else 0
         records = self._opened(self._bytes(at + FRAME_BYTES, size, limit), self.offset)
         if records is not None and not self._suspects and records.verify():
-            self._accept(records, at)
+            self.torn_at = at if self.torn_at is None else self.torn_at
+            self._accept(records, at, False)
             self.damage.append(Damage(self.path, at, "the frame of a batch fails its check; the batch is whole"))
             return self.position
         frame = self._find(at + 8, limit)
@@ -128,7 +130,11 @@ class Scan:
             self._learn(records)
         self._suspects, self._named = [], []
 
-    def _accept(self, records: Records, at: int) -> None:
+    def _accept(self, records: Records, at: int, after_sync: bool) -> None:
+        if after_sync:
+            self.torn_at = None  # what is bad before it has gone bad
+        elif self._suspects and self.torn_at is None:
+            self.torn_at = self.position
         self._confirm(records.base_offset)
         self._learn(records)
         if self._missing and not self._missing.isdisjoint(topic_ids(records)):

@@ -21,6 +21,7 @@ from everlog.commitlog.segment_format import FRAME_BYTES, HEADER_BYTES, Frame
 from everlog.commitlog.segment_reader import SegmentReader, load_complete
 from everlog.commitlog.segment_view import TOPICS
 from everlog.commitlog.side_file import HOLLOW, SEALED, SPILLED, SideSummary
+from everlog.commitlog.write_again import write_again
 
 READ_BYTES = 4 << 20
 WRITE_BYTES = 4 << 20
@@ -38,11 +39,19 @@ class Sealer:
         self.sealed = 0
         self.merged = 0
 
-    def seal(self, segment: Segment) -> None:
-        """Make a segment's data durable, merge it if that pays, and write its side file."""
+    def seal(self, segment: Segment, *, again: bool = False) -> None:
+        """Make a segment's data durable, merge it if that pays, and write its side file.
+
+        If it is tried `again`, a sync may have failed, and the next would prove nothing of what was written before.
+        """
         reader = segment.reader or load_complete(
             self._catalog.disk, self._catalog.directory, segment.base_offset, self._catalog.salt, self._catalog.damage
         )
+        if again and self._settings.durability != "fsync":
+            file = self._catalog.disk.open(reader.path, write=True)
+            write_again(file, 0, file.size())
+            file.sync()
+            file.close()
         reader.file.sync()  # at `flush` nobody has, and a sealed segment is durable
         if self._pays(reader):
             merged = self.rewrite(segment, reader, self._blocks(reader), reader.table, reader.header.flags)

@@ -16,16 +16,17 @@ cdef class SegmentWriter:
     cdef GrowingIndex _index
     cdef bint _sync, _allocating
     cdef uint32_t _salted, _after_sync
-    cdef int64_t _step, _segment_bytes, _allocated, _base
+    cdef int64_t _step, _segment_bytes, _allocated, _unfinished
     cdef readonly object mark, segment
     cdef public int64_t layout
-    cdef readonly int64_t written, position
+    cdef readonly int64_t written, position, base
+    cdef readonly bint in_doubt
 
     @cython.locals(last=Records, start=int64_t, end=int64_t, reserved=int64_t)
     cpdef int write(self, int64_t base_offset, list batches) except -1
 
     @cython.locals(size=int64_t)
-    cdef int _allocate(self, int64_t start, int64_t end) except -1
+    cdef int _allocate(self, object file, int64_t start, int64_t end) except -1
 
     @cython.locals(records=Records, length=int64_t)
     cdef int64_t _length(self, list batches) except -1

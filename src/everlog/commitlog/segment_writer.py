@@ -3,6 +3,10 @@
 Driven by one commit step at a time. Invariants: at most one group of batches is unsynced; a segment is created only
 after all of the one before it was written and, at `fsync`, cut to its length and synced; nothing is marked or reported
 before the file that holds it, and that file's name, would survive a crash.
+
+After a failed write or sync nothing behind the last good sync is trusted (`in_doubt`): it is cut off, durably, and what
+it should have been is written again, into a new segment if this one holds records. A segment whose creation failed is
+begun again in the same file, which no reader has looked into.
 """
 
 import contextlib
@@ -18,6 +22,7 @@ from everlog.commitlog.paths import segment_path
 from everlog.commitlog.ports import Block, File
 from everlog.commitlog.segment_format import AFTER_SYNC, PREVIOUS_SYNCED, SegmentHeader, salted
 from everlog.commitlog.segment_reader import SegmentReader
+from everlog.commitlog.write_again import write_again
 
 if not cython.compiled:
     from everlog.base import Records
@@ -48,7 +53,9 @@ class SegmentWriter:
         self.position = HEADER_BYTES  # where the next frame goes
         self._allocated = 0  # where the file ends; after `position` there are zeros
         self._allocating = self._step > 0  # until the disk has no room for it
-        self._base = -1  # of the segment
+        self.base = -1  # of the segment that is written to, -1 before there is one
+        self.in_doubt = False  # what follows `position` in the file is not known
+        self._unfinished = -1  # the base of a segment whose creation failed, though its file is there
         self._file: File
         self._index: GrowingIndex
 
@@ -62,17 +69,20 @@ class SegmentWriter:
         assert segment.reader is not None
         self.segment = segment
         self.position = self._allocated = position
-        self._base = segment.base_offset
+        self.base = segment.base_offset
         self._file, self._index = segment.reader.file, segment.reader.index
 
     def write(self, base_offset: int, batches: list[Records]) -> int:
         """Write batches of one segment and mark them; raise OSError if they may not be there."""
         last = batches[len(batches) - 1]
-        if self._base == base_offset:
+        if self.in_doubt:
+            self.cut()
+        if self.base == base_offset:
             start = self.position
             end = start + self._length(batches)
+            self.in_doubt = True
             if end > self._allocated:
-                self._allocate(start, end)
+                self._allocate(self._file, start, end)
             reserved = self.mark.reserved
             note = (
                 self._mark_file,
@@ -83,12 +93,15 @@ class SegmentWriter:
             else:
                 self._file.write_at(start, self._framed(start, batches), note)
             self._note(start, batches)
-            self.position = end
         else:
+            end = HEADER_BYTES + self._length(batches)
             self.begin(base_offset, last.table, batches)
-            self.mark.publish(self._marked(last.end_offset))
+            self.in_doubt = True
+            self.mark.publish(self._marked(last.end_offset, end))
             self._note(HEADER_BYTES, batches)
+        self.position = end
         self.written = last.end_offset
+        self.in_doubt = False
         return 0
 
     def begin(self, base_offset: int, table: TopicTable, batches: list[Records]) -> None:
@@ -98,11 +111,9 @@ class SegmentWriter:
         flags = PREVIOUS_SYNCED if self._sync else 0
         header = SegmentHeader(base_offset, self._now_us(), catalog.salt, 0, flags, catalog.records_end())
         path = segment_path(catalog.directory, base_offset)
-        file, index = catalog.disk.create(path), GrowingIndex()
-        self._file, self._index, self._base = file, index, -1  # -1 until the file is there for sure
+        file, index = self._create(base_offset, path), GrowingIndex()
         self._allocated, self._allocating = 0, self._step > 0
-        position = HEADER_BYTES + self._length(batches)
-        self._allocate(0, position)
+        self._allocate(file, 0, HEADER_BYTES + self._length(batches))
         blocks: list[Block] = [header.to_bytes(), *self._framed(HEADER_BYTES, batches)]
         if self._sync:
             file.commit_at(0, blocks, padded=True)
@@ -110,32 +121,52 @@ class SegmentWriter:
         else:
             file.write_at(0, blocks)
         reader = SegmentReader(path, file, header, index, table, catalog.damage)
-        self.segment = Segment(base_offset, base_offset, 0, 0, position, reader=reader)
-        self.position, self._base = position, base_offset
+        self.segment = Segment(base_offset, base_offset, 0, 0, HEADER_BYTES, reader=reader)
+        self._file, self._index, self.base, self.position = file, index, base_offset, HEADER_BYTES
+        self._unfinished = -1
         self.layout += 1
         catalog.add(self.segment)
 
-    def _allocate(self, start: int, end: int) -> int:
+    def _create(self, base_offset: int, path: str) -> File:
+        """Create a segment's file, or empty the one that was created for it before."""
+        if self._unfinished == base_offset:
+            file = self._catalog.disk.open(path, write=True)
+            file.truncate(0)
+        else:
+            file = self._catalog.disk.create(path)
+            self._unfinished = base_offset
+        return file
+
+    def _allocate(self, file: File, start: int, end: int) -> int:
         """Write zeros ahead of a small write from `start` to `end`: later syncs cost less if the file keeps its length.
         A disk without room for zeros may still have room for the batches."""
         size = min(self._step, self._segment_bytes - start)
         if not self._allocating or 4 * (end - start) > size:
             return 0
         try:
-            self._file.allocate(start, size)
+            file.allocate(start, size)
         except OSError:
             self._allocating = False
             with contextlib.suppress(OSError):
-                self._file.truncate(start)
+                file.truncate(start)
         self._allocated = start + size  # or less, then `cut` finds nothing to do
         return 0
 
     def cut(self) -> None:
-        """Cut the zeros off, before the segment is complete and at a clean stop."""
-        if self.segment is not None and self._file.size() > self.position:
-            self._file.truncate(self.position)
-            self._file.sync()
-            self._allocated = self.position
+        """Cut off what follows the last batch: zeros when the segment is complete, and what a failed write left."""
+        segment = self.segment
+        if segment is None or not (self.in_doubt or self._file.size() > self.position):
+            return
+        if self.in_doubt and segment.reader is not None:
+            self.publish()  # what failed may have been the mark's own write, after which it says anything
+            self._file = segment.reader.file = self._catalog.disk.open(segment.reader.path, write=True)
+        self.in_doubt = True
+        self._file.truncate(self.position)
+        if not self._sync:
+            write_again(self._file, 0, self.position)
+        self._file.sync()
+        self._allocated = self.position
+        self.in_doubt = False
 
     def publish(self) -> None:
         """Write the current mark."""
@@ -143,13 +174,13 @@ class SegmentWriter:
 
     def current(self) -> Mark:
         """Return the current mark: what is written, and the segment that is written to."""
-        return self._marked(self.written)
+        return self._marked(self.written, self.position)
 
-    def _marked(self, committed: int) -> Mark:
+    def _marked(self, committed: int, end: int) -> Mark:
         mark, lost, segment = self.mark, self._catalog.lost, self.segment
         base, position = (lost.segment, lost.position) if lost.committed else (committed, HEADER_BYTES)
         if segment is not None:
-            base, position = segment.base_offset, self.position
+            base, position = segment.base_offset, end
         return Mark(0, committed, base, position, self.layout, mark.reserved, mark.salt, self._sync)
 
     def _length(self, batches: list[Records]) -> int:

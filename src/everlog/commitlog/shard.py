@@ -43,6 +43,7 @@ class ShardLog(HotPath):
         super().__init__(Tail(settings.tail_bytes))
         self.settings = settings
         self.on_failure: Callable[[ShardLog, StorageError], None] | None = None  # from any thread, once
+        self.on_trouble: Callable[[ShardLog, StorageError | None], None] | None = None  # and with None when it is over
         self._on_commit: Callable[[ShardLog, int], None] | None = None
         self._catalog = catalog
         self._maintenance: Maintenance | None = None
@@ -101,7 +102,7 @@ class ShardLog(HotPath):
     ) -> None:
         """Recover the log and put its writing side together."""
         settings, catalog = self.settings, self._catalog
-        found = recover(catalog, random_bytes, now_us(), not_below)
+        found = recover(catalog, random_bytes, now_us(), not_below, syncs=settings.durability == "fsync")
         open_batch = OpenBatch(settings, found.end)
         writer = SegmentWriter(catalog, found.mark, found.end, found.layout, settings, now_us)
         segment, first_time = found.end, 0
@@ -115,6 +116,7 @@ class ShardLog(HotPath):
         maintenance = Maintenance(catalog, committer, settings, indexer, classes)
         committer.completed = maintenance.completed
         committer.failed = self._failed
+        committer.troubled = self._troubled
         committer.remark()
         self._committer, self._maintenance = committer, maintenance
 
@@ -124,8 +126,8 @@ class ShardLog(HotPath):
         committer, maintenance = self._committer, self._maintenance
         name = os.path.basename(self._catalog.directory)
         gave_up = committer.gave_up
-        self._workers = [Worker(f"everlog-commit-{name}", self._commit_once, gave_up)]
-        self._workers.append(Worker(f"everlog-seal-{name}", maintenance.step, gave_up))
+        self._workers = [Worker(f"everlog-commit-{name}", self._commit_once, gave_up, committer.rest_s)]
+        self._workers.append(Worker(f"everlog-seal-{name}", maintenance.step, gave_up, maintenance.rest_s))
         self._wake = self._workers[0].wake
         maintenance.wake = self._workers[1].wake
         maintenance.wake()
@@ -133,6 +135,12 @@ class ShardLog(HotPath):
     def _failed(self, failure: StorageError) -> None:
         if self.on_failure is not None:
             self.on_failure(self, failure)
+
+    def _troubled(self, trouble: StorageError | None) -> None:
+        if self.on_trouble is not None:
+            self.on_trouble(self, trouble)
+        if self._wake is not None:
+            self._wake()  # so that the thread that commits knows when to try again
 
     def _writing(self) -> Committer:
         if self._committer is None:
@@ -167,6 +175,11 @@ class ShardLog(HotPath):
     def failure(self) -> StorageError | None:
         """Why the log is read-only until it is reopened, if it is."""
         return self._committer.failure if self._committer is not None else None
+
+    @property
+    def trouble(self) -> StorageError | None:
+        """Why nothing can be written just now, if so: the log tries again by itself, and takes appends meanwhile."""
+        return self._committer.trouble if self._committer is not None else None
 
     @property
     def damage(self) -> list[Damage]:
@@ -329,15 +342,17 @@ class ShardLog(HotPath):
 
     def _finish(self, committer: Committer, maintenance: Maintenance) -> None:
         """Make all that was appended durable; raise the failure if it can't be, unless it is known already."""
-        failed_before = committer.failure is not None
+        known = committer.failure is not None or committer.trouble is not None
         try:
             committer.ask(committer.end)
             while committer.step():
                 pass
+            if committer.trouble is not None:
+                committer.fail(committer.trouble.message, committer.trouble)
             maintenance.checkpoint()
         except OSError as error:
             committer.fail_writing(error)
         finally:
             committer.finish()
-        if committer.failure is not None and not failed_before:
+        if committer.failure is not None and not known:
             raise committer.failure

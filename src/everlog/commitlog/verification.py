@@ -32,6 +32,8 @@ def verify_directory(disk: Disk, directory: str) -> Verified:
     batches = records = size = 0
     end: int | None = None  # of the segment before
     for base, header in headers.items():
+        if header is None and base > mark.segment:
+            continue  # just a name: the segment is being created
         try:
             scan = _verify_segment(disk, directory, base, mark, found)
         except FileNotFoundError:

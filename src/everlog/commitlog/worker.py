@@ -1,4 +1,4 @@
-"""A thread that runs a step whenever it is woken: no timer, no polling."""
+"""A thread that runs a step whenever it is woken; it wakes by itself only while there is something to try again."""
 
 import contextlib
 import threading
@@ -6,11 +6,21 @@ from collections.abc import Callable
 
 
 class Worker:
-    """A thread that runs `step` once for a wake, and again as long as `step` says that there may be more."""
+    """A thread that runs `step` once for a wake, and again as long as `step` says that there may be more.
 
-    def __init__(self, name: str, step: Callable[[], bool], gave_up: Callable[[Exception], None]) -> None:
+    `rest_s` says after how many seconds it runs without a wake; None for never.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        step: Callable[[], bool],
+        gave_up: Callable[[Exception], None],
+        rest_s: Callable[[], float | None] = lambda: None,
+    ) -> None:
         self._step = step
         self._gave_up = gave_up
+        self._rest_s = rest_s
         self._gate = threading.Lock()  # open when a step is wanted; an Event costs several times as much
         self._gate.acquire()
         self._wanted = False
@@ -36,7 +46,8 @@ class Worker:
     def _run(self) -> None:
         try:
             while not self._stopping:
-                self._gate.acquire()
+                rest_s = self._rest_s()
+                self._gate.acquire(timeout=-1 if rest_s is None else rest_s)
                 self._wanted = False  # before the step, so that what is wanted during it is not forgotten
                 while not self._stopping and self._step():
                     pass

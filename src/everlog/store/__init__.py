@@ -2,6 +2,7 @@
 
 from everlog.store.begin import Begin, BeginKind, locate, parse_begin, show_positions
 from everlog.store.cold_store import ColdStore
+from everlog.store.free_space import FreeSpace
 from everlog.store.indexer import TopicIndexer
 from everlog.store.keep_rules import KeepRules, read_keep_rules, say_unkept, unkept_notes, write_keep_rules
 from everlog.store.lake_record import LakeRecord, read_lake_record, write_lake_record

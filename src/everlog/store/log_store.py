@@ -118,10 +118,12 @@ class LogStore:
         self._routes = Routes(len(shards))
         self._calls: list[Callable[[int], None]] = []
         self._failure_calls: list[Callable[[int, StorageError], None]] = []
+        self._trouble_calls: list[Callable[[int, StorageError | None], None]] = []
         for number, log in enumerate(shards):
             self._sealed[number].on_list = partial(self._unsealed.keep_only, number)
             log.on_commit = partial(self._announce, number)
             log.on_failure = partial(self._announce_failure, number)
+            log.on_trouble = partial(self._announce_trouble, number)
 
     @classmethod
     def open(
@@ -164,6 +166,10 @@ class LogStore:
     def _announce_failure(self, number: int, log: ShardLog, failure: StorageError) -> None:
         for call in self._failure_calls:
             call(number, failure)
+
+    def _announce_trouble(self, number: int, log: ShardLog, trouble: StorageError | None) -> None:
+        for call in self._trouble_calls:
+            call(number, trouble)
 
     def shard_of(self, topic: bytes) -> int:
         """Return the shard of a topic."""
@@ -208,6 +214,10 @@ class LogStore:
     def on_failure(self, call: Callable[[int, StorageError], None]) -> None:
         """Call `call` with a shard's number and the error when it becomes read-only."""
         self._failure_calls.append(call)
+
+    def on_trouble(self, call: Callable[[int, StorageError | None], None]) -> None:
+        """Call `call` with a shard's number and the error when it can't be written for now, and with None after it."""
+        self._trouble_calls.append(call)
 
     def reader(self, filters: Iterable[Filter] | None) -> StoreReader:
         """Return a reader of the records that match any of the filters, or of all for None."""

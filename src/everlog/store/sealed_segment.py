@@ -199,7 +199,7 @@ class SealedSegments:
 
     def _list(self, committed: int) -> None:
         views = self._log.segments()
-        ends = [view.base_offset for view in views[1:]] + [NO_END]
+        ends = [view.base_offset for view in views[1:]] + [NO_END][: len(views)]  # in memory there may be none yet
         sealed = [view.sealed and view.end_offset <= committed for view in views]
         self._views = {view.base_offset: view for view, is_sealed in zip(views, sealed, strict=True) if is_sealed}
         self._bases = sorted(self._views)

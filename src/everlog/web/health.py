@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterable
 
-from everlog.broker import Listening, Log
+from everlog.broker import NO_SPACE, Listening, Log
+from everlog.store import FreeSpace
 
 Check = Callable[[], str | None]
 
@@ -23,13 +24,25 @@ def clock_is_believed(is_believed: Callable[[], bool]) -> Check:
 
 
 def log_is_writable(log: Log) -> Check:
-    """Return a check that fails if a shard has failed: it takes no messages until the broker is restarted."""
+    """Return a check that fails while a shard can't be written: acks wait, or it takes no messages at all."""
 
     def check() -> str | None:
         for number, shard in enumerate(log.shards):
-            if shard.failure is not None:
-                return f"shard {number} can't be written: {shard.failure}"
+            problem = shard.failure or shard.trouble
+            if problem is not None:
+                return f"shard {number} can't be written: {problem}"
         return None
+
+    return check
+
+
+def disk_has_room(space: FreeSpace | None) -> Check:
+    """Return a check that fails while the disk has so little space that no messages are kept."""
+
+    def check() -> str | None:
+        if space is None or not space.is_low:
+            return None
+        return f"the disk of {space.directory} has {space.free_bytes} bytes left: {NO_SPACE}"
 
     return check
 

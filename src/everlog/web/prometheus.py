@@ -33,6 +33,8 @@ COUNTERS = {
     "refused": "Messages refused: the ACL, or a topic of the broker's own.",
     "withheld": "Messages not sent, since the rules do not allow them to their client any more.",
     "retained_refused": "Messages not retained because of limits.retained_messages or limits.retained_bytes.",
+    "not_kept": "Messages refused because the disk is full (log.reserve_bytes) or fails.",
+    "log_troubles": "Times that a shard could not be written for a while.",
     "subscribes": "Subscriptions granted.",
     "subscribes_refused": "Subscriptions refused: the ACL or a limit.",
     "replays": "Subscriptions that began in the past.",
@@ -159,6 +161,10 @@ class BrokerCollector(Collector):
         for number, has_failed in enumerate(self.numbers.failed):
             failed.add_metric([str(number)], has_failed)
         yield failed
+        now = self.numbers
+        yield _gauge("disk_free_bytes", "Free space of the data directory's disk.", now.disk_free_bytes)
+        yield _gauge("disk_reserve_bytes", "Free space at which no more messages are kept.", now.disk_reserve_bytes)
+        yield _gauge("disk_full", "1 when no messages are kept because of that.", now.disk_full)
 
     def _retention(self) -> Iterator[Metric]:
         state = self.numbers.retention

@@ -314,3 +314,46 @@ def test_a_side_file_of_what_the_segment_was_before_a_merge_is_not_believed() ->
     disk.put(LOG.replace(".log", ".idx"), before)
     log = opened(disk, settings)
     assert (rows(log), log.damage) == (found, [])
+
+
+def torn_group(place: int, more: bool) -> SimulatedDisk:
+    """A log with a group of four batches, one of which is bad, that nothing says was synced; or another after it."""
+    disk = SimulatedDisk(Random(1))
+    log = opened(disk, small(segment_bytes=1 << 20, batch_bytes=60))
+    commit(log, numbered(2, topics=1))
+    mark = disk.files()[MARK]
+    for n in range(4):
+        append(log, numbered(2, 2 + 2 * n, topics=1))
+    log.commit_step()
+    if more:
+        commit(log, numbered(2, 10, topics=1))
+    (view,) = log.segments()
+    damaged(disk, view.batches().positions[1 + place] + 100)
+    disk.put(MARK, mark)
+    disk.life += 1
+    disk.locks.clear()
+    return disk
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_a_torn_group_is_cut_though_some_of_its_batches_are_whole(place: int) -> None:
+    disk = torn_group(place, more=False)
+    log = opened(disk)
+    assert (log.damage, log.end, len(rows(log))) == ([], 2 + 2 * place, 2 + 2 * place)
+    commit(log, numbered(1, 50))
+    assert len(log.segments()) == 1
+    log.close()
+    assert rows(opened(disk))[-1][2] == b"payload 50"
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_a_bad_batch_before_one_that_was_written_after_a_sync_is_fenced(place: int) -> None:
+    log = opened(torn_group(place, more=True))
+    (damage,) = log.damage
+    assert (damage.from_offset, damage.to_offset, log.end) == (2 + 2 * place, 4 + 2 * place, 12)
+
+
+def test_a_log_that_does_not_sync_keeps_what_follows_a_bad_batch() -> None:
+    disk = torn_group(1, more=False)
+    log = opened(disk, small(durability="flush"))
+    assert (len(log.damage), len(rows(log))) == (1, 8)

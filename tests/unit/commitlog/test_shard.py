@@ -182,7 +182,10 @@ def test_what_was_committed_at_memory_level_is_readable_before_it_is_written() -
     log.commit_step()
     assert seen == [3]
     assert (log.committed, len(rows(log))) == (3, 3)
-    assert log.failure is not None
+    assert log.trouble is not None
+    disk.fault = lambda kind, path: None
+    log.commit_step()
+    assert (log.trouble, seen, len(rows(log))) == (None, [3], 3)
 
 
 def test_a_closed_or_read_only_log_takes_nothing() -> None:

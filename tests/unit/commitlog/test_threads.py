@@ -75,8 +75,8 @@ def test_segments_are_sealed_by_the_second_thread(tmp_path: Path) -> None:
     assert maintenance is not None
     seal = maintenance.sealer.seal
 
-    def notice(segment: object) -> None:
-        seal(segment)  # type: ignore[arg-type]
+    def notice(segment: object, *, again: bool = False) -> None:
+        seal(segment, again=again)  # type: ignore[arg-type]
         sealed.set()
 
     maintenance.sealer.seal = notice  # type: ignore[method-assign]
@@ -95,13 +95,13 @@ def test_segments_are_sealed_by_the_second_thread(tmp_path: Path) -> None:
     assert rows(log) == [(n, b"t/%d" % (n % 5), b"payload %d" % n) for n in range(20)]
 
 
-def test_who_waits_is_told_of_a_failure(tmp_path: Path) -> None:
+def test_who_waits_is_told_of_trouble_and_the_log_goes_on_by_itself(tmp_path: Path) -> None:
     log = opened(tmp_path)
     append(log, numbered(1))
     log.commit()
     log.wait_committed(1, 60)
-    told = threading.Event()
-    log.on_failure = lambda _, failure: told.set()
+    told, over = threading.Event(), threading.Event()
+    log.on_trouble = lambda _, trouble: (over if trouble is None else told).set()
     segment = log._catalog.segments[-1]
     assert segment.reader is not None
     segment.reader.file.close()
@@ -110,9 +110,14 @@ def test_who_waits_is_told_of_a_failure(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="Bad file descriptor"):
         log.wait_committed(2, 60)
     assert told.wait(60)
+    append(log, numbered(1, 2))
+    log.commit()
+    assert over.wait(60)
+    log.wait_committed(3, 60)
+    assert [segment.base_offset for segment in log.segments()] == [0, 1]
     log.close()
     again = opened(tmp_path)
-    assert [row[0] for row in rows(again)] == [0]
+    assert (again.damage, rows(again)) == ([], [(n, b"t/%d" % n, b"payload %d" % n) for n in range(3)])
     again.close()
 
 

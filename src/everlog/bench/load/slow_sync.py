@@ -1,4 +1,4 @@
-"""A slow disk on purpose: processes that wait a while in each sync of a file below some directory.
+"""A slow disk on purpose: processes that wait a while in each sync of a file below some directory, or can't sync it.
 
 A library that is compiled here and preloaded does it, so that any program that syncs by the C library can be slowed.
 """
@@ -21,12 +21,16 @@ _SOURCE = r"""
 #include <unistd.h>
 
 static int slowly(const char *name, int fd) {
-    const char *ms = getenv("SLOW_SYNC_MS"), *below = getenv("SLOW_SYNC_BELOW");
+    const char *ms = getenv("SLOW_SYNC_MS"), *below = getenv("SLOW_SYNC_BELOW"), *fails = getenv("SYNC_FAILS_WHILE");
     char link[64], path[PATH_MAX] = "";
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     if (ms && below && readlink(link, path, sizeof path - 1) > 0 && !strncmp(path, below, strlen(below))) {
         struct timespec rest = {atol(ms) / 1000, atol(ms) % 1000 * 1000000};
         while (nanosleep(&rest, &rest) < 0 && errno == EINTR);
+        if (fails && !access(fails, F_OK)) {
+            errno = EIO;
+            return -1;
+        }
     }
     return ((int (*)(int))dlsym(RTLD_NEXT, name))(fd);
 }
@@ -37,11 +41,19 @@ int fdatasync(int fd) { return slowly("fdatasync", fd); }
 
 
 def slow_syncs(folder: Path, below: Path, delay_ms: int) -> dict[str, str]:
-    """Compile the library into a folder; return the variables that make a process slow in syncs below a directory."""
+    """Compile the library into a folder; return the variables that make a process slow in syncs below a directory.
+
+    While the folder holds a file `syncs-fail`, all of them fail.
+    """
     library = folder / "slow_sync.so"
     command = [os.environ.get("CC", "cc"), "-shared", "-fPIC", "-O1", "-x", "c", "-", "-o", str(library), "-ldl"]
     try:
         subprocess.run(command, input=_SOURCE, text=True, check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError) as error:
         raise Unavailable(f"no library for slow syncs: {error}", hint="it takes a C compiler") from error
-    return {"LD_PRELOAD": str(library), "SLOW_SYNC_MS": str(delay_ms), "SLOW_SYNC_BELOW": str(below.resolve())}
+    return {
+        "LD_PRELOAD": str(library),
+        "SLOW_SYNC_MS": str(delay_ms),
+        "SLOW_SYNC_BELOW": str(below.resolve()),
+        "SYNC_FAILS_WHILE": str(folder / "syncs-fail"),
+    }

@@ -1,14 +1,14 @@
-"""The rules of what a client may publish and retain; the rest is dropped, and its topic reported with the reason."""
+"""The rules of what a client may publish, keep and retain; the rest is dropped and reported with the reason."""
 
 import logging
 from logging import WARNING
 
-from everlog.base import DROPPED, QOS_BITS, QOS_SHIFT, PublishRun
+from everlog.base import DROPPED, QOS_BITS, QOS_SHIFT, PublishRun, Unavailable
 from everlog.broker.auth import Security
-from everlog.broker.connection.run_checks import distinct_topics
+from everlog.broker.connection.refused_acks import NOT_ALLOWED, NOT_KEPT, NOT_RETAINED, Refused
+from everlog.broker.connection.run_checks import distinct_topics, drop_unkeepable
 from everlog.broker.connection.traffic import Traffic
 from everlog.broker.events import event
-from everlog.mqtt import Reason
 from everlog.sessions import Session
 
 _MAX_CLIENTS = 4096  # clients whose answers are remembered; beyond, all are asked for anew
@@ -36,34 +36,59 @@ class PublishRules:
         self._traffic.table.reset()
         self._traffic.reserved = bytearray()
 
-    def check(self, run: PublishRun, session: Session) -> dict[int, int]:
-        """Drop the messages of a run that the client may not publish; return their topics with the reason."""
+    def check(self, run: PublishRun, session: Session) -> Refused:
+        """Drop the messages of a run that the client may not publish; return their rows."""
         reserved = self._traffic.reserved
-        refused: dict[int, int] = {
-            topic: Reason.NOT_AUTHORIZED
+        forbidden = {
+            topic
             for topic in distinct_topics(run)
             if (topic < len(reserved) and reserved[topic]) or not self._may_publish(session, topic)
         }
-        if refused:
-            topics = memoryview(run.columns.topics).cast("I")
-            for row in range(run.start, run.stop):
-                if topics[row] in refused:
-                    run.columns.flags[row] |= DROPPED
-                    self._traffic.metrics.refused += 1
-        return refused
+        if not forbidden:
+            return {}
+        topics = memoryview(run.columns.topics).cast("I")
+        rows = [row for row in range(run.start, run.stop) if topics[row] in forbidden]
+        for row in rows:
+            run.columns.flags[row] |= DROPPED
+        self._traffic.metrics.refused += len(rows)
+        return dict.fromkeys(rows, NOT_ALLOWED)
 
-    def retain(self, run: PublishRun, session: Session, refused: dict[int, int] | None) -> dict[int, int] | None:
-        """Retain what asks for it; one that can't be goes nowhere, and its topic is added to `refused`."""
+    def keep(self, run: PublishRun, session: Session, refused: Refused | None, version: int) -> Refused | None:
+        """Drop the messages of a run that can't be kept now, and add their rows to `refused`.
+
+        A client of MQTT 3.1.1 that waits for an answer gets none: it is closed, and sends all of the run again.
+        """
+        router = self._traffic.router
+        rows = drop_unkeepable(run, router.kept.routes, router.refusing) if router.kept.extend(run) else []
+        if not rows:
+            return refused
+        columns = run.columns
+        self._traffic.metrics.not_kept += len(rows)
+        answered = [row for row in rows if columns.flags[row] & QOS_BITS]
+        for row in answered:
+            self._free_id(run, row, session)
+        if answered and version != 5:
+            for row in range(run.start, run.stop):
+                if not columns.flags[row] & DROPPED:
+                    self._free_id(run, row, session)
+            raise Unavailable(NOT_KEPT[1])
+        return {**(refused or {}), **dict.fromkeys(answered, NOT_KEPT)}
+
+    def retain(self, run: PublishRun, session: Session, refused: Refused | None) -> Refused | None:
+        """Retain what asks for it; one that can't be goes nowhere, and its row is added to `refused`."""
         for row, topic in self._traffic.router.retain(run, session.client_id).items():
-            columns = run.columns
             self._traffic.metrics.retained_refused += 1
             name = self._traffic.table.name(topic).decode()
             event(_log, "limit", WARNING, limit="retained", client=session.client_id, topic=name)
-            refused = {**(refused or {}), topic: Reason.QUOTA_EXCEEDED}
-            columns.flags[row] |= DROPPED
-            if (columns.flags[row] & QOS_BITS) >> QOS_SHIFT == 2:  # [MQTT-4.3.3-9]
-                session.free_ids(bytes(columns.packet_ids[2 * row : 2 * row + 2]))
+            refused = {**(refused or {}), row: NOT_RETAINED}
+            run.columns.flags[row] |= DROPPED
+            self._free_id(run, row, session)
         return refused
+
+    def _free_id(self, run: PublishRun, row: int, session: Session) -> None:
+        """Forget the id of a QoS 2 message that goes nowhere [MQTT-4.3.3-9]."""
+        if run.columns.flags[row] & QOS_BITS == 2 << QOS_SHIFT:
+            session.free_ids(bytes(run.columns.packet_ids[2 * row : 2 * row + 2]))
 
     def _may_publish(self, session: Session, topic: int) -> bool:
         if not self._traffic.checks:

@@ -11,6 +11,10 @@ cpdef list distinct_topics(PublishRun run)
 @cython.locals(flags="unsigned char*", count=Py_ssize_t, i=Py_ssize_t)
 cpdef Py_ssize_t count_qos_2(PublishRun run) except -1
 
+@cython.locals(flags="unsigned char*", topics="uint32_t*", route="unsigned char*", refuses="unsigned char*",
+               known=Py_ssize_t, most=Py_ssize_t, topic=Py_ssize_t, shard=Py_ssize_t, i=Py_ssize_t)
+cpdef list drop_unkeepable(PublishRun run, bytearray routes, bytearray refusing)
+
 @cython.locals(flags="unsigned char*", topics="uint32_t*", marks="unsigned char*", known=Py_ssize_t,
                dropped=Py_ssize_t, i=Py_ssize_t)
 cpdef Py_ssize_t drop_reserved(PublishRun run, bytearray reserved) except -1

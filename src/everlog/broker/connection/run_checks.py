@@ -33,6 +33,26 @@ def count_qos_2(run: PublishRun) -> int:
     return count
 
 
+def drop_unkeepable(run: PublishRun, routes: bytearray, refusing: bytearray) -> list[int]:
+    """Mark messages as dropped whose shard has a byte set in `refusing`; return their rows."""
+    flags = pointer(run.columns.flags)
+    topics = u32s(run.columns.topics)
+    route = pointer(routes)
+    refuses = pointer(refusing)
+    known = len(routes) // 4
+    most = len(refusing)
+    rows: list[int] = []
+    for i in range(run.start, run.stop):
+        topic = topics[i]
+        if flags[i] & 0x80 or topic >= known:
+            continue
+        shard = route[4 * topic + (flags[i] >> 1 & 3)]
+        if shard < most and refuses[shard]:
+            flags[i] |= 0x80
+            rows.append(i)
+    return rows
+
+
 def drop_reserved(run: PublishRun, reserved: bytearray) -> int:
     """Mark messages as dropped whose topic has a byte set in `reserved`; return how many."""
     flags = pointer(run.columns.flags)

@@ -162,6 +162,8 @@ class SocketReader:
         if at_qos_2:
             duplicates = session.drop_duplicates(run)
             traffic.metrics.duplicates += duplicates
+        if traffic.router.refuses:
+            refused = traffic.rules.keep(run, session, refused, self.decoder.version)
         if run.any_flags & _RETAIN:
             refused = traffic.rules.retain(run, session, refused)
             if acks:

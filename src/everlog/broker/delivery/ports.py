@@ -27,6 +27,9 @@ class Shard(Protocol):
     @property
     def failure(self) -> StorageError | None: ...  # why it can't be written any more
 
+    @property
+    def trouble(self) -> StorageError | None: ...  # why it can't be written just now; it goes on by itself
+
     def append(
         self,
         columns: MessageColumns,
@@ -64,6 +67,8 @@ class Log(Protocol):
     def on_commit(self, call: Callable[[int], None]) -> None: ...  # called with the shard's number, from any thread
 
     def on_failure(self, call: Callable[[int, StorageError], None]) -> None: ...  # so too, when a shard goes read-only
+
+    def on_trouble(self, call: Callable[[int, StorageError | None], None]) -> None: ...  # with None: it is over
 
 
 class MayRead(Protocol):

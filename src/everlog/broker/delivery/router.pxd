@@ -18,6 +18,9 @@ cdef class Router:
     cdef public list routed, taken
     cdef public Py_ssize_t max_unwritten_bytes, messages_in, messages_kept
     cdef public bint committing, behind, ids_ahead
+    cdef readonly bint refuses
+    cdef readonly bytearray refusing
+    cdef bint _full
     cdef object _soon, _write_behind, _groups
     cdef list _shards
     cdef RecordBuilder _gathered
@@ -41,6 +44,7 @@ cdef class Router:
     cdef int _gather(self, PublishRun run, bytearray routes, object publisher) except -1
     cpdef _turn(self)
     cdef int _commit(self) except -1
+    @cython.locals(number=Py_ssize_t, behind=bint, refuses=bint, much=bint, stuck=bint)
     cpdef bint is_behind(self) except -1
 
     @cython.locals(builder=RecordBuilder)

@@ -69,6 +69,9 @@ class Router:
         self.max_unwritten_bytes = max_unwritten_bytes
         self.committing = False  # the router will look by itself: nobody need tell it of a commit
         self.behind = False  # more waits to be written than should
+        self.refusing = bytearray(256)  # by shard, whether its messages can't be kept now: its disk is full or fails
+        self.refuses = False  # any of them
+        self._full = False  # the disk is, of all shards
         self.messages_in = 0
         self.messages_kept = 0
         self.taken: list[tuple[int, int]] = []  # the shards that took some of the last run, and where each ended
@@ -283,10 +286,26 @@ class Router:
         return not (self._turn_asked or self.ids_ahead or self._saves) and self.pending.is_empty
 
     def is_behind(self) -> bool:
-        """Return whether more was appended than a shard should have before it, or nothing should be for a moment."""
-        if self.spills.hurries:
-            return True
-        return max([shard.pending_bytes for shard in self._shards]) > self.max_unwritten_bytes
+        """Return whether more was appended than a shard should have before it, or nothing should be for a moment.
+
+        A shard that can't be written does not count, so that the others go on; it refuses more.
+        """
+        behind = self.spills.hurries
+        refuses = self._full
+        for number in range(len(self._shards)):
+            shard = self._shards[number]
+            much = shard.pending_bytes > self.max_unwritten_bytes
+            stuck = much and shard.trouble is not None
+            behind = behind or (much and not stuck)
+            refuses = refuses or stuck
+            self.refusing[number] = self._full or stuck
+        self.refuses = refuses
+        return behind
+
+    def set_full(self, full: bool) -> None:
+        """Refuse what would be kept from now on, since the disk is full, or take it again."""
+        self._full = full
+        self.behind = self.is_behind()
 
     def _route_gathered(self) -> int:
         builder = self._gathered

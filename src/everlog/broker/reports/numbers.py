@@ -12,7 +12,7 @@ from everlog.broker.metrics import Metrics
 from everlog.broker.registry import Registry
 from everlog.broker.reports.survey import Survey, Surveyor
 from everlog.broker.reports.unread_loss import RetentionState, UnreadLoss
-from everlog.store import ShardStatistics
+from everlog.store import FreeSpace, ShardStatistics
 
 MOST_GROUPS = 100  # shared groups reported by name, those with the largest lag
 
@@ -55,6 +55,9 @@ class Numbers:
     largest_groups: tuple[GroupState, ...] = ()  # by lag
     shards: tuple[ShardStatistics, ...] = ()
     failed: tuple[bool, ...] = ()  # for each shard, whether it can't be written
+    disk_free_bytes: int = 0
+    disk_reserve_bytes: int = 0  # at this free space no more messages are kept
+    disk_full: bool = False
     survey: Survey = field(default_factory=Survey)
     counters: Metrics = field(default_factory=Metrics)
     retention: RetentionState = field(default_factory=RetentionState)
@@ -71,6 +74,7 @@ class Reports:
         registry: Registry,
         groups: GroupRegistry,
         connections: Connections,
+        space: FreeSpace | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.unread_loss = UnreadLoss(registry, groups, len(router.log.shards))
@@ -78,6 +82,7 @@ class Reports:
         self._registry = registry
         self._groups = groups
         self._connections = connections
+        self._space = space or FreeSpace("", 0)
         self._surveyor = Surveyor(registry, connections.metrics, router.log, clock)
         self.since = 0.0  # when the broker started, by the clock of connections
 
@@ -125,7 +130,10 @@ class Reports:
             group_lost=self._groups.counters.lost,
             largest_groups=tuple(sorted(states, key=lambda one: -one.lag)[:MOST_GROUPS]),
             shards=tuple(log.statistics()),
-            failed=tuple(shard.failure is not None for shard in log.shards),
+            failed=tuple(shard.failure is not None or shard.trouble is not None for shard in log.shards),
+            disk_free_bytes=self._space.free_bytes,
+            disk_reserve_bytes=self._space.reserve_bytes,
+            disk_full=self._space.is_low,
             survey=survey,
             counters=replace(connections.metrics),
             retention=replace(retention),
