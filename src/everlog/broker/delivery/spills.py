@@ -107,7 +107,8 @@ class Spills:
     @property
     def may_spill(self) -> bool:
         """Whether the log can take what does not fit into memory."""
-        return self._limit_bytes > 0 and all(shard.failure is None for shard in self._log.shards)
+        shards = self._log.shards
+        return self._limit_bytes > 0 and all(one.failure is None and one.trouble is None for one in shards)
 
     # Sessions
 

@@ -1,5 +1,6 @@
 """Spills without a network: who is too slow for memory goes on from the log, and what that costs others."""
 
+import pytest
 from tests.parts import SPILLED, RouterStage, numbers
 
 from everlog.base import StorageError
@@ -176,11 +177,12 @@ def test_a_filter_of_settings_makes_spills_cost_no_look():
     assert stage.kept.looked_up == looked_up
 
 
-def test_a_log_that_can_not_be_written_takes_no_spill():
+@pytest.mark.parametrize("go_wrong", ["fail", "trouble"])
+def test_a_log_that_can_not_be_written_takes_no_spill(go_wrong):
     stage = made()
     closed = []
     stage.router.spills.on_over_quota = closed.append
-    stage.log.fail(0, StorageError("no room"))
+    getattr(stage.log, go_wrong)(0, StorageError("no room"))
     client = slow(stage, "t")
     flood(stage, 0, 50)
     assert set(closed) == {client.session}
