@@ -25,12 +25,12 @@ class Model:
     """What one client is owed and what may come, as numbers in the order of publishing."""
 
     client: SinkClient
-    filters: set[str] = field(default_factory=set)
+    filters: dict[str, int] = field(default_factory=dict)  # each with the number of the first message it is for
     owed: list[int] = field(default_factory=list)  # at QoS 1
     maybe: set[int] = field(default_factory=set)  # at QoS 0, or of a filter that was given up meanwhile
 
-    def matches(self, topic: str) -> bool:
-        return any(matches(parse_filter(text), topic) for text in self.filters)
+    def matches(self, topic: str, number: int) -> bool:
+        return any(first <= number and matches(parse_filter(text), topic) for text, first in self.filters.items())
 
 
 class Spills(RuleBasedStateMachine):
@@ -63,7 +63,7 @@ class Spills(RuleBasedStateMachine):
             number = len(self.topics)
             self.topics.append((topic, qos))
             for model in self.models.values():
-                if model.matches(topic):
+                if model.matches(topic, number):
                     model.owed.append(number) if qos else model.maybe.add(number)
             if self.workers and qos:
                 self.shared.append(number)
@@ -114,7 +114,7 @@ class Spills(RuleBasedStateMachine):
         if text in model.filters:
             return
         self._see_off(model)
-        model.filters.add(text)
+        model.filters[text] = len(self.topics)
         since = self.stage.router.ends()
         self.stage.subscribe(model.client.session, Subscribed(text, 1, since=since))
 
@@ -124,9 +124,9 @@ class Spills(RuleBasedStateMachine):
         if text not in model.filters:
             return
         self._see_off(model)
-        model.filters.discard(text)
+        del model.filters[text]
         self.stage.unsubscribe(model.client.session, text)
-        still = [number for number in model.owed if model.matches(self.topics[number][0])]
+        still = [number for number in model.owed if model.matches(self.topics[number][0], number)]
         model.maybe |= set(model.owed) - set(still)
         model.owed = still
 
