@@ -115,7 +115,10 @@ class Spills:
     def too_long(self, out: OutgoingRows) -> None:
         """Deal with a session that so much waits for in memory, some of it just now: spill it, or close it."""
         session, group = out.merged.session, out.merged.group
-        spilled = self.spill(session) if group is None else self.may_spill and self.spill_group(group)
+        if group is None:
+            spilled = self.spill(session)
+        else:  # what other members were given in the same turn may wait as well
+            spilled = self.may_spill and (self.spill_group(group) or group in self._kept_groups)
         if spilled:
             session.spilled()
         elif session.shed():
