@@ -15,7 +15,7 @@ import msgspec
 
 from everlog.base import StorageError
 from everlog.broker import Belief, ExpiryClock, event
-from everlog.store import replace_file
+from everlog.store import read_record, write_record
 
 FILE_NAME = "clock.json"
 VERSION = 1
@@ -63,21 +63,12 @@ def boot_us() -> int:
 
 def read_clock_record(data: str) -> ClockRecord | None:
     """Return the contents of the file, or None if there is none; refuse an unknown version."""
-    path = Path(data) / FILE_NAME
-    try:
-        record = msgspec.json.decode(path.read_bytes(), type=ClockRecord)
-    except FileNotFoundError:
-        return None
-    except msgspec.DecodeError as error:
-        raise StorageError(f"{path}: {error}", hint="remove it, if the time of this machine is right") from None
-    if record.version != VERSION:
-        raise StorageError(f"{path}: version {record.version} is not known", hint="read it with a newer Everlog")
-    return record
+    return read_record(data, FILE_NAME, ClockRecord, (VERSION,), "remove it, if the time of this machine is right")
 
 
 def write_clock_record(data: str, record: ClockRecord) -> None:
     """Replace the file whole and durably."""
-    replace_file(data, FILE_NAME, msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+    write_record(data, FILE_NAME, record)
 
 
 class ClockWatch:

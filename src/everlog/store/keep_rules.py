@@ -6,12 +6,11 @@ until retention removes it, so that the rules tell what to expect and never what
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 
 from everlog.base import StorageError
-from everlog.store.whole_file import replace_file
+from everlog.store.whole_file import read_record, write_record
 from everlog.topics import Filter, covers, overlap, parse_filter
 
 FILE_NAME = "keep.json"
@@ -42,21 +41,12 @@ def say_unkept(pattern: str) -> str:
 
 def write_keep_rules(data: str, rules: KeepRules) -> None:
     """Replace the file whole and durably."""
-    replace_file(data, FILE_NAME, msgspec.json.format(msgspec.json.encode(rules), indent=1) + b"\n")
+    write_record(data, FILE_NAME, rules)
 
 
 def read_keep_rules(data: str) -> KeepRules | None:
     """Return the contents of the file, or None if there is none; refuse an unknown version."""
-    path = Path(data) / FILE_NAME
-    try:
-        rules = msgspec.json.decode(path.read_bytes(), type=KeepRules)
-    except FileNotFoundError:
-        return None
-    except msgspec.DecodeError as error:
-        raise StorageError(f"{path}: {error}", hint="remove it; the next start of the broker writes it anew") from None
-    if rules.version != VERSION:
-        raise StorageError(f"{path}: version {rules.version} is not known", hint="read it with a newer Everlog")
-    return rules
+    return read_record(data, FILE_NAME, KeepRules, (VERSION,), "remove it; the next start of the broker writes it anew")
 
 
 def unkept_notes(data: str, filters: Sequence[str]) -> list[str]:

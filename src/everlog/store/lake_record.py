@@ -6,16 +6,16 @@ be moved or copied together; whoever reads the record gets the full path.
 """
 
 import os
-from pathlib import Path
 
 import msgspec
 
-from everlog.base import StorageError
-from everlog.store.whole_file import replace_file
+from everlog.store.whole_file import read_record, write_record
 
 FILE_NAME = "lake.json"
 VERSION = 2
 _ABSOLUTE = 1  # the version in which every path was absolute
+
+_HINT = "remove it, and run: everlog spark compact DATA --table ..., with its place"
 
 
 class LakeRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,24 +31,14 @@ class LakeRecord(msgspec.Struct, frozen=True, kw_only=True):
 def write_lake_record(data: str, record: LakeRecord) -> None:
     """Replace the file whole and durably."""
     written = msgspec.structs.replace(record, table=_relative(data, record.table))
-    replace_file(data, FILE_NAME, msgspec.json.format(msgspec.json.encode(written), indent=1) + b"\n")
+    write_record(data, FILE_NAME, written)
 
 
 def read_lake_record(data: str) -> LakeRecord | None:
     """Return the contents of the file, or None if there is none; refuse an unknown version."""
-    path = Path(data) / FILE_NAME
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
+    record = read_record(data, FILE_NAME, LakeRecord, (_ABSOLUTE, VERSION), _HINT)
+    if record is None:
         return None
-    try:
-        record = msgspec.json.decode(content, type=LakeRecord)
-    except msgspec.DecodeError as error:
-        raise StorageError(
-            f"{path}: {error}", hint="remove it, and run: everlog spark compact DATA --table ..., with its place"
-        ) from None
-    if record.version not in (_ABSOLUTE, VERSION):
-        raise StorageError(f"{path}: version {record.version} is not known", hint="read it with a newer Everlog")
     return msgspec.structs.replace(record, table=_resolve(data, record), version=VERSION)
 
 
