@@ -27,6 +27,7 @@ class Recovered:
     segment: Segment | None  # the segment to go on in, None to begin a new one
     position: int  # in that segment
     names: list[bytes]  # of that segment's topics
+    publishers: list[bytes] | None  # of that segment, if its batches say who has published
     last_time: int
     layout: int
     mark: MarkFile
@@ -100,6 +101,7 @@ def recover(
     end, last_time, position = 0, 0, HEADER_BYTES
     going_on: Segment | None = None
     topics: list[bytes] = []
+    publishers: list[bytes] | None = None
     if bases:
         confirmed = max((m.position for m in (hint, durable) if m.synced and m.segment == bases[-1]), default=0)
         claimed = sure.committed if sure.segment <= bases[-1] else 0
@@ -113,6 +115,7 @@ def recover(
             last_time = catalog.describe(segments[-2]).last_time
         going_on = last if whole and reader.header.origin.epoch == catalog.origin.epoch else None
         topics = scan.table.all_names()
+        publishers = None if scan.table.publishers is None else scan.table.publishers.all_names()
     catalog.replace(segments)
     catalog.note_gaps()
     if sure.committed > end and sure.segment >= max(bases, default=0):
@@ -124,10 +127,10 @@ def recover(
         going_on = None
         mark.keep(Mark(committed=next_offset, segment=next_offset, layout=layout, reserved=durable.reserved))
     if going_on is None:
-        position, topics = HEADER_BYTES, []  # a segment stands alone
+        position, topics, publishers = HEADER_BYTES, [], None  # a segment stands alone
         if segments:
             segments[-1].reader = None
-    return Recovered(next_offset, going_on, position, topics, last_time, layout, mark)
+    return Recovered(next_offset, going_on, position, topics, publishers, last_time, layout, mark)
 
 
 def _recover_last(

@@ -86,7 +86,8 @@ class SegmentReader:
     @property
     def memory_bytes(self) -> int:
         """About how much memory index and names take."""
-        return self.index.memory_bytes + 2 * self.table.name_bytes + 24 * self.table.count
+        tables = [table for table in (self.table, self.table.publishers) if table is not None]
+        return self.index.memory_bytes + sum(2 * table.name_bytes + 24 * table.count for table in tables)
 
 
 def open_header(file: File, path: str, base_offset: int, salt: int, damage: DamageList) -> SegmentHeader:
@@ -181,9 +182,12 @@ def load(disk: Disk, directory: str, base_offset: int, salt: int, damage: Damage
                 raise CorruptFile(path, file.size(), "the segment is shorter than its side file says")
             summary = side.summary
             names = side_file.unpack_names(side.read("names"), summary.topics)
+            publishers = None
+            if side_file.PUBLISHERS in side.names:
+                publishers = side_file.unpack_publishers(side.read(side_file.PUBLISHERS))
             index = GrowingIndex.from_bytes(side.read("batches"))
             fenced = side.read("damage") if summary.damaged else b"[]"
-            scan.resume(index, names, summary.covered, summary.end_offset, summary.last_time)
+            scan.resume(index, names, publishers, summary.covered, summary.end_offset, summary.last_time)
             scan.damage = side_file.unpack_damage(fenced, path)
         except CorruptFile as error:
             damage.add(error.damage)

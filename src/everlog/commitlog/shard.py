@@ -114,7 +114,7 @@ class ShardLog(HotPath):
         if found.segment is not None:
             writer.adopt(found.segment, found.position)
             segment, first_time = found.segment.base_offset, found.segment.first_time
-        open_batch.continue_segment(segment, found.position, found.names, first_time, found.last_time)
+        open_batch.continue_segment(segment, found.position, found.names, found.publishers, first_time, found.last_time)
         if found.segment is not None and found.segment.reader is not None:
             found.segment.reader.table = open_batch.table
         committer = Committer(open_batch, writer, self._tail, settings.durability)

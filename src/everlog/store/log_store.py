@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from everlog.base import MessageColumns, StorageError, TopicTable, UsageError
+from everlog.base import MessageColumns, PublisherColumn, PublisherName, StorageError, TopicTable, UsageError
 from everlog.commitlog import NOBODY, Classes, Disk, LogSettings, Origin, RealDisk, RetentionPlan, ShardLog, Thinned
 from everlog.store.indexer import TopicIndexer
 from everlog.store.read_result import Found, Lost, Positions, ReadResult
@@ -184,17 +184,18 @@ class LogStore:
         now_us: int,
         table: TopicTable,
         routes: bytearray | None = None,
+        publisher: PublisherName | PublisherColumn | None = None,
     ) -> list[tuple[int, int]]:
         """Keep messages `start` to before `stop`; return for each shard that took any its number and its end then.
 
         With `routes` (a byte for each topic id and QoS, at 4 * id + QoS) only the messages whose byte is a shard's
-        number are kept, in that shard.
+        number are kept, in that shard. `publisher` is as for `RecordBuilder.append`.
         """
         if routes is None and len(self.shards) > 1:
             routes = self._routes.of(table)
         ends = []
         for number, log in enumerate(self.shards):
-            if log.append(columns, start, stop, now_us, table, routes, number):
+            if log.append(columns, start, stop, now_us, table, routes, number, publisher):
                 ends.append((number, log.end))
         return ends
 
