@@ -6,9 +6,9 @@ and out again to subscribers. A batch is refused with a StorageError, or found d
 """
 
 import random
-from dataclasses import replace
 from typing import Any
 
+from msgspec.structs import replace
 from tests.fuzz.plain import MAX_PACKET_BYTES, Feeder, read_stream
 from tests.twins import TWINS, Twin
 

@@ -70,12 +70,9 @@ class Session(Publisher):
     _feeds: deque[RetainedFeed] | None = None  # retained messages for new subscriptions
     _window: Window | None = None
     _queue: MemoryQueue | None = None
-    _writers: Writers = field(init=False)
+    _writers: Writers | None = None  # of its connection, once something is sent
     _has_room: bool = False  # of its output
     _halted: bool = False
-
-    def __post_init__(self) -> None:
-        self._writers = Writers(self.version, self.max_packet_bytes, self.max_aliases)
 
     # What others read
 
@@ -169,6 +166,8 @@ class Session(Publisher):
 
     def writer(self, merged: MergedSubscription) -> PublishWriter:
         """Return the writer for a subscription; aliases belong to the connection, so only the plain one uses them."""
+        if self._writers is None:
+            self._writers = Writers(self.version, self.max_packet_bytes, self.max_aliases)
         return self._writers[merged.identifiers, merged.retain_as_published, merged.position]
 
     # Connecting and leaving
@@ -185,7 +184,7 @@ class Session(Publisher):
         self.max_inflight = terms.max_inflight
         self.max_packet_bytes = terms.max_packet_bytes
         self.max_aliases = terms.max_aliases
-        self._writers = Writers(terms.version, terms.max_packet_bytes, terms.max_aliases)
+        self._writers = None
         if self._window is not None:
             self._window.limit = terms.max_inflight
         self.no_local = sum(one.no_local for one in self.subscriptions.values())
@@ -196,7 +195,7 @@ class Session(Publisher):
         """Stop being served by a connection; what waited in no log is gone with it."""
         self.away_us = now_us
         self.set_ready(False)
-        self._writers.clear()
+        self._writers = None
         self._again = None
         if not self.durable:
             self._feeds = None
