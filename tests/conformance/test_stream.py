@@ -162,6 +162,7 @@ def test_reason_codes_that_a_packet_does_not_have_close(stage, data):
 def test_no_disconnect_before_a_connack(stage):
     client = stage.client()
     client.send_bytes(b"\x10\x0d\x00\x04MQTT\x05\x03\x00\x00\x00\x00\x00")
+    client.expect(Connack)
     client.expect_closed()
 
 

@@ -13,6 +13,7 @@ import cython
 
 from everlog.base import PeerError, UsageError
 from everlog.mqtt.codec import decode
+from everlog.mqtt.connect import version_of
 from everlog.mqtt.packet_type import PacketType
 from everlog.mqtt.packets import Pingreq
 from everlog.mqtt.properties import PROPERTIES, PropertyType
@@ -306,6 +307,8 @@ class Decoder:
             if kind == 3:
                 self._refuse_topic(packet)
         except PeerError as error:
+            if kind == 1 and self.version == 0:
+                self.version = version_of(body)  # so that the answer is one that its author can read
             self.drop()
             events.append(error)
             return False
