@@ -28,6 +28,7 @@ from everlog.sessions.writers import Writers
 
 SHARED_PREFIX = "$share/"
 _FEED_BYTES = 64 << 10  # retained messages written at a time
+_FEED_ROWS = 512
 _LOOK_BYTES = 1024  # that could be written in the time it takes to look for a filter's retained messages
 _WRITE_BYTES = 1 << 20  # written at a time, as it may be a thousand times what came in; then the output is looked at
 
@@ -401,20 +402,21 @@ class Session(Publisher):
         found: list[bytes] = []
         size = 0
         while self._feeds and self.ready and not self._queue and size < _FEED_BYTES:
-            if self._window is not None and self._window.room() == 0:
-                break  # before the next is looked at: it may be another by then
-            out = self._feeds[0].next()
+            if (room := _FEED_ROWS if self._window is None else self._window.room()) == 0:
+                break
+            feed = self._feeds[0]
+            out = feed.take(room)
             if out is None:
-                self._feeds.popleft()
-                size += _LOOK_BYTES
+                size += _LOOK_BYTES if feed.is_over else _FEED_BYTES // 4  # that could be written in the same time
+                if feed.is_over:
+                    self._feeds.popleft()
                 continue
             data = self._write(out, NOT_KEPT, now_us)
-            if out.start < out.stop:
-                self._feeds[0].put_back(out)
-                break
-            self._feeds[0].sent(out)
+            feed.sent(out)
             found.append(data)
             size += len(data)
+            if out.start < out.stop and not self.cut:
+                break
         return b"".join(found), size
 
     def _write(

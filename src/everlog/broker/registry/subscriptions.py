@@ -287,7 +287,7 @@ class Subscriptions:
             yield
         for feed in list(session.feeds):  # what it was owed when the broker stopped
             one = session.subscriptions.get(feed.filter)
-            if feed.rows is None and one is not None:
+            if feed.source is None and one is not None:
                 self._router.retained.go_on(session, parse_filter(feed.filter), one, feed)
             yield
         session.go_on()
