@@ -79,6 +79,7 @@ async def _serve(
         security,
         keep=[(text, settings.keep.min_qos) for text in settings.keep.filters],
         never=settings.keep.never,
+        publishers=settings.keep.publishers,
         seed=secrets.randbits(64),
         tables=tables,
         cold=cold,

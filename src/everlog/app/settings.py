@@ -120,6 +120,13 @@ class Keep(Section, frozen=True, kw_only=True):
             "service and the responses to clients"
         ),
     ] = ("everlog/p/#", "response/#")
+    publishers: Annotated[
+        bool,
+        Meta(
+            description="who has published a message is kept with it, by client id and user name; "
+            "Spark shows the client id"
+        ),
+    ] = True
 
 
 class Sessions(Section, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ cdef class SocketReader:
     cdef public Py_ssize_t open_qos_2
     cdef public double last_seen
     cdef AckQueue _acks
+    cdef object _named
     cdef bint _publishes, _paused, _blocked, _held, _in_line
 
     @cython.locals(traffic=Traffic, decoder=Decoder, known=Py_ssize_t, events=list)

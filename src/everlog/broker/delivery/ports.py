@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from everlog.base import MessageColumns, Records, StorageError, TopicTable
+from everlog.base import MessageColumns, PublisherColumn, PublisherName, Records, StorageError, TopicTable
 from everlog.sessions import MergedSubscription, Session
 from everlog.store import Positions, Reader, ShardStatistics
 from everlog.topics import Filter
@@ -39,6 +39,7 @@ class Shard(Protocol):
         table: TopicTable,
         routes: bytearray | None = None,
         wanted: int = 0,
+        publisher: PublisherName | PublisherColumn | None = None,
     ) -> int: ...
 
     def commit(self) -> None: ...  # returns at once; `on_commit` tells when it is done

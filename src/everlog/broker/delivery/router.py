@@ -8,9 +8,11 @@ Invariant: everything below `routed[shard]` has been handed to every live subscr
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import cython
 
+from everlog.base import PublisherColumn, PublisherName, name_publisher
 from everlog.broker.delivery.audiences import Audiences
 from everlog.broker.delivery.catchup import Catchup
 from everlog.broker.delivery.fanout import Fanout
@@ -76,6 +78,7 @@ class Router:
         self.messages_kept = 0
         self.taken: list[tuple[int, int]] = []  # the shards that took some of the last run, and where each ended
         self.ids_ahead = False  # QoS 2 messages were appended whose ids are to be stored before them
+        self.names_publishers = True  # it is kept who has published what is kept
         self.own = OwnMessages(table)
         self._soon = soon
         self._shards = list(log.shards)
@@ -162,11 +165,13 @@ class Router:
         pubacks: int = 0,
         publisher: Session | None = None,
         duplicates: int = 0,
+        named: PublisherName | PublisherColumn | None = None,
     ) -> list[tuple[int, int]]:
         """Take a run in; `acks`, `pubacks` of them PUBACKs, leave by `queue` when all that is kept is committed.
 
         Return, for each shard that keeps some of it, its number and the offset that it ends at now. A `publisher` must
-        not get its own messages back. Of the run, `duplicates` came before and may still wait for their commit.
+        not get its own messages back. Of the run, `duplicates` came before and may still wait for their commit. What is
+        kept is kept with who is `named`, one for the run or a column.
         """
         self.messages_in += run.stop - run.start
         if not self._turn_asked:  # before anything can fail: the time is this turn's, and must not outlive it
@@ -179,7 +184,7 @@ class Router:
             if self.kept.began:
                 self.kept.began = False
                 self._route_gathered()  # what came before its topic was kept goes first
-            kept = self._keep(run, positions, publisher)
+            kept = self._keep(run, positions, publisher, named)
             self.messages_kept += kept
             if kept < run.stop - run.start:
                 self._gather(run, self.kept.routes, publisher)
@@ -211,15 +216,21 @@ class Router:
         """Retain the messages of a run that ask for it; return the rows that can't be, each with its topic id."""
         return self.retained.take_run(run, self.now_us(), self.table, publisher)
 
-    def send(self, packet: Publish) -> None:
-        """Publish a message of the broker's own: a will, a `$SYS` topic."""
+    def send(self, packet: Publish, named: PublisherName | None = None) -> None:
+        """Publish a message of the broker's own: a will, whose client is `named`, a `$SYS` topic."""
         run = self.own.run(packet)
         if run is not None:
             if run.any_flags & _RETAIN:
                 self.retained.take_run(run, self.now_us(), self.table)
-            self.publish(run)
+            self.publish(run, named=named)
 
-    def _keep(self, run: PublishRun, positions: list[tuple[int, int]], publisher: Session | None) -> int:
+    def name_of(self, session: Session) -> PublisherName | None:
+        """Return as whose the messages of a session are kept, None if that is not kept."""
+        if not self.names_publishers:
+            return None
+        return PublisherName(name_publisher(session.client_id, session.user))
+
+    def _keep(self, run: PublishRun, positions: list[tuple[int, int]], publisher: Session | None, named: Any) -> int:
         """Append what is kept of a run; return how many that is."""
         routes = self.kept.routes
         first, last = 0, len(self._shards)
@@ -232,7 +243,7 @@ class Router:
         kept = 0
         for number in range(first, last):
             shard = self._shards[number]
-            taken = shard.append(run.columns, run.start, run.stop, self._now, self.table, routes, number)
+            taken = shard.append(run.columns, run.start, run.stop, self._now, self.table, routes, number, named)
             if taken:
                 kept += taken
                 end = shard.end
