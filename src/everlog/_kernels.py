@@ -45,6 +45,7 @@ KERNELS = (
     "everlog.broker.delivery.retained_chunks",
     "everlog.broker.delivery.retained_index",
     "everlog.broker.delivery.retained_reader",
+    "everlog.broker.delivery.slot_queue",
     "everlog.broker.delivery.retained_columns",
     "everlog.broker.delivery.pending_acks",
     "everlog.broker.delivery.router",

@@ -100,7 +100,10 @@ async def _serve(
         parts.push_async_callback(topics.stop)
         options = RetentionOptions(settings.log.data, settings.retention.await_table, cold is not None)
         spills = broker.router.spills
-        loop = RetentionLoop(store, broker.reports.unread_loss, options, watch.clock.due_us, spills=spills)
+        retained_at = None if broker.write_behind is None else broker.write_behind.retained_at
+        loop = RetentionLoop(
+            store, broker.reports.unread_loss, options, watch.clock.due_us, spills=spills, retained_at=retained_at
+        )
         for task in (loop.run(), watch.run()):
             parts.callback(asyncio.create_task(task).cancel)
         _on_signals(stopping, broker, listening)

@@ -169,8 +169,8 @@ class SocketReader:
             refused = traffic.rules.keep(run, session, refused, self.decoder.version)
         if run.any_flags & _RETAIN:
             refused = traffic.rules.retain(run, session, refused)
-            if acks:
-                output.hold()  # a retained message is acknowledged when the tables have it too
+            if acks and (duplicates or traffic.router.retained.must_store):
+                output.hold()  # a retained message that is in no log is acknowledged when the tables have it
         new_qos_2 = count_qos_2(run) if at_qos_2 else 0
         if refused:
             acks, ended = refuse(acks, run, refused, output)

@@ -212,16 +212,18 @@ class Router:
                 awaited[number] = shard.end
         return list(awaited.items())
 
-    def retain(self, run: PublishRun, publisher: str) -> dict[int, int]:
+    def retain(self, run: PublishRun, publisher: str | None) -> dict[int, int]:
         """Retain the messages of a run that ask for it; return the rows that can't be, each with its topic id."""
-        return self.retained.take_run(run, self.now_us(), self.table, publisher)
+        routes = self.kept.routes if self.kept.extend(run) else None
+        return self.retained.take_run(run, self.now_us(), self.table, publisher, routes)
 
     def send(self, packet: Publish, named: PublisherName | None = None) -> None:
         """Publish a message of the broker's own: a will, whose client is `named`, a `$SYS` topic."""
         run = self.own.run(packet)
         if run is not None:
             if run.any_flags & _RETAIN:
-                self.retained.take_run(run, self.now_us(), self.table)
+                for row in self.retain(run, None):
+                    run.columns.flags[row] &= ~_RETAIN  # sent on, but not retained, at a start from the log neither
             self.publish(run, named=named)
 
     def name_of(self, session: Session) -> PublisherName | None:

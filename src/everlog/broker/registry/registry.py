@@ -369,7 +369,7 @@ class Registry:
             self._committed(),
             tuple(self._router.routed),
             self._router.now_us(),
-            self._router.retained.take_changes(),
+            self._router.retained.saving,
         )
 
     def _committed(self) -> list[int]:
