@@ -114,9 +114,12 @@ class Wire(asyncio.Transport):
         self._loop.call_soon(self._feed, data)
 
     def _feed(self, data: bytes) -> None:
-        if not self.is_gone:
-            self._connection.get_buffer(-1)[: len(data)] = data
-            self._connection.buffer_updated(len(data))
+        while data and not self.is_gone:
+            room = self._connection.get_buffer(-1)
+            part, data = data[: len(room)], data[len(room) :]
+            room[: len(part)] = part
+            del room
+            self._connection.buffer_updated(len(part))
 
     def send(self, *packets: Packet) -> None:
         self.sent += b"".join(encode(packet, 5) for packet in packets)

@@ -79,7 +79,7 @@ class Router:
         self.own = OwnMessages(table)
         self._soon = soon
         self._shards = list(log.shards)
-        self._gathered = RecordBuilder()
+        self._gathered = RecordBuilder(checked=False)
         self._gathered_offset = 0
         self._turn_asked = False
         self._now = 0  # the time of the turn that is asked for
@@ -243,7 +243,9 @@ class Router:
         return kept
 
     def _gather(self, run: PublishRun, routes: bytearray | None, publisher: Session | None) -> int:
-        """Take what is not kept of a run; with this turn's end, or before, it is routed."""
+        """Take what is not kept of a run, if anybody is there to get it; it is routed by the end of this turn."""
+        if len(self.audiences) == 0:
+            return 0
         builder = self._gathered
         taken = builder.append(run.columns, run.start, run.stop, self._now, self.table, routes, NOT_KEPT)
         if publisher is not None and taken:
