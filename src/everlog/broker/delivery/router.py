@@ -8,6 +8,7 @@ Invariant: everything below `routed[shard]` has been handed to every live subscr
 """
 
 from collections.abc import Callable
+from time import perf_counter_ns
 
 import cython
 
@@ -29,6 +30,7 @@ if not cython.compiled:
     from everlog.broker.delivery.kept_topics import KeptTopics
     from everlog.broker.delivery.pending_acks import AckQueue, PendingAcks
 
+_PATIENCE_NS = 2_000_000  # that a turn of the event loop has for all disks; others wait meanwhile
 _RETAIN = 0x01
 _READ_BYTES = 4 << 20
 _GATHERED_BYTES = 1 << 20  # gathered messages are routed at once beyond this
@@ -275,9 +277,10 @@ class Router:
 
     def _commit(self) -> int:
         self.committing = True
+        until_ns = perf_counter_ns() + _PATIENCE_NS
         for shard in self._shards:
             if shard.end > shard.committed:
-                shard.commit_here()
+                shard.commit_here(until_ns)
         self.committing = False  # before the look at what is committed, so that no commit goes unseen
         self.committed()
         return 0
