@@ -23,6 +23,7 @@ KERNELS = (
     "everlog.base.batch_assembly",
     "everlog.base.tombstones",
     "everlog.commitlog.sync_write",
+    "everlog.commitlog.aside",
     "everlog.commitlog.frame_header",
     "everlog.commitlog.batch_index",
     "everlog.commitlog.tail",
