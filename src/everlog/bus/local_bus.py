@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+from collections.abc import Callable
 
 from everlog.base import UsageError
 from everlog.bus.port import Delivery, Handler, Watcher, check_pattern, check_subject
@@ -79,5 +80,6 @@ class LocalBus(Unsubscriber):
     async def drained(self) -> None:
         """Return at once."""
 
-    def watch(self, watcher: Watcher) -> None:
+    def watch(self, watcher: Watcher) -> Callable[[], None]:
         """Have somebody told of losses, of which there are none."""
+        return lambda: None

@@ -65,8 +65,11 @@ class Bus(Protocol):
         """Return when the bus is not congested, or not connected."""
         ...
 
-    def watch(self, watcher: Watcher) -> None:
-        """Have somebody told when the connection is lost, and when it and all subscriptions are back."""
+    def watch(self, watcher: Watcher) -> Callable[[], None]:
+        """Have somebody told when the connection is lost, and when it and all subscriptions are back.
+
+        Returns what ends that.
+        """
         ...
 
 

@@ -115,9 +115,10 @@ class ReconnectingBus(Unsubscriber):
         """Return when the bus is not congested, or not connected."""
         await self._free.wait()
 
-    def watch(self, watcher: Watcher) -> None:
-        """Have somebody told when the connection is lost, and when it is back."""
+    def watch(self, watcher: Watcher) -> Callable[[], None]:
+        """Have somebody told when the connection is lost, and when it is back; returns what ends that."""
         self._watchers.append(watcher)
+        return lambda: self._watchers.remove(watcher)
 
     # What the subclass calls
 
@@ -170,7 +171,7 @@ class ReconnectingBus(Unsubscriber):
             self._tell(True)
 
     def _tell(self, is_open: bool) -> None:
-        for watcher in self._watchers:
+        for watcher in list(self._watchers):
             watcher(is_open)
 
     async def _within(self, step: Awaitable[None]) -> None:
