@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from everlog.persist import Post
+from everlog.persist import Begin
 from everlog.streams import (
     Answer,
     Call,
@@ -129,5 +129,5 @@ class MemoryShards:
         self.shards = shards
         self.opened: dict[int, MemoryShard] = {}
 
-    def open(self, shard: int, post: Post) -> MemoryShard:
-        return self.opened.setdefault(shard, MemoryShard())
+    def open(self, shard: int) -> Begin:
+        return lambda post, failed: self.opened.setdefault(shard, MemoryShard())

@@ -23,6 +23,7 @@ from everlog.bus.port import Bus, Delivery, Handler, NotAllowed, Subscription, W
 from everlog.bus.subjects import (
     ADMINISTER,
     HELLO,
+    PREFIX,
     READ,
     WRITE,
     Place,

@@ -9,7 +9,7 @@ import secrets
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from everlog.base import EverlogError, PeerError, Unavailable, UsageError
 from everlog.bus.port import Delivery, NotAllowed
@@ -157,9 +157,8 @@ class MqttBus(ReconnectingBus, asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin with a broker."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(CONGESTED_BYTES)
+        self._transport = wire = cast(asyncio.Transport, transport)  # uvloop's are no subclass
+        wire.set_write_buffer_limits(CONGESTED_BYTES)
         self._session.start()
         self._sent(0)
 

@@ -7,7 +7,7 @@ import asyncio
 import secrets
 import ssl
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -96,8 +96,7 @@ class NatsBus(ReconnectingBus, asyncio.Protocol):
                 assert self._transport is not None
                 secure = server.tls or ssl.create_default_context()
                 transport = await loop.start_tls(self._transport, self, secure, server_hostname=server.host)
-                assert isinstance(transport, asyncio.Transport)
-                self._transport = transport
+                self._transport = cast(asyncio.Transport, transport)
         except OSError as error:
             raise Unavailable(
                 f"can't connect to nats://{server.host}:{server.port}: {error}", hint="is a NATS server running there?"
@@ -137,9 +136,8 @@ class NatsBus(ReconnectingBus, asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin with a server."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(CONGESTED_BYTES)
+        self._transport = wire = cast(asyncio.Transport, transport)  # uvloop's are no subclass
+        wire.set_write_buffer_limits(CONGESTED_BYTES)
 
     def data_received(self, data: bytes) -> None:
         """Take bytes: deliveries to their handlers, the rest by what it is."""

@@ -1,5 +1,6 @@
 """client: streams, key-value stores and queues from Python, over any bus, with or without async."""
 
+from everlog.client.blocking import Blocking, BlockingClient, connect_blocking
 from everlog.client.client import DEFAULT_URL, Client, connect
 from everlog.client.errors import (
     Denied,

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+from collections.abc import Callable
 from contextlib import aclosing
 from datetime import timedelta
 from itertools import count
@@ -80,14 +81,17 @@ class Named:
         """Copy it as it is now to a new name, which must be of the same shard."""
         await self._requester.call(Fork(self.name, target, self._ids.next(), self.level), ADMINISTER)
 
-    async def download(self, path: str | os.PathLike[str]) -> int:
-        """Write it, as it is now, to a plain SQLite file; return its size. The file appears when it is whole."""
+    async def download(self, path: str | os.PathLike[str], progress: Callable[[int], None] | None = None) -> int:
+        """Write it, as it is now, to a plain SQLite file; return its size. The file appears when it is whole.
+
+        `progress` is called with the bytes that are there, from time to time.
+        """
         whole = Path(path)
         partial = whole.with_name(whole.name + ".partial")
         try:
             for attempt in range(_ATTEMPTS):
                 try:
-                    size = await self._download(partial)
+                    size = await self._download(partial, progress)
                     os.replace(partial, whole)
                     return size
                 except SeriesLost:
@@ -97,7 +101,7 @@ class Named:
             partial.unlink(missing_ok=True)
         raise AssertionError("not reached")
 
-    async def _download(self, path: Path) -> int:
+    async def _download(self, path: Path, progress: Callable[[int], None] | None) -> int:
         size = 0
         with path.open("wb") as file:
             request = Download(self.name, part_bytes(self._requester))
@@ -108,6 +112,8 @@ class Named:
                     file.seek(part.offset)
                     file.write(part.data)
                     size += len(part.data)
+                    if progress is not None:
+                        progress(size)
             file.flush()
             os.fsync(file.fileno())
         return size

@@ -5,10 +5,9 @@ import contextlib
 import logging
 from collections.abc import Callable
 from functools import partial
-from logging import ERROR
 from typing import Any
 
-from everlog.base import EverlogError, StorageError, UsageError
+from everlog.base import EverlogError, Fenced, StorageError, UsageError
 from everlog.persist.ports import Post, ShardOpener
 from everlog.streams import Call, ErrorCode, Failure, FeedEvent, Series, Shard
 
@@ -73,21 +72,33 @@ class OwnedShard:
             self._shard.tick()
 
     async def close(self) -> None:
-        """Answer no more, and close the shard in a thread."""
+        """Finish what is under way, and take no more."""
         self.is_closed = True
         if self._opening is not None:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._opening
         shard, self._shard = self._shard, None
         if shard is not None:
-            await asyncio.to_thread(shard.close)
+            shard.close()
+
+    def _failed(self, error: EverlogError) -> None:
+        """Let go of a shard that can't go on: the next request opens it again, unless another owner has it."""
+        shard, self._shard = self._shard, None
+        _log.error("shard %d ends: %s", self.number, error)
+        self._not_before = asyncio.get_running_loop().time() + _RETRY_S
+        if shard is not None:
+            with contextlib.suppress(EverlogError):
+                shard.close()
+        if isinstance(error, Fenced):
+            self.is_closed = True
 
     async def _open(self) -> None:
         try:
-            shard = await asyncio.to_thread(self._opener.open, self.number, self._post)
+            begin = await asyncio.to_thread(self._opener.open, self.number)
+            shard = begin(self._post, self._failed)
         except (EverlogError, OSError) as error:
             self._not_before = asyncio.get_running_loop().time() + _RETRY_S
-            _log.log(ERROR, "shard %d can't be opened: %s", self.number, error)
+            _log.error("shard %d can't be opened: %s", self.number, error)
             self._opening = None
             self._give_up(error)
             return

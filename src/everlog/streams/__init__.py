@@ -13,7 +13,6 @@ from everlog.streams.feed_events import (
     MessageSet,
     Reason,
 )
-from everlog.streams.names import check_name
 from everlog.streams.ports import Archive, Clock, Journal, PackReader, Shard
 from everlog.streams.replies import (
     Answer,
