@@ -39,7 +39,8 @@ class Place:
         """Return a client for `async with`."""
         chosen = Level[level.name]
         if self.data is not None:
-            return everlog.open(str(self.data), level=chosen)
+            embedded: AbstractAsyncContextManager[Client] = everlog.open(str(self.data), level=chosen)
+            return embedded
         return connect(self.url, level=chosen, timeout_s=self.timeout_s)
 
     def run(self, work: Callable[[Client], Awaitable[int]], level: LevelName = LevelName.FSYNC) -> int:
