@@ -65,6 +65,7 @@ class StreamState:
         "bytes",
         "config",
         "epoch",
+        "filed",
         "forgotten",
         "front",
         "has_queues",
@@ -110,6 +111,7 @@ class StreamState:
         self.is_hidden = False
         self.is_removed = False
         self.has_rows = False  # whether there is a file
+        self.filed = NO_POSITION  # what the file had applied when the stream's row in the catalogue was written
         self.pending: deque[tuple[int, Record]] = deque()
         self.pending_bytes = 0
         self.overlay = Overlay()
