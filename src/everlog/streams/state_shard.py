@@ -5,6 +5,8 @@ before; `turn` appends what was decided and asks for one commit. A failed commit
 of what is written, so it refuses everything, and its server opens it again.
 """
 
+import os
+import shutil
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -72,6 +74,9 @@ class StateShard:
     ) -> None:
         self.settings = settings or ShardSettings()
         self.journal = journal
+        self.scratch = f"{directory}/scratch"  # for copies, which nobody needs after a restart
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        os.makedirs(self.scratch)
         self.clock = clock
         self.archive = archive
         self.epoch = journal.epoch
@@ -91,13 +96,13 @@ class StateShard:
         self._later: deque[tuple[int, Callable[[], None], Answers]] = deque()  # reads that wait for a commit
         self._reached = -1  # the end of a commit that was reported while it was asked for, on this thread
         self._is_asking = False
-        self._reads = Reads(self.settle, self.settings, directory)
+        self._reads = Reads(self.settle, self.settings, self.scratch)
         self._following = Feed(journal, self.settle, self.settings)
-        self._writes = Writes(self)
+        self.writes = Writes(self)
         self._queues = Queues(self)
         self._housekeeping = Housekeeping(self, run)
         self._closed = False
-        self._writes.remove_unfinished()
+        self.writes.remove_unfinished()
         self.turn()
 
     # ---- requests ----
@@ -108,7 +113,7 @@ class StateShard:
         try:
             self._check(call)
             if isinstance(request, _WRITES):
-                self._writes.handle(call, answer)
+                self.writes.handle(call, answer)
             elif isinstance(request, _QUEUE_REQUESTS):
                 self._queues.handle(request, answer)
             elif isinstance(request, _READS):
@@ -396,11 +401,12 @@ class StateShard:
 
     def load_ids(self, state: StreamState) -> None:
         """Have a stream's message ids in memory."""
-        self._writes.load_ids(state)
+        self.writes.load_ids(state)
 
     def abandon(self) -> None:
         """Let go of the files as they are: the journal failed or is another owner's, and nothing more is written."""
         self._closed = True
+        self.writes.close()
         self.views.close()
 
     def close(self) -> None:
@@ -415,6 +421,7 @@ class StateShard:
                 self._on_commit(self.journal.committed)
             self._housekeeping.close()
         finally:
+            self.writes.close()
             self.views.close()
 
 

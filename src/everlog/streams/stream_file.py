@@ -312,9 +312,7 @@ class StreamFile:
             applied = self.applied
             if self.is_closed:  # which synced it
                 return applied
-            busy, _, _ = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-        if busy:
-            raise StorageError(f"{self.path}: another process has the file open", hint="stop that process")
+            checkpoint(self._connection, self.path)
         if self.is_new:
             sync_directory(os.path.dirname(self.path))
             self.is_new = False
@@ -325,6 +323,13 @@ class StreamFile:
         with self.lock, self._guard():
             self.is_closed = True
             self._connection.close()
+
+
+def checkpoint(connection: sqlite3.Connection, path: str) -> None:
+    """Bring all that is in a file's write-ahead log into the file, synced."""
+    busy, logged, done = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    if busy or logged != done:
+        raise StorageError(f"{path}: another process has the file open", hint="stop that process")
 
 
 def sync_directory(path: str) -> None:

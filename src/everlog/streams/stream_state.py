@@ -23,6 +23,7 @@ from everlog.streams.queue_state import QUEUE_EFFECTS, QueueState, take_effect
 from everlog.streams.values import Config, Kind
 
 ROW_BYTES = 400  # about what a record in memory takes beside its value
+UPLOAD_US = 3_600_000_000  # an upload that nobody asked for is dropped after this time
 FRONT_KEYS = 1024  # of a key-value store in memory; at the limit it begins anew
 FRONT_BYTES = 4096  # an entry that is larger is read from the file
 
@@ -65,6 +66,7 @@ class StreamState:
         "bytes",
         "config",
         "epoch",
+        "filed",
         "forgotten",
         "front",
         "has_queues",
@@ -110,6 +112,7 @@ class StreamState:
         self.is_hidden = False
         self.is_removed = False
         self.has_rows = False  # whether there is a file
+        self.filed = NO_POSITION  # what the file had applied when the stream's row in the catalogue was written
         self.pending: deque[tuple[int, Record]] = deque()
         self.pending_bytes = 0
         self.overlay = Overlay()
@@ -172,6 +175,7 @@ class StreamState:
                 self.oldest.clear()
             return True
         if isinstance(effect, Part):
+            self.be_due(record.time_us + UPLOAD_US)
             if self.uploads is not None:
                 known = self.uploads.setdefault(effect.upload, UploadState(0, 0, record.time_us))
                 known.parts, known.size = effect.part + 1, known.size + len(effect.data)

@@ -64,6 +64,10 @@ class Views:
             raise StorageError(
                 f"{self.files.path(state.name)}, the file of {state.name}, is missing", hint="restore it from a backup"
             )
+        if file is not None and file.applied < state.filed < self._whole_before:
+            raise StorageError(
+                f"{file.path}, the file of {state.name}, is older than it was", hint="restore it from a backup"
+            )
         return file
 
     def hidden(self) -> list[str]:

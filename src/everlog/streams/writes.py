@@ -24,7 +24,7 @@ from everlog.streams.forks import Forks
 from everlog.streams.names import check_name
 from everlog.streams.refusal import Refused, too_large
 from everlog.streams.replies import Answer, Nothing, Reply, Written
-from everlog.streams.stream_state import StoredId, StreamState, UploadState, stored_id
+from everlog.streams.stream_state import UPLOAD_US, StoredId, StreamState, UploadState, stored_id
 from everlog.streams.values import ErrorCode, Kind, Level
 
 if TYPE_CHECKING:
@@ -127,6 +127,9 @@ class Writes:
             raise Refused(ErrorCode.BAD_REQUEST, "there is no bucket to archive to", hint="use the level fsync")
         if self._shard.views.find(state.name) is not state:
             self._shard.views.add(state)
+        for effect in record.effects:
+            if isinstance(effect, PutMessage | PutKey | DropUpload) and effect.upload in (state.uploads or ()):
+                self.upload_bytes -= state.uploads[effect.upload].size  # type: ignore[index]
         reach = None if answer is None else partial(self._reach, record, level, answer)
         return self._shard.decided(state, record, level, reach)
 
@@ -150,6 +153,10 @@ class Writes:
         if state.is_removed and kind is not None:
             state.kind = kind
         return state
+
+    def close(self) -> None:
+        """Let go of what is under way."""
+        self._forks.close()
 
     def remove_unfinished(self) -> None:
         """Remove what an earlier owner did not finish."""
@@ -206,7 +213,9 @@ class Writes:
 
     def _upload(self, request: requests.Upload, answer: Reach) -> None:
         shard = self._shard
-        state = self.state_for(request.stream, None)
+        state = self.state_for(request.stream, request.kind)
+        if state.kind is not request.kind:
+            raise Refused(ErrorCode.WRONG_KIND, f"{state.name} is a {state.kind}", hint="use another name")
         self.load_uploads(state)
         assert state.uploads is not None
         known = state.uploads.get(request.upload, UploadState(0, 0, 0))
@@ -221,6 +230,8 @@ class Writes:
         if self.upload_bytes + len(request.data) > shard.settings.upload_bytes:
             raise Refused(ErrorCode.BUSY, "too many large values are being uploaded", hint="try again later")
         effects: list[Effect] = [Part(request.upload, request.part, request.data)]
+        if _is_unborn(state):
+            effects.insert(0, SetConfig(state.kind, state.config))
         self.upload_bytes += len(request.data)
         self.take(state, self.record(state, effects), Level.FSYNC, lambda reply: answer(_as_nothing(reply)))
 
@@ -240,6 +251,18 @@ class Writes:
                         known.parts, known.size = effect.part + 1, known.size + len(effect.data)
                 elif isinstance(effect, PutMessage | PutKey | DropUpload) and effect.upload is not None:
                     state.uploads.pop(effect.upload, None)
+        self.upload_bytes += sum(one.size for one in state.uploads.values())
+
+    def stale_uploads(self, state: StreamState, due_us: int) -> tuple[list[Effect], int]:
+        """Return what drops the uploads that nobody asked for in time, and when the next is due; 0 for never."""
+        self.load_uploads(state)
+        stale, later = [], []
+        for name, upload in (state.uploads or {}).items():
+            if upload.time_us + UPLOAD_US <= due_us:
+                stale.append(name)
+            else:
+                later.append(upload.time_us + UPLOAD_US)
+        return [DropUpload(name) for name in stale], min(later, default=0)
 
     # ---- whole streams ----
 
