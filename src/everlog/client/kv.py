@@ -108,7 +108,8 @@ class KV(Named):
     async def delete(self, key: str, revision: int | None = None, *, level: Level | None = None) -> bool:
         """Delete a key, if it has the revision where one is given; return whether it was there."""
         level = self.level if level is None else level
-        return isinstance(await self._write(KvDelete(self.name, key, revision, self._ids.next(), level)), Written)
+        done = await self._write(KvDelete(self.name, key, revision, self._ids.next(), level))
+        return isinstance(done, Written) and done.count > 0
 
     async def delete_all(self, *, level: Level | None = None) -> int:
         """Delete all keys; return how many there were."""

@@ -8,7 +8,7 @@ from typing import TypeVar
 from everlog.bus import READ, WRITE
 from everlog.client.errors import NotFound, PersistError
 from everlog.client.requester import Requester
-from everlog.streams import Entry, ErrorCode, ReadValue, StoredMessage, Upload, ValuePart
+from everlog.streams import Entry, ErrorCode, Kind, ReadValue, StoredMessage, Upload, ValuePart
 
 T = TypeVar("T", StoredMessage, Entry)
 _AT_ONCE = 4  # parts under way
@@ -21,13 +21,13 @@ def part_bytes(requester: Requester) -> int:
     return min(_LARGEST_PART, requester.bus.max_payload - _ROOM)
 
 
-async def upload(requester: Requester, stream: str, value: bytes) -> str:
+async def upload(requester: Requester, stream: str, kind: Kind, value: bytes) -> str:
     """Send a value ahead, and return the name by which a write refers to it."""
     name, step = secrets.token_hex(12), part_bytes(requester)
     starts = range(0, len(value), step)
 
     for part, at in enumerate(starts):  # in order: a part counts when those before it are there
-        await requester.call(Upload(stream, name, part, value[at : at + step]), WRITE)
+        await requester.call(Upload(stream, name, part, value[at : at + step], kind), WRITE)
     return name
 
 

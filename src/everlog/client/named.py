@@ -130,7 +130,7 @@ class Named:
         """Return a message to write, and the upload that has its value if that is large."""
         data = to_bytes(value)
         if data is not None and len(data) > part_bytes(self._requester):
-            return Message(None, headers, timestamp), await upload(self._requester, self.name, data)
+            return Message(None, headers, timestamp), await upload(self._requester, self.name, self.kind, data)
         return Message(data, headers, timestamp), None
 
 

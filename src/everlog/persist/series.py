@@ -21,7 +21,9 @@ class Series:
         send: Callable[[int, Answer], None],
         soon: Callable[[Callable[[], None]], object],
         now: float,
+        shard: int = 0,
     ) -> None:
+        self.shard = shard
         self._answers = answers
         self._send = send
         self._soon = soon
@@ -54,8 +56,11 @@ class Series:
             self._step()
 
     def close(self) -> None:
-        """Let go of what makes the answers."""
+        """Send no more."""
         self.is_over = True
+        self._let_go()
+
+    def _let_go(self) -> None:
         close = getattr(self._answers, "close", None)
         if close is not None:
             close()
@@ -68,7 +73,9 @@ class Series:
             if self._is_made or self._made >= self._upto:
                 return
             answer = self._next()
-            self._is_made = answer.is_last
+            if answer.is_last:
+                self._is_made = True
+                self._let_go()
             self._kept[self._made] = answer
             self._send(self._made, answer)
             self._made += 1

@@ -108,6 +108,8 @@ class PersistServer:
         """Take no more requests of a shard, finish what is under way, and close it."""
         for subscription in self._subscriptions.pop(shard, []):
             subscription.cancel()
+        for key in [key for key, one in self._active.items() if one is not None and one.shard == shard]:
+            self._end(*key)
         owned = self._shards.pop(shard, None)
         if owned is not None:
             owned.turn()
@@ -173,7 +175,7 @@ class PersistServer:
         if isinstance(request, SeriesRequest):
             if isinstance(request, FeedBootstrap | FeedResume):
                 self._followers.add(request.stream, self._loop.time())
-            owned.handle(call, partial(self._answer_series, delivery, frame))
+            owned.handle(call, partial(self._answer_series, owned.number, delivery, frame))
         else:
             owned.handle(call, partial(self._answer, delivery, frame.id))
 
@@ -181,12 +183,12 @@ class PersistServer:
         self._active.pop((delivery.reply, id), None)
         self._reply(delivery, id, 0, answer)
 
-    def _answer_series(self, delivery: Delivery, frame: Frame, answers: Iterator[Answer] | Answer) -> None:
+    def _answer_series(self, shard: int, delivery: Delivery, frame: Frame, answers: Iterator[Answer] | Answer) -> None:
         if isinstance(answers, Answer):
             self._answer(delivery, frame.id, answers)
             return
         send = partial(self._reply, delivery, frame.id)
-        series = Series(answers, frame.number, send, self._loop.call_soon, self._loop.time())
+        series = Series(answers, frame.number, send, self._loop.call_soon, self._loop.time(), shard)
         if (delivery.reply, frame.id) not in self._active:  # cancelled meanwhile
             series.close()
             return
