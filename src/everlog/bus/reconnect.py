@@ -11,7 +11,7 @@ from everlog.base import EverlogError, Unavailable, UsageError
 from everlog.bus.port import Handler, NotAllowed, Watcher, check_pattern
 from everlog.bus.routes import Routes, Subscribed, Unsubscriber
 
-FIRST_S, LONGEST_S = 0.05, 5.0  # between two tries
+FIRST_S, LONGEST_S = 0.05, 2.0  # between two tries
 OPEN_S = 10.0  # for a server to accept, or to confirm a subscription
 CONGESTED_BYTES = 4 << 20  # of output that has not left
 _log = logging.getLogger("everlog.bus")
