@@ -153,12 +153,14 @@ class StreamFile:
         self._flush(messages, entries)
 
     def _flush(self, messages: list[Any], entries: list[Any]) -> None:
-        for k in range(0, len(messages), 4):
-            self._connection.execute(tables.PUT_PLAIN_MESSAGE, messages[k : k + 4])
-        for k in range(0, len(entries), 5):
-            self._connection.execute(tables.PUT_PLAIN_ENTRY, entries[k : k + 5])
-        messages.clear()
-        entries.clear()
+        if messages:
+            rows = [messages[k : k + 4] for k in range(0, len(messages), 4)]
+            self._connection.executemany(tables.PUT_PLAIN_MESSAGE, rows)
+            messages.clear()
+        if entries:
+            rows = [entries[k : k + 5] for k in range(0, len(entries), 5)]
+            self._connection.executemany(tables.PUT_PLAIN_ENTRY, rows)
+            entries.clear()
 
     def _need(self, name: str) -> None:
         """Make a table or index that not every file has."""
