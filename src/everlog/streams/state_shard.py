@@ -39,7 +39,7 @@ Post = Callable[[Callable[[], None]], None]
 class Waiting:
     """A record that was decided, and who waits for it."""
 
-    __slots__ = ("answer", "before", "level", "position", "record", "state")
+    __slots__ = ("answer", "before", "level", "position", "record", "result", "state")
 
     def __init__(
         self,
@@ -47,14 +47,16 @@ class Waiting:
         state: StreamState,
         record: Record,
         level: Level,
-        answer: Callable[[int, Level], None] | None,
+        answer: Callable[[Answer], None] | None,
+        result: Result | None,
         before: tuple[int, int] | None,
     ) -> None:
         self.position = position
         self.state = state
         self.record = record
         self.level = level
-        self.answer = answer  # called with the position and the level that was reached
+        self.answer = answer
+        self.result = result  # None for what a write is answered
         self.before = before  # the stream's (epoch, last seq) before it, if followers are told
 
 
@@ -73,6 +75,7 @@ class StateShard:
         archive: Archive | None = None,
     ) -> None:
         self.settings = settings or ShardSettings()
+        self._post = post
         self.journal = journal
         self.scratch = f"{directory}/scratch"  # for copies, which nobody needs after a restart
         shutil.rmtree(self.scratch, ignore_errors=True)
@@ -82,11 +85,10 @@ class StateShard:
         self.epoch = journal.epoch
         self.failure: EverlogError | None = None
         self.on_failure: Callable[[EverlogError], None] = lambda failure: None
-        self.views = Views(directory, self.settings)
+        self.views = Views(directory, self.settings, run, self.post_failure)
         self.time_us = self.views.replay(journal)
         self.committed = journal.committed
         self._next = journal.end
-        self._post = post
         self._thread = threading.get_ident()
         self._wants: Callable[[str], bool] = lambda name: False
         self._feed: Callable[[list[FeedEvent]], None] | None = None
@@ -112,7 +114,7 @@ class StateShard:
         request = call.request
         try:
             self._check(call)
-            if isinstance(request, _WRITES):
+            if type(request) in _WRITES:
                 self.writes.handle(call, answer)
             elif isinstance(request, _QUEUE_REQUESTS):
                 self._queues.handle(request, answer)
@@ -239,29 +241,26 @@ class StateShard:
         return Draft(state, self.views.file_of, self.epoch, self.settings.max_message_bytes)
 
     def decided(
-        self, state: StreamState, record: Record, level: Level, answer: Callable[[int, Level], None] | None
-    ) -> int:
-        """Take a decision: it is appended with the others of this turn. Return its position."""
+        self,
+        state: StreamState,
+        record: Record,
+        level: Level,
+        answer: Callable[[Answer], None] | None,
+        result: Result | None = None,
+    ) -> None:
+        """Take a decision: it is appended with the others of this turn, and answered when its level is reached."""
         data = encode_record(record)
         position = self._next
-        wanted = (state.epoch, state.last_seq) if self._feed is not None and self._wants(state.name) else None
-        before = state.pending_bytes
-        state.take(position, record, len(data))
-        self.views.took(state, position, before)
-        self._next += 1
-        self._records.append((state.name, data))
-        if wanted is not None and not record.is_visible:
-            wanted = None
-        if wanted is not None:
+        self._next = position + 1
+        before = None
+        if self._feed is not None and self._wants(state.name) and record.is_visible:
+            before = (state.epoch, state.last_seq)
             state.unfed += 1
-        self._decided.append(Waiting(position, state, record, level, answer, wanted))
+        self.views.take(state, position, record, len(data))
+        self._records.append((state.name, data))
+        self._decided.append(Waiting(position, state, record, level, answer, result, before))
         if state.next_due_us:
             self._housekeeping.be_due(state)
-        return position
-
-    def written(self, position: int, record: Record, *, is_duplicate: bool = False) -> Written:
-        """Return what a write is answered."""
-        return Written(record.seq, record.time_us, position, record.previous, is_duplicate, record.seqs, record.count)
 
     # ---- turns ----
 
@@ -295,7 +294,7 @@ class StateShard:
             if one.before is not None and one.state.unfed == 1:
                 events.append(self._event(one))
             if one.answer is not None:
-                one.answer(one.position, Level.MEMORY)
+                self._answer(one, Level.MEMORY)
                 one.answer = None
         self._tell(events)
 
@@ -329,8 +328,12 @@ class StateShard:
             reached.append(waiting.popleft())
         self._tell([self._event(one) for one in reached if one.before is not None])
         for one in reached:
-            if one.answer is not None:
-                self._answer(one)
+            if one.answer is None:
+                continue
+            if one.level is Level.ARCHIVED:
+                self._answer_archived(one)
+            else:
+                self._answer(one, Level.FSYNC)
         while self._later and self._later[0][0] <= committed:
             _, work, answer = self._later.popleft()
             try:
@@ -342,13 +345,19 @@ class StateShard:
         except EverlogError as error:
             self._fail(error)
 
-    def _answer(self, one: Waiting) -> None:
+    def _answer(self, one: Waiting, level: Level) -> None:
+        """Answer a request whose level was reached."""
         assert one.answer is not None
-        if one.level is not Level.ARCHIVED:
-            one.answer(one.position, Level.FSYNC)
-            return
+        record, result = one.record, one.result
+        if result is None:
+            facts = (record.seq, record.time_us, one.position, record.previous, False, record.seqs, record.count)
+            result = Written(*facts)
+        one.answer(Reply(self.epoch, one.position, level, result))
+
+    def _answer_archived(self, one: Waiting) -> None:
+        """Answer a request when it is in the bucket."""
         assert self.archive is not None
-        answer = partial(one.answer, one.position, Level.ARCHIVED)
+        answer = partial(self._answer, one, Level.ARCHIVED)
         self.archive.want(one.position + 1, lambda end: self._post(answer))
 
     def _fail(self, error: EverlogError) -> None:
@@ -362,7 +371,7 @@ class StateShard:
         self._records.clear()
         for one in waiting:
             if one.answer is not None:
-                one.answer(-1, Level.MEMORY)
+                one.answer(self.failure_of(error))
         later = list(self._later)
         self._later.clear()
         for _, _, answer in later:
@@ -430,10 +439,10 @@ def not_found(name: str) -> Refused:
     return Refused(ErrorCode.NOT_FOUND, f"there is no {name!r}", hint="write to it, or configure it, first")
 
 
-_WRITES = (
+_WRITES = {
     requests.Set, requests.Delete, requests.DeleteAll, requests.KvPut, requests.KvCreate, requests.KvCas,
     requests.KvDelete, requests.Batch, requests.Configure, requests.Remove, requests.Upload, requests.Fork,
-)  # fmt: skip
+}  # fmt: skip
 _QUEUE_REQUESTS = (
     requests.QueueConfigure, requests.QueueRemove, requests.QueueTake, requests.QueueAck, requests.QueueNack,
     requests.QueueLag, requests.QueueDead, requests.QueueRevive,

@@ -70,12 +70,14 @@ class StreamState:
         "forgotten",
         "front",
         "has_queues",
+        "has_removal",
         "has_rows",
         "id_time_us",
         "ids",
         "is_hidden",
         "is_plain",
         "is_removed",
+        "is_simple",
         "kind",
         "last",
         "last_seq",
@@ -111,6 +113,7 @@ class StreamState:
         self.next_due_us = 0  # nothing expires before; 0 for nothing ever
         self.is_hidden = False
         self.is_removed = False
+        self.has_removal = False  # whether a pending record removed it
         self.has_rows = False  # whether there is a file
         self.filed = NO_POSITION  # what the file had applied when the stream's row in the catalogue was written
         self.pending: deque[tuple[int, Record]] = deque()
@@ -135,9 +138,16 @@ class StreamState:
         self.is_plain = not (
             config.max_messages or config.max_bytes or config.max_age_us or config.max_message_bytes or config.max_rate
         )
+        self._look()
+
+    def _look(self) -> None:
+        """Note whether this is what most streams are: one that is there, without limits."""
+        is_there = self.born != NO_POSITION and not self.is_removed and not self.is_hidden
+        self.is_simple = is_there and self.is_plain and self.kind is Kind.STREAM
 
     def take(self, position: int, record: Record, size: int) -> None:
         """Be as the record says, whose encoded size is given."""
+        effects = record.effects
         if record.previous == NO_POSITION and record.is_visible:
             self._be_born(position)
         self.pending.append((position, record))
@@ -145,14 +155,23 @@ class StreamState:
         self.last = position
         self.time_us = record.time_us
         self.last_seq, self.messages, self.bytes = record.last_seq, record.messages, record.bytes
+        if len(effects) == 1 and type(effects[0]) is PutMessage and self.is_plain and not effects[0].expires_us:
+            self.overlay.fresh[effects[0].seq] = Fresh(position, record.time_us, effects[0])
+            self.position, self.epoch = position, record.epoch
+            if effects[0].upload is not None:
+                (self.uploads or {}).pop(effects[0].upload, None)
+        else:
+            self._take_effects(position, record)
+        if record.message_id is not None:
+            self._take_id(position, record)
+
+    def _take_effects(self, position: int, record: Record) -> None:
         self.overlay.take(position, record)
         visible = False
         for effect in record.effects:
             visible = self._take_effect(effect, record) or visible
         if visible:
             self.position, self.epoch = position, record.epoch
-        if record.message_id is not None:
-            self._take_id(position, record)
 
     def _be_born(self, position: int) -> None:
         """Begin anew with the first record of a name."""
@@ -160,6 +179,7 @@ class StreamState:
             self.is_removed = False
             self.last_seq = 0
         self.born = position
+        self._look()
 
     def _take_effect(self, effect: object, record: Record) -> bool:
         """Note what concerns more than rows; return whether the effect is visible to followers."""
@@ -210,7 +230,7 @@ class StreamState:
             oldest.popleft()
 
     def _be_removed(self) -> None:
-        self.is_removed = True
+        self.is_removed = self.has_removal = True
         self.set_config(_PLAIN)
         self.ids, self.uploads, self.queues = OrderedDict(), {}, {}
         self.has_queues, self.next_due_us = False, 0
@@ -242,14 +262,21 @@ class StreamState:
 
     def applied(self, count: int) -> None:
         """Forget the first pending records, which the file has now."""
-        for _ in range(count):
-            position, record = self.pending.popleft()
+        pending = self.pending
+        for k in reversed(range(count)):
+            position, record = pending[k]
             if record.is_visible:
                 self.applied_position, self.applied_epoch = position, record.epoch
+                break
+        if count == len(pending):
+            pending.clear()
+        for _ in range(min(count, len(pending))):
+            pending.popleft()
         if self.kind is Kind.KV:
             self._keep_front()
         self.overlay.clear()
         self.pending_bytes = 0
+        self.has_removal = self.has_removal and bool(self.pending)
         for position, record in self.pending:
             self.overlay.take(position, record)
             self.pending_bytes += ROW_BYTES + sum(len(getattr(one, "value", None) or b"") for one in record.effects)

@@ -2,7 +2,6 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec import msgpack
@@ -23,7 +22,7 @@ from everlog.streams.effects import (
 from everlog.streams.forks import Forks
 from everlog.streams.names import check_name
 from everlog.streams.refusal import Refused, too_large
-from everlog.streams.replies import Answer, Nothing, Reply, Written
+from everlog.streams.replies import Answer, Nothing, Reply, Result, Written
 from everlog.streams.stream_state import UPLOAD_US, StoredId, StreamState, UploadState, stored_id
 from everlog.streams.values import ErrorCode, Kind, Level
 
@@ -51,7 +50,7 @@ class Writes:
         request = call.request
         if type(request) is requests.Set:
             state = self._shard.views.find(request.stream)
-            if state is not None and _is_simple(request, state):
+            if state is not None and state.is_simple and _is_simple(request):
                 self._append(state, request, answer)
                 return
         if isinstance(request, requests.Upload):
@@ -86,7 +85,7 @@ class Writes:
             seq,
             1,
         )
-        shard.decided(state, record, request.level, partial(self._reach, record, request.level, answer))
+        shard.decided(state, record, request.level, answer)
 
     def _batch(self, call: requests.Call, request: requests.Batch, answer: Reach) -> None:
         if not 1 <= len(request.writes) <= MOST_BATCH:
@@ -121,7 +120,9 @@ class Writes:
         record = draft.record(now_us, request.message_id, is_batch=isinstance(request, requests.Batch))
         self.take(state, record, request.level, answer)
 
-    def take(self, state: StreamState, record: Record, level: Level, answer: Reach | None) -> int:
+    def take(
+        self, state: StreamState, record: Record, level: Level, answer: Reach | None, result: Result | None = None
+    ) -> None:
         """Take a decision, for a stream that may be new; the answer comes when the level is reached."""
         if level is Level.ARCHIVED and self._shard.archive is None:
             raise Refused(ErrorCode.BAD_REQUEST, "there is no bucket to archive to", hint="use the level fsync")
@@ -130,17 +131,7 @@ class Writes:
         for effect in record.effects:
             if isinstance(effect, PutMessage | PutKey | DropUpload) and effect.upload in (state.uploads or ()):
                 self.upload_bytes -= state.uploads[effect.upload].size  # type: ignore[index]
-        reach = None if answer is None else partial(self._reach, record, level, answer)
-        return self._shard.decided(state, record, level, reach)
-
-    def _reach(self, record: Record, level: Level, answer: Reach, position: int, reached: Level) -> None:
-        """Answer a write whose level was reached; a position below 0 says that it never will."""
-        shard = self._shard
-        if position < 0:
-            assert shard.failure is not None
-            answer(shard.failure_of(shard.failure))
-        else:
-            answer(Reply(shard.epoch, position, reached, shard.written(position, record)))
+        self._shard.decided(state, record, level, answer, result)
 
     def state_for(self, name: str, kind: Kind | None) -> StreamState:
         """Return a stream to write to; a new one is not yet known to anybody."""
@@ -233,7 +224,7 @@ class Writes:
         if _is_unborn(state):
             effects.insert(0, SetConfig(state.kind, state.config))
         self.upload_bytes += len(request.data)
-        self.take(state, self.record(state, effects), Level.FSYNC, lambda reply: answer(_as_nothing(reply)))
+        self.take(state, self.record(state, effects), Level.FSYNC, answer, Nothing())
 
     def load_uploads(self, state: StreamState) -> None:
         """Read which large values were uploaded to a stream's file."""
@@ -298,27 +289,20 @@ class Writes:
         )  # fmt: skip
 
 
-def _is_simple(request: requests.Set, state: StreamState) -> bool:
+def _is_simple(request: requests.Set) -> bool:
+    """Return whether a request is what most are: an append of a value and nothing else."""
     message = request.message
     return (
-        state.is_plain
-        and state.kind is Kind.STREAM
-        and request.seq is None
+        request.seq is None
         and request.message_id is None
-        and not request.ttl_us
-        and request.expected_last_seq is None
         and request.upload is None
+        and request.expected_last_seq is None
         and message.headers is None
         and message.timestamp is None
+        and not request.ttl_us
         and request.level is not Level.ARCHIVED
-        and not state.is_hidden
-        and not _is_unborn(state)
     )
 
 
 def _is_unborn(state: StreamState) -> bool:
     return state.born == NO_POSITION or state.is_removed
-
-
-def _as_nothing(reply: Answer) -> Answer:
-    return Reply(reply.epoch, reply.position, reply.level, Nothing()) if isinstance(reply, Reply) else reply
