@@ -47,6 +47,7 @@ _HOMES = {
     "everlog.mqtt.entry_scan": ("skip_filters", "skip_pairs"),
     "everlog.mqtt.inbound": ("Decoder",),
     "everlog.mqtt.outbound": ("PublishWriter", "write_acks", "write_answers", "write_told_acks"),
+    "everlog.bus.nats_decoder": ("NatsDecoder",),
     "everlog.sessions.received_ids": ("ReceivedIds",),
     "everlog.sessions.window": ("Window",),
     "everlog.broker.delivery.partition": ("Partitioner", "merge_rows"),
@@ -97,6 +98,7 @@ class Twin:
     write_told_acks: Any
     skip_filters: Any
     skip_pairs: Any
+    NatsDecoder: Any
     ReceivedIds: Any
     Window: Any
     Partitioner: Any

@@ -39,6 +39,7 @@ KERNELS = (
     "everlog.mqtt.entry_scan",
     "everlog.mqtt.inbound",
     "everlog.mqtt.outbound",
+    "everlog.bus.nats_decoder",
     "everlog.sessions.received_ids",
     "everlog.sessions.window",
     "everlog.broker.delivery.partition",

@@ -12,6 +12,7 @@ from dataclasses import replace
 from everlog.app.clock_watch import ClockWatch
 from everlog.app.cold_tier import cold_tier
 from everlog.app.log_lines import set_up_logging
+from everlog.app.persistence import BesideBroker
 from everlog.app.plugins import load_methods
 from everlog.app.retention_loop import RetentionLoop, RetentionOptions
 from everlog.app.settings import (
@@ -51,12 +52,13 @@ def run(settings: Settings) -> int:
         cold = cold_tier(log.data, store.identity)
         if cold is not None:
             parts.callback(cold.close)
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_serve(settings, store, tables, cold, ClockWatch(log.data)))
     return 0
 
 
-def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
+def loop_factory() -> type[asyncio.AbstractEventLoop] | None:
+    """Return what makes the event loop of a server, or None for asyncio's own."""
     try:
         import uvloop
     except ImportError:  # not on every system; asyncio's own loop does the same, slower
@@ -92,6 +94,10 @@ async def _serve(
     async with AsyncExitStack() as parts:  # ended in the opposite order
         broker.start()
         parts.push_async_callback(broker.stop)
+        if settings.persist.enabled:
+            persistence = BesideBroker(broker, settings, watch.clock, loop_factory())
+            persistence.arm()
+            parts.push_async_callback(persistence.stop)
         listening = await listen(broker.connections, listeners_of(settings))
         parts.callback(listening.close)
         url = await _serve_http(settings, broker, listening, watch.clock, parts)
