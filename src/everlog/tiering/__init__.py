@@ -1,0 +1,11 @@
+"""tiering: buckets, and what is made of objects that are created once: numbers, journals, packs."""
+
+from everlog.tiering.directory_bucket import DirectoryBucket
+from everlog.tiering.journal_reader import JournalReader
+from everlog.tiering.journal_writer import JournalWriter
+from everlog.tiering.memory_bucket import MemoryBucket
+from everlog.tiering.numbered import NumberedObjects, block_of, milestones_above
+from everlog.tiering.object_journal import BUCKET_GROUP_S, DIRECTORY_GROUP_S, ObjectJournal
+from everlog.tiering.object_store import ObjectStoreBucket, open_object_store
+from everlog.tiering.places import check_bucket, open_bucket
+from everlog.tiering.ports import Bucket, StoredObject
