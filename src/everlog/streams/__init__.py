@@ -13,6 +13,8 @@ from everlog.streams.feed_events import (
     MessageSet,
     Reason,
 )
+from everlog.streams.local_journal import LocalJournal
+from everlog.streams.names import check_name, state_shard_of
 from everlog.streams.ports import Archive, Clock, Journal, PackReader, Shard
 from everlog.streams.replies import (
     Answer,
@@ -72,6 +74,8 @@ from everlog.streams.requests import (
     Upload,
     Write,
 )
+from everlog.streams.shard_settings import ShardSettings
+from everlog.streams.state_shard import StateShard
 from everlog.streams.values import (
     RETRIED,
     Config,

@@ -278,11 +278,15 @@ class Call(Struct, array_like=True, frozen=True, gc=False):
     """A request, and the highest (epoch, position) of the shard that the caller has seen in any reply or event.
 
     An owner that knows less answers BEHIND, so what a caller sees never goes back. (0, -1) is nothing seen.
+
+    A retry of a write with a message id says where its caller stood at the first try. If the stream has forgotten ids
+    of writes after that, nobody can know whether this one was written, and the retry is refused (STALE_RETRY).
     """
 
     request: AnyRequest
     seen_epoch: int = 0
     seen_position: int = -1
+    first_seen_position: int | None = None  # of a retry: what the caller had seen when it first sent this; else None
 
 
 Series = GetAll | KvKeys | Download | FeedBootstrap | FeedResume  # answered by a series of replies

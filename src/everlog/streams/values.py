@@ -113,7 +113,7 @@ class Config(Struct, array_like=True, frozen=True, gc=False):
     """The limits of a stream or key-value store; 0 is no limit. A key-value store has no `discard`: it refuses."""
 
     max_messages: int = 0
-    max_bytes: int = 0  # of values, headers and keys, and `overhead` bytes for each message
+    max_bytes: int = 0  # of values, headers (as JSON) and keys
     max_age_us: int = 0
     max_message_bytes: int = 0  # 0: what the shard allows (64 MB by default)
     max_rate: int = 0  # messages a second, with a burst of a second
