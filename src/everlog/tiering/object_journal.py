@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
-from everlog.base import EverlogError, Fenced, StorageError, Unavailable
+from everlog.base import EverlogError, Fenced, Unavailable
 from everlog.tiering.journal_format import Record
 from everlog.tiering.journal_writer import JournalWriter, wall_clock_us
 from everlog.tiering.ports import Bucket
@@ -137,7 +137,7 @@ class ObjectJournal:
                 records = self._group()
                 trim_below = self._trim_below
             if not records:
-                self._end_with(StorageError("the journal is closed"))
+                self._end_with(Unavailable("the journal is closed"))
                 return
             begun = time.monotonic()
             try:
@@ -173,7 +173,7 @@ class ObjectJournal:
                 self.trouble = error
                 with self._lock:
                     if self._is_closing:
-                        raise StorageError(
+                        raise Unavailable(
                             "the journal was closed before it could be written", hint=str(error)
                         ) from error
                     self._lock.wait_for(lambda: self._is_closing, _pause_s(attempt))
