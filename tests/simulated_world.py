@@ -183,6 +183,9 @@ class SimulatedBucket:
     def put(self, name: str, data: bytes) -> None:
         self._ask(lambda: self._really.put(name, data), writes=name)
 
+    def put_file(self, name: str, path: str) -> None:
+        self._ask(lambda: self._really.put_file(name, path), writes=name)
+
     def get(self, name: str) -> bytes | None:
         return self._ask(lambda: self._really.get(name))
 

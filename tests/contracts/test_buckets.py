@@ -30,6 +30,15 @@ def test_what_was_put_is_read_back(bucket: Bucket) -> None:
     assert bucket.get("a/empty") == b""
 
 
+def test_a_large_file_is_put_whole(bucket: Bucket, tmp_path: Path) -> None:
+    content = bytes(range(256)) * 50_000
+    (tmp_path / "file").write_bytes(content)
+    bucket.put("a/b", b"before")
+    bucket.put_file("a/b", str(tmp_path / "file"))
+    assert bucket.get("a/b") == content
+    assert bucket.get_range("a/b", 10_000_003, 7) == content[10_000_003:10_000_010]
+
+
 def test_an_object_is_created_once(opener: Opener) -> None:
     one, other = opener(), opener()
     assert one.create("a/1", b"mine") is None

@@ -7,5 +7,16 @@ from everlog.tiering.memory_bucket import MemoryBucket
 from everlog.tiering.numbered import NumberedObjects, block_of, milestones_above
 from everlog.tiering.object_journal import BUCKET_GROUP_S, DIRECTORY_GROUP_S, ObjectJournal
 from everlog.tiering.object_store import ObjectStoreBucket, open_object_store
+from everlog.tiering.pack_format import (
+    PACK_BYTES,
+    PackedFile,
+    PackRecord,
+    Packs,
+    decode_pack_record,
+    encode_pack_record,
+    plan_packs,
+)
+from everlog.tiering.packs import BucketPacks, PackWriter
 from everlog.tiering.places import check_bucket, open_bucket
 from everlog.tiering.ports import Bucket, StoredObject
+from everlog.tiering.scrub import UNNAMED_S, plan_scrub, scrub

@@ -10,7 +10,7 @@ import contextlib
 import errno
 import os
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,6 +21,7 @@ T = TypeVar("T")
 
 _TEMPORARY = ".tmp-"
 _PASSING = {errno.ESTALE, errno.EIO, errno.ETIMEDOUT, errno.EINTR, errno.EAGAIN, errno.EHOSTDOWN, errno.ENOLCK}
+_PIECE_BYTES = 4 << 20
 _ATTEMPTS = 100  # an object that is neither there nor may be made is being deleted just now
 _HINT = "check that the directory is mounted, writable and has space"
 
@@ -45,7 +46,13 @@ class DirectoryBucket:
     def put(self, name: str, data: bytes) -> None:
         """Make or replace an object."""
         path = self._path(name)
-        self._attempt(lambda: self._replace(path, data))
+        self._attempt(lambda: self._replace(path, [data]))
+
+    def put_file(self, name: str, path: str) -> None:
+        """Make or replace an object from a local file."""
+        target = self._path(name)
+        with open(path, "rb") as file:
+            self._attempt(lambda: self._replace(target, iter(lambda: file.read(_PIECE_BYTES), b"")))
 
     def get(self, name: str) -> bytes | None:
         """Return an object's content, or None."""
@@ -87,7 +94,7 @@ class DirectoryBucket:
     def _link(self, path: Path, data: bytes) -> bool:
         """Return whether this call gave the file its name."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self._write(path.parent, data)
+        temporary = self._write(path.parent, [data])
         try:
             try:
                 os.link(temporary, path)
@@ -102,9 +109,9 @@ class DirectoryBucket:
                 temporary.unlink()
         return True
 
-    def _replace(self, path: Path, data: bytes) -> None:
+    def _replace(self, path: Path, pieces: Iterable[bytes]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self._write(path.parent, data)
+        temporary = self._write(path.parent, pieces)
         try:
             temporary.replace(path)
         except OSError:
@@ -112,14 +119,15 @@ class DirectoryBucket:
             raise
         _sync(path.parent)
 
-    def _write(self, folder: Path, data: bytes) -> Path:
+    def _write(self, folder: Path, pieces: Iterable[bytes]) -> Path:
         """Write a synced file under a name that nobody else has."""
         path = folder / f"{_TEMPORARY}{uuid.uuid4().hex}"
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
         try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(fd, view) :]
+            for piece in pieces:
+                view = memoryview(piece)
+                while view:
+                    view = view[os.write(fd, view) :]
             os.fsync(fd)
         except OSError:
             path.unlink(missing_ok=True)

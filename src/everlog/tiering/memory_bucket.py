@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from everlog.tiering.ports import StoredObject
 
@@ -24,6 +25,10 @@ class MemoryBucket:
         """Make or replace an object."""
         with self._lock:
             self._objects[name] = (bytes(data), time.time())
+
+    def put_file(self, name: str, path: str) -> None:
+        """Make or replace an object from a local file."""
+        self.put(name, Path(path).read_bytes())
 
     def get(self, name: str) -> bytes | None:
         """Return an object's content, or None."""

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 from everlog.base import StorageError, Unavailable, UsageError
@@ -42,6 +43,10 @@ class ObjectStoreBucket:
     def put(self, name: str, data: bytes) -> None:
         """Make or replace an object."""
         self._ask(lambda: self._obstore.put(self._store, name, data))
+
+    def put_file(self, name: str, path: str) -> None:
+        """Make or replace an object from a local file, in parts if it is large."""
+        self._ask(lambda: self._obstore.put(self._store, name, Path(path)))
 
     def get(self, name: str) -> bytes | None:
         """Return an object's content, or None."""

@@ -32,6 +32,9 @@ class Bucket(Protocol):
     def put(self, name: str, data: bytes) -> None:
         """Make or replace an object, whole or not at all; durable when it returns."""
 
+    def put_file(self, name: str, path: str) -> None:
+        """Make or replace an object from a local file, which may be large."""
+
     def get(self, name: str) -> bytes | None:
         """Return an object's content, or None if there is none."""
 
