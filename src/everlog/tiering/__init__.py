@@ -1,6 +1,7 @@
 """tiering: buckets, and what is made of objects that are created once: numbers, journals, packs."""
 
 from everlog.tiering.directory_bucket import DirectoryBucket
+from everlog.tiering.journal_archive import JournalArchive
 from everlog.tiering.journal_reader import JournalReader
 from everlog.tiering.journal_writer import JournalWriter
 from everlog.tiering.memory_bucket import MemoryBucket

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import crc32c
 
-from everlog.base import Fenced
+from everlog.base import Fenced, UsageError
 from everlog.tiering.journal_format import HEADER_BYTES, ObjectHeader, Record, decode_header, encode_batch
 from everlog.tiering.journal_reader import JournalReader
 from everlog.tiering.numbered import block_of
@@ -37,14 +37,17 @@ class JournalWriter:
         self._start: tuple[int, int] | None = None  # number and position to begin at, once an object has told it
         self._tidied = 0
 
-    def take_over(self) -> None:
-        """Create the fence; raise `Fenced` if there is an owner of this epoch or a later one."""
+    def take_over(self, least: int = 0) -> None:
+        """Create the fence; raise `Fenced` if there is an owner of this epoch or a later one.
+
+        The next position is `least` at least: what is missing below it is told as trimmed.
+        """
         while True:
             last = self.reader.follow()
             if last is None or self._pending is None or last.nonce != self._pending[0].nonce:
                 self._check(last)
                 if self._pending is None or self._pending[0].number != _next(last):
-                    self._pending = self._object(last, b"", 0)
+                    self._pending = self._object(last, b"", 0, least)
             header, data = self._pending
             other = self._numbers.create(header.number, data)
             if other is not None:
@@ -65,6 +68,8 @@ class JournalWriter:
                 self.reader.last, encode_batch(records, self.end, self._now_us()), len(records)
             )
         header, data = self._pending
+        if header.count != len(records):
+            raise UsageError("the records that were not confirmed must be written again, and no others")
         other = self._numbers.create(header.number, data)
         if other is not None:
             successor = decode_header(other, header.number)
@@ -103,13 +108,16 @@ class JournalWriter:
                 hint="release the shard and claim it again for a new epoch",
             )
 
-    def _object(self, last: ObjectHeader | None, body: bytes, count: int) -> tuple[ObjectHeader, bytes]:
+    def _object(self, last: ObjectHeader | None, body: bytes, count: int, least: int = 0) -> tuple[ObjectHeader, bytes]:
         """Return the object that comes after another."""
+        end = last.end if last else 0
         start = self._start or ((last.start_number, last.start) if last else (0, 0))
+        if least > end:
+            start = (_next(last), least)
         header = ObjectHeader(
             epoch=self.epoch,
             number=_next(last),
-            base=last.end if last else 0,
+            base=max(end, least),
             count=count,
             body_bytes=len(body),
             body_check=crc32c.crc32c(body),

@@ -122,7 +122,7 @@ class ObjectJournal:
                 raise
             except Unavailable as error:
                 failure = error
-                time.sleep(_pause_s(attempt))
+                time.sleep(pause_s(attempt))
         raise failure
 
     def _run(self) -> None:
@@ -176,7 +176,7 @@ class ObjectJournal:
                         raise Unavailable(
                             "the journal was closed before it could be written", hint=str(error)
                         ) from error
-                    self._lock.wait_for(lambda: self._is_closing, _pause_s(attempt))
+                    self._lock.wait_for(lambda: self._is_closing, pause_s(attempt))
                 attempt += 1
             else:
                 self.trouble = None
@@ -209,6 +209,6 @@ class ObjectJournal:
             failed(error)
 
 
-def _pause_s(attempt: int) -> float:
+def pause_s(attempt: int) -> float:
     """Return how long to wait before the next attempt: longer each time, and never the same for two processes."""
     return min(_FIRST_PAUSE_S * float(1 << min(attempt, 10)), _LONGEST_PAUSE_S) * random.uniform(0.5, 1.0)

@@ -19,7 +19,10 @@ def plan_scrub(
 
 
 def scrub(bucket: Bucket, folder: str, named: Collection[str], age_s: float = UNNAMED_S) -> list[str]:
-    """Delete what no record names below a folder, and return the names; `named` must have been read just now."""
+    """Delete what no record names below a folder, and return the names.
+
+    `named` is what records name now, and what they named a while ago if a reader may still be in it.
+    """
     found = list(bucket.find(folder))
     doomed = plan_scrub(found, named, _now_s(bucket, folder), age_s)
     for name in doomed:
