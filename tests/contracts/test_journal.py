@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 from tests.buckets import BUCKETS
+from tests.postgres_server import new_schema, shared_server
 
 from everlog.base import EverlogError, Fenced, StorageError, Unavailable
 from everlog.commitlog import LogSettings
 from everlog.streams import Journal, LocalJournal
-from everlog.tiering import ObjectJournal
+from everlog.tiering import ObjectJournal, PostgresJournal, make_journal_tables
 
 Opener = Callable[[int], Journal]  # by epoch; one that is opened later replaces the ones before
 
@@ -28,7 +29,13 @@ def in_log(tmp_path: Path) -> Iterator[Opener]:
     yield lambda epoch: LocalJournal.open(str(tmp_path / "journal"), settings=settings, epoch=epoch)
 
 
-SHARED = {kind: in_bucket(kind) for kind in BUCKETS}
+def in_postgres(tmp_path: Path) -> Iterator[Opener]:
+    url, schema = shared_server().url, new_schema()
+    make_journal_tables(url, schema)
+    yield lambda epoch: PostgresJournal(url, "shard-0", epoch, schema=schema)
+
+
+SHARED = {"postgres": in_postgres} | {kind: in_bucket(kind) for kind in BUCKETS}
 IMPLEMENTATIONS = {"local": in_log} | SHARED
 
 

@@ -1,12 +1,24 @@
 """Who owns what, wherever that is stored: one body over every implementation."""
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 from tests.buckets import BUCKETS
+from tests.postgres_server import new_schema, shared_server
 
-from everlog.ownership import COORDINATOR, NOBODY, LedgerOwnership, MemoryOwnership, Overruled, Ownership, Taken
+from everlog.ownership import (
+    COORDINATOR,
+    NOBODY,
+    LedgerOwnership,
+    MemoryOwnership,
+    Overruled,
+    Ownership,
+    PostgresOwnership,
+    Taken,
+    make_ownership_tables,
+)
 
 Opener = Callable[[], Ownership]  # another process's view of the same place
 
@@ -24,7 +36,15 @@ def in_bucket(kind: str) -> Callable[[Path], Iterator[Opener]]:
     return opened
 
 
-IMPLEMENTATIONS = {"memory": in_memory} | {kind: in_bucket(kind) for kind in BUCKETS}
+def in_postgres(tmp_path: Path) -> Iterator[Opener]:
+    url, schema = shared_server().url, new_schema()
+    make_ownership_tables(url, schema)
+    make_ownership_tables(url, schema)  # what is there stays
+    with ExitStack() as opened:
+        yield lambda: opened.enter_context(closing(PostgresOwnership(url, schema)))
+
+
+IMPLEMENTATIONS = {"memory": in_memory, "postgres": in_postgres} | {kind: in_bucket(kind) for kind in BUCKETS}
 
 
 @pytest.fixture(params=IMPLEMENTATIONS)

@@ -15,4 +15,5 @@ from everlog.ownership.ports import (
     Replaced,
     Taken,
 )
+from everlog.ownership.postgres import PostgresOwnership, make_ownership_tables
 from everlog.ownership.suspicion import Suspicion

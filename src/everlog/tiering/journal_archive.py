@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from everlog.base import EverlogError, Fenced, StorageError
+from everlog.tiering.group_journal import GROUP_BYTES, pause_s
 from everlog.tiering.journal_format import Record
 from everlog.tiering.journal_writer import JournalWriter
-from everlog.tiering.object_journal import OBJECT_BYTES, pause_s
 from everlog.tiering.ports import Bucket
 
 PERIOD_S = 5.0
@@ -125,7 +125,7 @@ class JournalArchive:
         for _, name, effect in self._journal.read(self._writer.end, self._journal.committed):
             group.append((name, effect))
             size += len(effect)
-            if size >= OBJECT_BYTES:
+            if size >= GROUP_BYTES:
                 break
         return group
 
@@ -145,7 +145,7 @@ class JournalArchive:
         if below > self._writer.reader.start:
             self._writer.trim(below)
         end = self._writer.write(records)
-        self._group = []
+        self._group, self.trouble = [], None
         with self._lock:
             self._end = end
             reached = [done for wanted, done in self._wanted if wanted <= end]

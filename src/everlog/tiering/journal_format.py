@@ -102,13 +102,17 @@ def decode_records(data: bytes, number: int) -> Iterator[tuple[int, str, bytes]]
     body = data[HEADER_BYTES:]
     if len(body) != header.body_bytes or crc32c.crc32c(body) != header.body_check:
         raise StorageError(f"object {number} of the journal is not as written", hint=_HINT)
-    if not body:
-        return
+    if body:
+        yield from decode_batch(body, header.base, header.count)
+
+
+def decode_batch(body: bytes, base: int, count: int) -> Iterator[tuple[int, str, bytes]]:
+    """Yield (position, stream name, effect) of the records of a batch that names all of its streams."""
     table = TopicTable()
     records = Records(body, 0, table)
     for name in records.new_names():
         table.intern(name)
-    if records.base_offset != header.base or records.count != header.count or not records.verify():
-        raise StorageError(f"the batch of object {number} of the journal is not as written", hint=_HINT)
+    if records.base_offset != base or records.count != count or not records.verify():
+        raise StorageError(f"the batch at position {base} of the journal is not as written", hint=_HINT)
     for position, _, topic, _, _, effect in records.rows():
         yield position, table.name(topic).decode(), effect

@@ -9,7 +9,7 @@ objects are deleted only after one that says so was committed.
 
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import crc32c
 
@@ -77,6 +77,21 @@ class JournalWriter:
         self._pending = None
         self.reader.see(header, data)
         return header.end
+
+    def read(self, position: int, end: int, stream: str | None = None) -> Iterator[tuple[int, str, bytes]]:
+        """Yield (position, stream name, effect) of committed records."""
+        return self.reader.read(position, end, stream)
+
+    def interrupt(self) -> None:
+        """Make a call that waits end soon: none waits longer than its bucket does."""
+
+    def close(self) -> None:
+        """Let go of everything: there is nothing to let go of."""
+
+    @property
+    def start(self) -> int:
+        """The first position that can still be read."""
+        return self.reader.start
 
     @property
     def end(self) -> int:

@@ -1,32 +1,17 @@
-"""A journal of a state shard over numbered objects: appends gather in memory, one thread commits them in groups.
+"""A journal of a state shard over numbered objects of a bucket or a shared directory."""
 
-Implements the `Journal` port of `everlog.streams`. One object is written at a time, at most one each `group_s` while
-there is always something to write: that is what a bucket's PUTs cost. Trouble is tried again for as long as it lasts,
-with the same bytes, so that a commit ends as committed or fenced.
-"""
+from collections.abc import Callable
 
-import random
-import threading
-import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-
-from everlog.base import EverlogError, Fenced, Unavailable
-from everlog.tiering.journal_format import Record
+from everlog.tiering.group_journal import GROUP_BYTES, GroupJournal
 from everlog.tiering.journal_writer import JournalWriter, wall_clock_us
 from everlog.tiering.ports import Bucket
 
 DIRECTORY_GROUP_S = 0.02
 BUCKET_GROUP_S = 0.25
-OBJECT_BYTES = 8 << 20  # of effects in one object, unless a single record has more
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 5.0
-
-Done = Callable[[int], None]
-Failed = Callable[[EverlogError], None]
 
 
-class ObjectJournal:
-    """The log of one state shard at one epoch, from the takeover until `close`."""
+class ObjectJournal(GroupJournal):
+    """A journal whose groups are objects that are created once."""
 
     def __init__(
         self,
@@ -35,180 +20,8 @@ class ObjectJournal:
         epoch: int,
         *,
         group_s: float = BUCKET_GROUP_S,
-        object_bytes: int = OBJECT_BYTES,
+        object_bytes: int = GROUP_BYTES,
         now_us: Callable[[], int] = wall_clock_us,
     ) -> None:
-        self._writer = JournalWriter(bucket, folder, epoch, now_us)
-        self._group_s = group_s
-        self._object_bytes = object_bytes
-        self._lock = threading.Condition()
-        self._waiting: deque[Record] = deque()  # appended and not committed
-        self._asked: deque[tuple[int, Done, Failed]] = deque()
-        self._trim_below = 0
-        self._is_closing = False
-        self._error: EverlogError | None = None  # the end: nothing is committed any more
-        self.trouble: EverlogError | None = None  # why commits can't go through just now
-        self._take_over()
-        self._end = self._committed = self._writer.end
-        self._thread = threading.Thread(target=self._run, name=f"journal {folder}", daemon=True)
-        self._thread.start()
-
-    @property
-    def epoch(self) -> int:
-        """The epoch of this owner."""
-        return self._writer.epoch
-
-    @property
-    def start(self) -> int:
-        """The first position that can still be read."""
-        return self._writer.reader.start
-
-    @property
-    def end(self) -> int:
-        """The position after the last appended record."""
-        return self._end
-
-    @property
-    def committed(self) -> int:
-        """The position after the last committed record."""
-        return self._committed
-
-    def append(self, records: Sequence[Record]) -> int:
-        """Append records of (stream name, effect) in this order and return the position of the first."""
-        with self._lock:
-            if self._error is not None:
-                raise self._error
-            first = self._end
-            self._waiting.extend(records)
-            self._end += len(records)
-            return first
-
-    def commit(self, done: Done, failed: Failed) -> None:
-        """Ask that all that was appended so far be committed; one of the two is called."""
-        with self._lock:
-            error = self._error
-            if error is None and (self._asked or self._end > self._committed):
-                self._asked.append((self._end, done, failed))
-                self._lock.notify_all()
-                return
-            committed = self._committed
-        if error is not None:
-            failed(error)
-        else:
-            done(committed)
-
-    def read(self, position: int, end: int, stream: str | None = None) -> Iterator[tuple[int, str, bytes]]:
-        """Yield (position, stream name, effect) of committed records from `position` to before `end`."""
-        return self._writer.reader.read(position, min(end, self._committed), stream)
-
-    def trim(self, below: int) -> None:
-        """Let go of records below a position, once the next object is written."""
-        with self._lock:
-            self._trim_below = max(self._trim_below, min(below, self._committed))
-
-    def close(self) -> None:
-        """Commit what was appended, if that is possible now, and end the thread."""
-        with self._lock:
-            self._is_closing = True
-            self._lock.notify_all()
-        self._thread.join()
-
-    def _take_over(self) -> None:
-        """Fence the owner before; wait for a bucket that can't be reached for a while, not for ever."""
-        for attempt in range(5):
-            try:
-                return self._writer.take_over()
-            except Fenced:
-                raise
-            except Unavailable as error:
-                failure = error
-                time.sleep(pause_s(attempt))
-        raise failure
-
-    def _run(self) -> None:
-        begun = -self._group_s
-        while True:
-            with self._lock:
-                self._lock.wait_for(lambda: self._asked or self._is_closing)
-                rest = begun + self._group_s - time.monotonic()
-                if rest > 0 and not self._is_closing:
-                    self._lock.wait(rest)
-                    continue
-                records = self._group()
-                trim_below = self._trim_below
-            if not records:
-                self._end_with(Unavailable("the journal is closed"))
-                return
-            begun = time.monotonic()
-            try:
-                committed = self._write(records, trim_below)
-            except EverlogError as error:
-                self._end_with(error)
-                return
-            self._answer(len(records), committed)
-            self._tidy()
-
-    def _group(self) -> list[Record]:
-        """Return the records of the next object, which stay in the queue until they are committed."""
-        records: list[Record] = []
-        size = 0
-        for record in self._waiting:
-            size += len(record[1])
-            if records and size > self._object_bytes:
-                break
-            records.append(record)
-        return records
-
-    def _write(self, records: list[Record], trim_below: int) -> int:
-        """Commit records however long it takes; while closing, only once."""
-        attempt = 0
-        while True:
-            try:
-                if trim_below > self.start:
-                    self._writer.trim(trim_below)
-                committed = self._writer.write(records)
-            except Fenced:
-                raise
-            except EverlogError as error:
-                self.trouble = error
-                with self._lock:
-                    if self._is_closing:
-                        raise Unavailable(
-                            "the journal was closed before it could be written", hint=str(error)
-                        ) from error
-                    self._lock.wait_for(lambda: self._is_closing, pause_s(attempt))
-                attempt += 1
-            else:
-                self.trouble = None
-                return committed
-
-    def _answer(self, count: int, committed: int) -> None:
-        """Tell everybody whose records are committed."""
-        with self._lock:
-            for _ in range(count):
-                self._waiting.popleft()
-            self._committed = committed
-            answered = []
-            while self._asked and self._asked[0][0] <= committed:
-                answered.append(self._asked.popleft()[1])
-        for done in answered:
-            done(committed)
-
-    def _tidy(self) -> None:
-        """Delete what was trimmed; what fails is tried again after the next milestone."""
-        try:
-            self._writer.tidy()
-        except EverlogError as error:
-            self.trouble = error
-
-    def _end_with(self, error: EverlogError) -> None:
-        with self._lock:
-            self._error = error
-            asked, self._asked = list(self._asked), deque()
-        for _, _, failed in asked:
-            failed(error)
-
-
-def pause_s(attempt: int) -> float:
-    """Return how long to wait before the next attempt: longer each time, and never the same for two processes."""
-    return min(_FIRST_PAUSE_S * float(1 << min(attempt, 10)), _LONGEST_PAUSE_S) * random.uniform(0.5, 1.0)
+        writer = JournalWriter(bucket, folder, epoch, now_us)
+        super().__init__(writer, name=folder, group_s=group_s, group_bytes=object_bytes)
