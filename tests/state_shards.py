@@ -32,6 +32,7 @@ class JournalDisk:
 
     def __init__(self) -> None:
         self.records: list[tuple[str, bytes]] = []
+        self.trimmed: list[tuple[str, bytes]] = []  # what no owner can read any more
         self.start = 0
         self.epoch = 0
 
@@ -112,6 +113,7 @@ class MemoryJournal:
     def trim(self, below: int) -> None:
         self.trims.append(below)
         for at in range(self._disk.start, below):
+            self._disk.trimmed.append(self._disk.records[at])
             self._disk.records[at] = ("", b"")
         self._disk.start = max(self._disk.start, below)
 

@@ -15,7 +15,7 @@ from msgspec import msgpack
 
 from everlog.base import StorageError
 from everlog.streams.effects import Record
-from everlog.streams.stream_file import sync_directory
+from everlog.streams.stream_file import checkpoint, sync_directory
 from everlog.streams.stream_state import StreamState
 from everlog.streams.values import Config, Kind
 
@@ -97,6 +97,7 @@ class Catalogue:
         state.has_queues, state.is_hidden = bool(row[14]), bool(row[15])
         state.applied_position, state.applied_epoch = state.position, state.epoch
         state.has_rows = True
+        state.filed = state.last
         state.ids = None
         return state
 
@@ -155,7 +156,7 @@ class Catalogue:
     def sync(self) -> None:
         """Make all that was written survive a power cut; for any thread."""
         with self._lock, self._guard():
-            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            checkpoint(self._connection, self.path)
 
     def close(self) -> None:
         """Close the file, synced."""

@@ -87,7 +87,7 @@ class Draft:
         self._make_room(size, old, seq)
         effect = PutMessage(seq, message.value, message.headers, message.timestamp, expires_us, *(upload or ()))
         self.effects.append(effect)
-        self._overlay.fresh[seq] = Fresh(0, 0, effect, size)
+        self._overlay.fresh[seq] = Fresh(0, 0, effect)
         self.messages += old is None
         self.bytes += size - (old or 0)
         self.last_seq = max(self.last_seq, seq)
@@ -260,7 +260,7 @@ class Draft:
         revision = self._next_revision()
         effect = PutKey(key, revision, message.value, message.headers, message.timestamp, expires_us, *(upload or ()))
         self.effects.append(effect)
-        self._overlay.fresh[key] = Fresh(0, 0, effect, size)
+        self._overlay.fresh[key] = Fresh(0, 0, effect)
         self.messages += old is None
         self.bytes += size - (0 if old is None else old.size)
         self.seqs.append(revision)

@@ -150,7 +150,10 @@ class Record(Struct, array_like=True, frozen=True, gc=False):
     @property
     def is_visible(self) -> bool:
         """Whether followers are told of it."""
-        return any(type(effect) in _VISIBLE for effect in self.effects)
+        for effect in self.effects:  # noqa: SIM110  (called for every record)
+            if type(effect) in _VISIBLE:
+                return True
+        return False
 
 
 _VISIBLE = {PutMessage, DropMessages, PutKey, DropKeys, DropAll, SetConfig}

@@ -41,6 +41,7 @@ class Forks:
     def __init__(self, shard: "StateShard", writes: "Writes") -> None:
         self._shard = shard
         self._writes = writes
+        self._under_way: list[Iterator[Step]] = []
 
     def handle(self, request: requests.Fork, answer: Reach) -> None:
         """Copy a stream to a new name."""
@@ -56,6 +57,7 @@ class Forks:
         """Copy the source's file, and hide the new stream until it is whole."""
         shard = self._shard
         steps = self._steps(source, source.last_seq)
+        self._under_way.append(steps)
         first = next(steps)  # the source is copied now
         target = shard.views.find(request.target) or StreamState(request.target, source.kind)
         if not target.is_removed and target.born >= 0:
@@ -71,6 +73,7 @@ class Forks:
         following = next(steps, None)
         effects, messages, size = step
         if following is None:
+            self._under_way.remove(steps)
             effects = [*effects, SetConfig(target.kind, facts[0])]  # type: ignore[arg-type]
             record = self._record(target, effects, messages, size, facts[1])
             self._writes.take(target, record, request.level, answer)
@@ -99,7 +102,7 @@ class Forks:
     def _steps(self, source: StreamState, last_seq: int) -> Iterator[Step]:
         """Yield the rows of a stream as effects, a chunk at a time; the first one comes after the file was copied."""
         shard = self._shard
-        with tempfile.TemporaryDirectory(dir=shard.views.files.directory, prefix="fork-") as directory:
+        with tempfile.TemporaryDirectory(dir=shard.scratch, prefix="fork-") as directory:
             path = os.path.join(directory, "copy.db")
             shard.copy_to(source, path)
             file = StreamFile(path, source.name, source.born, source.kind, create=False)
@@ -140,6 +143,12 @@ class Forks:
         while rows := file.rows(f"SELECT rowid FROM {table} WHERE rowid > ? ORDER BY rowid LIMIT {_ROWS}", (after,)):
             for (after,) in rows:
                 yield make(file.rows(f"{query} WHERE rowid = ?2", (_MOST_BYTES, after))[0])
+
+    def close(self) -> None:
+        """Let go of the copies that are under way."""
+        for steps in self._under_way:
+            steps.close()  # type: ignore[attr-defined]
+        self._under_way.clear()
 
     def remove_unfinished(self) -> None:
         """Remove the copies that an earlier owner did not finish."""

@@ -68,13 +68,15 @@ class Housekeeping:
             self._due[state.name] = state.next_due_us
             return
         found = find_expired(state, file, due_us, shard.settings.expire_rows)
-        state.next_due_us = found.next_due_us
-        if not found.effects:
-            shard.views.note(state)
-        else:
+        stale, upload_due_us = shard.writes.stale_uploads(state, due_us)
+        state.next_due_us = min((one for one in (found.next_due_us, upload_due_us) if one), default=0)
+        if found.effects or stale:
             messages, size = state.messages - found.count, state.bytes - found.bytes
-            facts = (shard.epoch, state.position, max(shard.time_us, due_us), state.last_seq, messages, size)
-            shard.decided(state, Record(*facts, found.effects, None, state.last_seq, found.count), Level.FSYNC, None)
+            facts = (shard.epoch, state.position, shard.now(), state.last_seq, messages, size)
+            record = Record(*facts, [*found.effects, *stale], None, state.last_seq, found.count)
+            shard.writes.take(state, record, Level.FSYNC, None)
+        else:
+            shard.views.note(state)
         if state.next_due_us:
             self.be_due(state)
 

@@ -3,7 +3,6 @@
 import hashlib
 import os
 from collections import OrderedDict
-from collections.abc import Callable
 from contextlib import suppress
 
 from everlog.base import StorageError
@@ -20,7 +19,6 @@ class OpenFiles:
         self.directory = directory
         self.most_open = most_open
         self.opened = 0  # how many times a file was opened
-        self.synced: Callable[[str, int], None] = lambda name, applied: None  # called when closing synced a file
         self._files: OrderedDict[str, StreamFile] = OrderedDict()
 
     def path(self, name: str) -> str:
@@ -70,9 +68,8 @@ class OpenFiles:
 
     def _close(self, name: str) -> None:
         file = self._files.pop(name)
-        applied = file.sync()
+        file.sync()
         file.close()
-        self.synced(name, applied)
 
     def close(self) -> None:
         """Close all files, synced; every one is closed even if one fails."""

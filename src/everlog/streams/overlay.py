@@ -14,13 +14,17 @@ from everlog.streams.effects import DropAll, DropKeys, DropMessages, PutKey, Put
 class Fresh:
     """The newest content of a seq or key."""
 
-    __slots__ = ("effect", "position", "size", "time_us")
+    __slots__ = ("effect", "position", "time_us")
 
-    def __init__(self, position: int, time_us: int, effect: PutMessage | PutKey, size: int) -> None:
+    def __init__(self, position: int, time_us: int, effect: PutMessage | PutKey) -> None:
         self.position = position
         self.time_us = time_us
         self.effect = effect
-        self.size = size  # as it counts for limits
+
+    @property
+    def size(self) -> int:
+        """How many bytes it counts for the limits."""
+        return size_of(self.effect)
 
 
 class _Unknown:
@@ -72,9 +76,9 @@ class Overlay:
         """Note what a record changed."""
         for effect in record.effects:
             if isinstance(effect, PutMessage):
-                self.fresh[effect.seq] = Fresh(position, record.time_us, effect, size_of(effect))
+                self.fresh[effect.seq] = Fresh(position, record.time_us, effect)
             elif isinstance(effect, PutKey):
-                self.fresh[effect.key] = Fresh(position, record.time_us, effect, size_of(effect))
+                self.fresh[effect.key] = Fresh(position, record.time_us, effect)
             elif isinstance(effect, DropMessages):
                 for first, last in effect.ranges:
                     self.drop(first, last)

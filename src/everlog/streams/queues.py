@@ -106,21 +106,13 @@ class Queues:
             answer(shard.reply(Written(*facts, count=0)))
             return
         record = self._record(state, effects, count)
-        shard.decided(state, record, level, partial(self._reach, record, None, answer))
+        shard.decided(state, record, level, answer)
 
     def _record(self, state: StreamState, effects: list[Effect], count: int, message_id: str | None = None,
                 tickets: list[int] | None = None) -> Record:  # fmt: skip
         shard = self._shard
         facts = (shard.epoch, state.position, shard.now(), state.last_seq, state.messages, state.bytes)
         return Record(*facts, effects, message_id, state.last_seq, count, tickets)
-
-    def _reach(self, record: Record, result: Result | None, answer: Reach, position: int, reached: Level) -> None:
-        shard = self._shard
-        if position < 0:
-            assert shard.failure is not None
-            answer(shard.failure_of(shard.failure))
-        else:
-            answer(Reply(shard.epoch, position, reached, result or shard.written(position, record)))
 
     def _configure(self, state: StreamState, request: requests.QueueConfigure, answer: Reach) -> None:
         assert state.queues is not None
@@ -162,7 +154,7 @@ class Queues:
             return
         tickets = [one.ticket for one in deliveries] if request.message_id is not None else None
         record = self._record(state, effects, len(deliveries), request.message_id, tickets)
-        shard.decided(state, record, Level.FSYNC, partial(self._reach, record, Deliveries(deliveries), answer))
+        shard.decided(state, record, Level.FSYNC, answer, Deliveries(deliveries))
 
     def _fresh(
         self, queue: QueueState, file: StreamFile | None, limit: int, max_bytes: int

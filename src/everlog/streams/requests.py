@@ -97,12 +97,14 @@ class Batch(Request, frozen=True, tag="batch"):
 class Upload(Request, frozen=True, tag="upload"):
     """Send a part of a large value ahead of the write that names the upload; parts come in order, from 0.
 
-    Parts nobody asked for within an hour are dropped. A part that is sent again is taken once.
+    Parts nobody asked for within an hour are dropped. A part that is sent again is taken once. If there is no such
+    stream or store yet, the first part makes one of the kind.
     """
 
     upload: str
     part: int
     data: bytes
+    kind: Kind = Kind.STREAM
 
 
 class Configure(Request, frozen=True, tag="configure"):

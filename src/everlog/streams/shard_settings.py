@@ -17,7 +17,6 @@ class ShardSettings:
     waiting: int = 200_000  # requests that wait for a commit; more are refused as BUSY
     max_message_bytes: int = 64 << 20  # of any message; larger ones are refused
     upload_bytes: int = 256 << 20  # of values that are being uploaded; more are refused as BUSY
-    upload_us: int = 3_600_000_000  # an upload that nobody asked for is dropped
     reply_bytes: int = 256 << 10  # of a chunk in a series of replies
     value_bytes: int = 1 << 20  # larger values are left out of replies and events, and read in parts
     sync_us: int = 60_000_000  # files are synced, and the journal trimmed, so often,

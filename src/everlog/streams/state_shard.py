@@ -5,6 +5,8 @@ before; `turn` appends what was decided and asks for one commit. A failed commit
 of what is written, so it refuses everything, and its server opens it again.
 """
 
+import os
+import shutil
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -37,7 +39,7 @@ Post = Callable[[Callable[[], None]], None]
 class Waiting:
     """A record that was decided, and who waits for it."""
 
-    __slots__ = ("answer", "before", "level", "position", "record", "state")
+    __slots__ = ("answer", "before", "level", "position", "record", "result", "state")
 
     def __init__(
         self,
@@ -45,14 +47,16 @@ class Waiting:
         state: StreamState,
         record: Record,
         level: Level,
-        answer: Callable[[int, Level], None] | None,
+        answer: Callable[[Answer], None] | None,
+        result: Result | None,
         before: tuple[int, int] | None,
     ) -> None:
         self.position = position
         self.state = state
         self.record = record
         self.level = level
-        self.answer = answer  # called with the position and the level that was reached
+        self.answer = answer
+        self.result = result  # None for what a write is answered
         self.before = before  # the stream's (epoch, last seq) before it, if followers are told
 
 
@@ -72,6 +76,9 @@ class StateShard:
     ) -> None:
         self.settings = settings or ShardSettings()
         self.journal = journal
+        self.scratch = f"{directory}/scratch"  # for copies, which nobody needs after a restart
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        os.makedirs(self.scratch)
         self.clock = clock
         self.archive = archive
         self.epoch = journal.epoch
@@ -91,13 +98,13 @@ class StateShard:
         self._later: deque[tuple[int, Callable[[], None], Answers]] = deque()  # reads that wait for a commit
         self._reached = -1  # the end of a commit that was reported while it was asked for, on this thread
         self._is_asking = False
-        self._reads = Reads(self.settle, self.settings, directory)
+        self._reads = Reads(self.settle, self.settings, self.scratch)
         self._following = Feed(journal, self.settle, self.settings)
-        self._writes = Writes(self)
+        self.writes = Writes(self)
         self._queues = Queues(self)
         self._housekeeping = Housekeeping(self, run)
         self._closed = False
-        self._writes.remove_unfinished()
+        self.writes.remove_unfinished()
         self.turn()
 
     # ---- requests ----
@@ -107,8 +114,8 @@ class StateShard:
         request = call.request
         try:
             self._check(call)
-            if isinstance(request, _WRITES):
-                self._writes.handle(call, answer)
+            if type(request) in _WRITES:
+                self.writes.handle(call, answer)
             elif isinstance(request, _QUEUE_REQUESTS):
                 self._queues.handle(request, answer)
             elif isinstance(request, _READS):
@@ -234,29 +241,26 @@ class StateShard:
         return Draft(state, self.views.file_of, self.epoch, self.settings.max_message_bytes)
 
     def decided(
-        self, state: StreamState, record: Record, level: Level, answer: Callable[[int, Level], None] | None
-    ) -> int:
-        """Take a decision: it is appended with the others of this turn. Return its position."""
+        self,
+        state: StreamState,
+        record: Record,
+        level: Level,
+        answer: Callable[[Answer], None] | None,
+        result: Result | None = None,
+    ) -> None:
+        """Take a decision: it is appended with the others of this turn, and answered when its level is reached."""
         data = encode_record(record)
         position = self._next
-        wanted = (state.epoch, state.last_seq) if self._feed is not None and self._wants(state.name) else None
-        before = state.pending_bytes
-        state.take(position, record, len(data))
-        self.views.took(state, position, before)
-        self._next += 1
-        self._records.append((state.name, data))
-        if wanted is not None and not record.is_visible:
-            wanted = None
-        if wanted is not None:
+        self._next = position + 1
+        before = None
+        if self._feed is not None and self._wants(state.name) and record.is_visible:
+            before = (state.epoch, state.last_seq)
             state.unfed += 1
-        self._decided.append(Waiting(position, state, record, level, answer, wanted))
+        self.views.take(state, position, record, len(data))
+        self._records.append((state.name, data))
+        self._decided.append(Waiting(position, state, record, level, answer, result, before))
         if state.next_due_us:
             self._housekeeping.be_due(state)
-        return position
-
-    def written(self, position: int, record: Record, *, is_duplicate: bool = False) -> Written:
-        """Return what a write is answered."""
-        return Written(record.seq, record.time_us, position, record.previous, is_duplicate, record.seqs, record.count)
 
     # ---- turns ----
 
@@ -290,7 +294,7 @@ class StateShard:
             if one.before is not None and one.state.unfed == 1:
                 events.append(self._event(one))
             if one.answer is not None:
-                one.answer(one.position, Level.MEMORY)
+                self._answer(one, Level.MEMORY)
                 one.answer = None
         self._tell(events)
 
@@ -324,8 +328,12 @@ class StateShard:
             reached.append(waiting.popleft())
         self._tell([self._event(one) for one in reached if one.before is not None])
         for one in reached:
-            if one.answer is not None:
-                self._answer(one)
+            if one.answer is None:
+                continue
+            if one.level is Level.ARCHIVED:
+                self._answer_archived(one)
+            else:
+                self._answer(one, Level.FSYNC)
         while self._later and self._later[0][0] <= committed:
             _, work, answer = self._later.popleft()
             try:
@@ -337,13 +345,19 @@ class StateShard:
         except EverlogError as error:
             self._fail(error)
 
-    def _answer(self, one: Waiting) -> None:
+    def _answer(self, one: Waiting, level: Level) -> None:
+        """Answer a request whose level was reached."""
         assert one.answer is not None
-        if one.level is not Level.ARCHIVED:
-            one.answer(one.position, Level.FSYNC)
-            return
+        record, result = one.record, one.result
+        if result is None:
+            facts = (record.seq, record.time_us, one.position, record.previous, False, record.seqs, record.count)
+            result = Written(*facts)
+        one.answer(Reply(self.epoch, one.position, level, result))
+
+    def _answer_archived(self, one: Waiting) -> None:
+        """Answer a request when it is in the bucket."""
         assert self.archive is not None
-        answer = partial(one.answer, one.position, Level.ARCHIVED)
+        answer = partial(self._answer, one, Level.ARCHIVED)
         self.archive.want(one.position + 1, lambda end: self._post(answer))
 
     def _fail(self, error: EverlogError) -> None:
@@ -357,7 +371,7 @@ class StateShard:
         self._records.clear()
         for one in waiting:
             if one.answer is not None:
-                one.answer(-1, Level.MEMORY)
+                one.answer(self.failure_of(error))
         later = list(self._later)
         self._later.clear()
         for _, _, answer in later:
@@ -396,11 +410,12 @@ class StateShard:
 
     def load_ids(self, state: StreamState) -> None:
         """Have a stream's message ids in memory."""
-        self._writes.load_ids(state)
+        self.writes.load_ids(state)
 
     def abandon(self) -> None:
         """Let go of the files as they are: the journal failed or is another owner's, and nothing more is written."""
         self._closed = True
+        self.writes.close()
         self.views.close()
 
     def close(self) -> None:
@@ -415,6 +430,7 @@ class StateShard:
                 self._on_commit(self.journal.committed)
             self._housekeeping.close()
         finally:
+            self.writes.close()
             self.views.close()
 
 
@@ -423,10 +439,10 @@ def not_found(name: str) -> Refused:
     return Refused(ErrorCode.NOT_FOUND, f"there is no {name!r}", hint="write to it, or configure it, first")
 
 
-_WRITES = (
+_WRITES = {
     requests.Set, requests.Delete, requests.DeleteAll, requests.KvPut, requests.KvCreate, requests.KvCas,
     requests.KvDelete, requests.Batch, requests.Configure, requests.Remove, requests.Upload, requests.Fork,
-)  # fmt: skip
+}  # fmt: skip
 _QUEUE_REQUESTS = (
     requests.QueueConfigure, requests.QueueRemove, requests.QueueTake, requests.QueueAck, requests.QueueNack,
     requests.QueueLag, requests.QueueDead, requests.QueueRevive,

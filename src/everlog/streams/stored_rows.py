@@ -91,7 +91,7 @@ def fresh_entry(position: int, time_us: int, effect: PutKey, most_bytes: int) ->
 def fresh_of(found: Entry) -> Fresh:
     """Return an entry that was read from a file, whole, as content to keep in memory."""
     effect = PutKey(found.key, found.revision, found.value, found.headers, found.timestamp, found.expires_us)
-    return Fresh(found.position, found.time_us, effect, found.size + len(found.key.encode()))
+    return Fresh(found.position, found.time_us, effect)
 
 
 def read_messages(

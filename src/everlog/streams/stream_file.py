@@ -153,12 +153,14 @@ class StreamFile:
         self._flush(messages, entries)
 
     def _flush(self, messages: list[Any], entries: list[Any]) -> None:
-        for k in range(0, len(messages), 4):
-            self._connection.execute(tables.PUT_PLAIN_MESSAGE, messages[k : k + 4])
-        for k in range(0, len(entries), 5):
-            self._connection.execute(tables.PUT_PLAIN_ENTRY, entries[k : k + 5])
-        messages.clear()
-        entries.clear()
+        if messages:
+            rows = [messages[k : k + 4] for k in range(0, len(messages), 4)]
+            self._connection.executemany(tables.PUT_PLAIN_MESSAGE, rows)
+            messages.clear()
+        if entries:
+            rows = [entries[k : k + 5] for k in range(0, len(entries), 5)]
+            self._connection.executemany(tables.PUT_PLAIN_ENTRY, rows)
+            entries.clear()
 
     def _need(self, name: str) -> None:
         """Make a table or index that not every file has."""
@@ -312,9 +314,7 @@ class StreamFile:
             applied = self.applied
             if self.is_closed:  # which synced it
                 return applied
-            busy, _, _ = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-        if busy:
-            raise StorageError(f"{self.path}: another process has the file open", hint="stop that process")
+            checkpoint(self._connection, self.path)
         if self.is_new:
             sync_directory(os.path.dirname(self.path))
             self.is_new = False
@@ -325,6 +325,13 @@ class StreamFile:
         with self.lock, self._guard():
             self.is_closed = True
             self._connection.close()
+
+
+def checkpoint(connection: sqlite3.Connection, path: str) -> None:
+    """Bring all that is in a file's write-ahead log into the file, synced."""
+    busy, logged, done = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    if busy or logged != done:
+        raise StorageError(f"{path}: another process has the file open", hint="stop that process")
 
 
 def sync_directory(path: str) -> None:

@@ -23,6 +23,7 @@ from everlog.streams.queue_state import QUEUE_EFFECTS, QueueState, take_effect
 from everlog.streams.values import Config, Kind
 
 ROW_BYTES = 400  # about what a record in memory takes beside its value
+UPLOAD_US = 3_600_000_000  # an upload that nobody asked for is dropped after this time
 FRONT_KEYS = 1024  # of a key-value store in memory; at the limit it begins anew
 FRONT_BYTES = 4096  # an entry that is larger is read from the file
 
@@ -65,9 +66,11 @@ class StreamState:
         "bytes",
         "config",
         "epoch",
+        "filed",
         "forgotten",
         "front",
         "has_queues",
+        "has_removal",
         "has_rows",
         "id_time_us",
         "ids",
@@ -109,7 +112,9 @@ class StreamState:
         self.next_due_us = 0  # nothing expires before; 0 for nothing ever
         self.is_hidden = False
         self.is_removed = False
+        self.has_removal = False  # whether a pending record removed it
         self.has_rows = False  # whether there is a file
+        self.filed = NO_POSITION  # what the file had applied when the stream's row in the catalogue was written
         self.pending: deque[tuple[int, Record]] = deque()
         self.pending_bytes = 0
         self.overlay = Overlay()
@@ -135,6 +140,7 @@ class StreamState:
 
     def take(self, position: int, record: Record, size: int) -> None:
         """Be as the record says, whose encoded size is given."""
+        effects = record.effects
         if record.previous == NO_POSITION and record.is_visible:
             self._be_born(position)
         self.pending.append((position, record))
@@ -142,14 +148,23 @@ class StreamState:
         self.last = position
         self.time_us = record.time_us
         self.last_seq, self.messages, self.bytes = record.last_seq, record.messages, record.bytes
+        if len(effects) == 1 and type(effects[0]) is PutMessage and self.is_plain and not effects[0].expires_us:
+            self.overlay.fresh[effects[0].seq] = Fresh(position, record.time_us, effects[0])
+            self.position, self.epoch = position, record.epoch
+            if effects[0].upload is not None:
+                (self.uploads or {}).pop(effects[0].upload, None)
+        else:
+            self._take_effects(position, record)
+        if record.message_id is not None:
+            self._take_id(position, record)
+
+    def _take_effects(self, position: int, record: Record) -> None:
         self.overlay.take(position, record)
         visible = False
         for effect in record.effects:
             visible = self._take_effect(effect, record) or visible
         if visible:
             self.position, self.epoch = position, record.epoch
-        if record.message_id is not None:
-            self._take_id(position, record)
 
     def _be_born(self, position: int) -> None:
         """Begin anew with the first record of a name."""
@@ -172,6 +187,7 @@ class StreamState:
                 self.oldest.clear()
             return True
         if isinstance(effect, Part):
+            self.be_due(record.time_us + UPLOAD_US)
             if self.uploads is not None:
                 known = self.uploads.setdefault(effect.upload, UploadState(0, 0, record.time_us))
                 known.parts, known.size = effect.part + 1, known.size + len(effect.data)
@@ -206,7 +222,7 @@ class StreamState:
             oldest.popleft()
 
     def _be_removed(self) -> None:
-        self.is_removed = True
+        self.is_removed = self.has_removal = True
         self.set_config(_PLAIN)
         self.ids, self.uploads, self.queues = OrderedDict(), {}, {}
         self.has_queues, self.next_due_us = False, 0
@@ -246,6 +262,7 @@ class StreamState:
             self._keep_front()
         self.overlay.clear()
         self.pending_bytes = 0
+        self.has_removal = self.has_removal and bool(self.pending)
         for position, record in self.pending:
             self.overlay.take(position, record)
             self.pending_bytes += ROW_BYTES + sum(len(getattr(one, "value", None) or b"") for one in record.effects)

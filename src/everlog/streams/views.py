@@ -14,7 +14,7 @@ from everlog.streams.open_files import OpenFiles
 from everlog.streams.ports import Journal
 from everlog.streams.shard_settings import ShardSettings
 from everlog.streams.stream_file import StreamFile
-from everlog.streams.stream_state import StreamState
+from everlog.streams.stream_state import ROW_BYTES, StreamState
 from everlog.streams.values import Kind
 
 
@@ -25,10 +25,11 @@ class Views:
         self.settings = settings
         self.catalogue = Catalogue(f"{directory}/catalogue.db")
         self.files = OpenFiles(f"{directory}/files", settings.most_open)
-        self.files.synced = self._closed
         self._whole_before = self.catalogue.whole  # when it was opened: records below it are in files alone
         self.pending_bytes = 0
         self.pending_rows = 0
+        self._apply_rows = settings.apply_rows
+        self._apply_bytes = settings.apply_bytes
         self._states: OrderedDict[str, StreamState] = OrderedDict()
         self._unapplied: OrderedDict[str, int] = OrderedDict()  # name -> time of its oldest pending record
         self._ripe: dict[str, None] = {}  # names with so many pending records that they are to be applied
@@ -36,7 +37,6 @@ class Views:
         self._rows: dict[str, Row] = {}  # of the catalogue, to be written
         self._gone: dict[str, int] = {}  # names of removed streams -> their last position
         self._written: dict[str, int] = {}  # name -> up to where the row that was written tells
-        self._closed_at: dict[str, int] = {}  # name -> what its file had applied when it was last closed
 
     # ---- finding ----
 
@@ -64,6 +64,10 @@ class Views:
             raise StorageError(
                 f"{self.files.path(state.name)}, the file of {state.name}, is missing", hint="restore it from a backup"
             )
+        if file is not None and file.applied < state.filed < self._whole_before:
+            raise StorageError(
+                f"{file.path}, the file of {state.name}, is older than it was", hint="restore it from a backup"
+            )
         return file
 
     def hidden(self) -> list[str]:
@@ -73,14 +77,15 @@ class Views:
 
     # ---- gathering ----
 
-    def took(self, state: StreamState, position: int, before: int) -> None:
-        """Note that a stream has taken a record; `before` is how many bytes its pending records had."""
-        self.pending_bytes += state.pending_bytes - before
+    def take(self, state: StreamState, position: int, record: Record, size: int) -> None:
+        """Have a stream take a record, whose encoded size is given."""
+        state.take(position, record, size)
+        self.pending_bytes += size + ROW_BYTES
         self.pending_rows += 1
-        name = state.name
-        if len(state.pending) == 1:
-            self._unapplied[name] = state.time_us
-        elif len(state.pending) >= self.settings.apply_rows or state.pending_bytes >= self.settings.apply_bytes:
+        name, rows = state.name, len(state.pending)
+        if rows == 1:
+            self._unapplied[name] = record.time_us
+        if rows >= self._apply_rows or state.pending_bytes >= self._apply_bytes:
             self._ripe[name] = None
         if name not in self._unsynced:
             self._unsynced[name] = position
@@ -96,9 +101,7 @@ class Views:
             if state is None:
                 state = StreamState(name, _kind_of(record))
                 self.add(state)
-            before = state.pending_bytes
-            state.take(position, record, len(effect))
-            self.took(state, position, before)
+            self.take(state, position, record, len(effect))
             if self.pending_bytes > self.settings.pending_bytes:
                 self.relieve(journal.committed)
         return time_us
@@ -111,7 +114,9 @@ class Views:
         if not records:
             return
         before, last = state.pending_bytes, records[-1]
-        removal = next((k for k in reversed(range(len(records))) if _removes(records[k][1])), -1)
+        removal = -1
+        if state.has_removal:
+            removal = next((k for k in reversed(range(len(records))) if _removes(records[k][1])), -1)
         if removal >= 0:
             opened = self.files.opened_file(state.name)
             if (opened is not None and opened.born != state.born) or removal == len(records) - 1:
@@ -135,7 +140,7 @@ class Views:
         if not state.has_rows:
             self._rows.pop(name, None)
             self._gone[name] = last[0]
-        elif not any(isinstance(effect, SetConfig | DropAll) for _, one in state.pending for effect in one.effects):
+        elif not any(_is_whole(effect) for _, one in state.pending for effect in one.effects):
             self._rows[name] = row_of(state, *last)
             self._gone.pop(name, None)
 
@@ -190,17 +195,12 @@ class Views:
         self._rows.clear()
         self._gone.clear()
 
-    def _closed(self, name: str, applied: int) -> None:
-        """Note that a file was closed, which synced it."""
-        if name in self._unsynced:
-            self._closed_at[name] = applied
-
     def begin_sync(self, time_us: int) -> "SyncRound":
         """Return what is to be synced now, for another thread to do."""
         self.flush(time_us)
         names = list(self._unsynced)
-        files = {name: file for name in names if (file := self.files.opened_file(name)) is not None}
-        return SyncRound(self.catalogue, files, dict(self._written), dict(self._closed_at))
+        files = [file for name in names if (file := self.files.opened_file(name)) is not None]
+        return SyncRound(self.catalogue, files, dict(self._written))
 
     def end_sync(self, done: "SyncRound", end: int) -> int:
         """Take in what was synced, and return up to where the files have everything; `end` is the journal's."""
@@ -211,7 +211,6 @@ class Views:
             if state is None or state.last <= synced:
                 del self._unsynced[name]
                 self._written.pop(name, None)
-                self._closed_at.pop(name, None)
             else:
                 self._unsynced[name] = max(self._unsynced[name], synced + 1)
         return min(self._unsynced.values(), default=end)
@@ -238,25 +237,28 @@ class Views:
 
 
 class SyncRound:
-    """What is synced at once: files, then the catalogue. `run` may be called on any thread."""
+    """What is synced at once: files that are open, then the catalogue. `run` may be called on any thread.
 
-    def __init__(
-        self, catalogue: Catalogue, files: dict[str, StreamFile], written: dict[str, int], closed: dict[str, int]
-    ) -> None:
+    A file that was closed was synced then, so each file has all that the rows which were written before say.
+    """
+
+    def __init__(self, catalogue: Catalogue, files: list[StreamFile], written: dict[str, int]) -> None:
         self.synced: dict[str, int] = {}  # name -> up to where file and row are synced
         self._catalogue = catalogue
         self._files = files
         self._written = written
-        self._closed = closed
 
     def run(self) -> None:
-        """Sync all files and the rows that tell of them."""
-        applied = dict(self._closed)
-        for name, file in self._files.items():
-            applied[name] = file.sync()
+        """Sync the files and the rows that tell of them."""
+        for file in self._files:
+            file.sync()
         self._catalogue.sync()
-        for name, written in self._written.items():
-            self.synced[name] = min(written, applied.get(name, written))
+        self.synced = self._written
+
+
+def _is_whole(effect: object) -> bool:
+    """Return whether an effect is on the stream as a whole: a row written before it is applied would tell too much."""
+    return isinstance(effect, SetConfig | DropAll)
 
 
 def _removes(record: Record) -> bool:

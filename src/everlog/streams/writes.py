@@ -2,7 +2,6 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec import msgpack
@@ -23,8 +22,8 @@ from everlog.streams.effects import (
 from everlog.streams.forks import Forks
 from everlog.streams.names import check_name
 from everlog.streams.refusal import Refused, too_large
-from everlog.streams.replies import Answer, Nothing, Reply, Written
-from everlog.streams.stream_state import StoredId, StreamState, UploadState, stored_id
+from everlog.streams.replies import Answer, Nothing, Reply, Result, Written
+from everlog.streams.stream_state import UPLOAD_US, StoredId, StreamState, UploadState, stored_id
 from everlog.streams.values import ErrorCode, Kind, Level
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ class Writes:
             seq,
             1,
         )
-        shard.decided(state, record, request.level, partial(self._reach, record, request.level, answer))
+        shard.decided(state, record, request.level, answer)
 
     def _batch(self, call: requests.Call, request: requests.Batch, answer: Reach) -> None:
         if not 1 <= len(request.writes) <= MOST_BATCH:
@@ -121,23 +120,18 @@ class Writes:
         record = draft.record(now_us, request.message_id, is_batch=isinstance(request, requests.Batch))
         self.take(state, record, request.level, answer)
 
-    def take(self, state: StreamState, record: Record, level: Level, answer: Reach | None) -> int:
+    def take(
+        self, state: StreamState, record: Record, level: Level, answer: Reach | None, result: Result | None = None
+    ) -> None:
         """Take a decision, for a stream that may be new; the answer comes when the level is reached."""
         if level is Level.ARCHIVED and self._shard.archive is None:
             raise Refused(ErrorCode.BAD_REQUEST, "there is no bucket to archive to", hint="use the level fsync")
         if self._shard.views.find(state.name) is not state:
             self._shard.views.add(state)
-        reach = None if answer is None else partial(self._reach, record, level, answer)
-        return self._shard.decided(state, record, level, reach)
-
-    def _reach(self, record: Record, level: Level, answer: Reach, position: int, reached: Level) -> None:
-        """Answer a write whose level was reached; a position below 0 says that it never will."""
-        shard = self._shard
-        if position < 0:
-            assert shard.failure is not None
-            answer(shard.failure_of(shard.failure))
-        else:
-            answer(Reply(shard.epoch, position, reached, shard.written(position, record)))
+        for effect in record.effects:
+            if isinstance(effect, PutMessage | PutKey | DropUpload) and effect.upload in (state.uploads or ()):
+                self.upload_bytes -= state.uploads[effect.upload].size  # type: ignore[index]
+        self._shard.decided(state, record, level, answer, result)
 
     def state_for(self, name: str, kind: Kind | None) -> StreamState:
         """Return a stream to write to; a new one is not yet known to anybody."""
@@ -150,6 +144,10 @@ class Writes:
         if state.is_removed and kind is not None:
             state.kind = kind
         return state
+
+    def close(self) -> None:
+        """Let go of what is under way."""
+        self._forks.close()
 
     def remove_unfinished(self) -> None:
         """Remove what an earlier owner did not finish."""
@@ -206,7 +204,9 @@ class Writes:
 
     def _upload(self, request: requests.Upload, answer: Reach) -> None:
         shard = self._shard
-        state = self.state_for(request.stream, None)
+        state = self.state_for(request.stream, request.kind)
+        if state.kind is not request.kind:
+            raise Refused(ErrorCode.WRONG_KIND, f"{state.name} is a {state.kind}", hint="use another name")
         self.load_uploads(state)
         assert state.uploads is not None
         known = state.uploads.get(request.upload, UploadState(0, 0, 0))
@@ -221,8 +221,10 @@ class Writes:
         if self.upload_bytes + len(request.data) > shard.settings.upload_bytes:
             raise Refused(ErrorCode.BUSY, "too many large values are being uploaded", hint="try again later")
         effects: list[Effect] = [Part(request.upload, request.part, request.data)]
+        if _is_unborn(state):
+            effects.insert(0, SetConfig(state.kind, state.config))
         self.upload_bytes += len(request.data)
-        self.take(state, self.record(state, effects), Level.FSYNC, lambda reply: answer(_as_nothing(reply)))
+        self.take(state, self.record(state, effects), Level.FSYNC, answer, Nothing())
 
     def load_uploads(self, state: StreamState) -> None:
         """Read which large values were uploaded to a stream's file."""
@@ -240,6 +242,18 @@ class Writes:
                         known.parts, known.size = effect.part + 1, known.size + len(effect.data)
                 elif isinstance(effect, PutMessage | PutKey | DropUpload) and effect.upload is not None:
                     state.uploads.pop(effect.upload, None)
+        self.upload_bytes += sum(one.size for one in state.uploads.values())
+
+    def stale_uploads(self, state: StreamState, due_us: int) -> tuple[list[Effect], int]:
+        """Return what drops the uploads that nobody asked for in time, and when the next is due; 0 for never."""
+        self.load_uploads(state)
+        stale, later = [], []
+        for name, upload in (state.uploads or {}).items():
+            if upload.time_us + UPLOAD_US <= due_us:
+                stale.append(name)
+            else:
+                later.append(upload.time_us + UPLOAD_US)
+        return [DropUpload(name) for name in stale], min(later, default=0)
 
     # ---- whole streams ----
 
@@ -295,7 +309,3 @@ def _is_simple(request: requests.Set, state: StreamState) -> bool:
 
 def _is_unborn(state: StreamState) -> bool:
     return state.born == NO_POSITION or state.is_removed
-
-
-def _as_nothing(reply: Answer) -> Answer:
-    return Reply(reply.epoch, reply.position, reply.level, Nothing()) if isinstance(reply, Reply) else reply
