@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import time
 import uuid
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -46,18 +47,23 @@ class PostgresServer:
         """Start the server and wait until it answers."""
         options = [f"port={self.port}", "listen_addresses=127.0.0.1", f"unix_socket_directories={self.folder}"]
         arguments = [word for setting in (*options, *self.settings) for word in ("-c", setting)]
+        until_s = time.monotonic() + 30
         self.process = self._popen("postgres", "-D", str(self.data), *arguments)
         while True:
             ready = [str(self.bin / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
             if subprocess.run(ready, check=False).returncode == 0:
                 return
-            assert self.process.poll() is None, "PostgreSQL did not start"
+            if self.process.poll() is not None:  # processes of the one before may not be quite gone
+                assert time.monotonic() < until_s, "PostgreSQL did not start"
+                self.process = self._popen("postgres", "-D", str(self.data), *arguments)
             time.sleep(0.05)
 
     def kill(self) -> None:
         """End the server as a crash would."""
+        self.process.send_signal(signal.SIGSTOP)  # so that it starts no more children
         for child in self._children():
-            os.kill(child, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
         self.process.kill()
         self.process.wait()
 
