@@ -11,7 +11,7 @@ from tests.postgres_server import new_schema, shared_server
 from everlog.base import EverlogError, Fenced, StorageError, Unavailable
 from everlog.commitlog import LogSettings
 from everlog.streams import Journal, LocalJournal
-from everlog.tiering import ObjectJournal, PostgresJournal, make_journal_tables
+from everlog.tiering import GroupJournal, ObjectJournal, PostgresJournal, make_journal_tables
 
 Opener = Callable[[int], Journal]  # by epoch; one that is opened later replaces the ones before
 
@@ -190,6 +190,8 @@ def test_trimmed_records_are_gone_for_good_and_the_others_stay(opened: Opened, m
     for number in range(90):
         journal.append(effects(1, number))
         commit(journal)
+    if isinstance(journal, GroupJournal):
+        journal.allow_trim(80)
     journal.trim(80)
     for number in range(90, 110):
         journal.append(effects(1, number))
@@ -213,3 +215,21 @@ def test_reads_do_not_see_what_is_not_committed(opened: Opened) -> None:
     journal.append(effects(2, 2))
     assert [position for position, _, _ in journal.read(0, 4)] in ([0, 1], [0, 1, 2, 3])
     assert journal.committed == 2
+
+
+def test_what_is_in_no_pack_is_not_trimmed(shared: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("everlog.tiering.numbered.MILESTONES", (4, 16, 64))
+    journal = shared(1)
+    assert isinstance(journal, GroupJournal)
+    for number in range(10):
+        journal.append(effects(1, number))
+        commit(journal)
+        journal.trim(number)
+    assert journal.start == 0
+    journal.allow_trim(5)
+    for number in range(10, 20):
+        journal.append(effects(1, number))
+        commit(journal)
+        journal.trim(number)
+    assert journal.start == 5
+    assert [position for position, _, _ in journal.read(5, 20)] == list(range(5, 20))

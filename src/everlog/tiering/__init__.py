@@ -1,6 +1,7 @@
 """tiering: buckets, and what is made of objects that are created once: numbers, journals, packs."""
 
 from everlog.tiering.directory_bucket import DirectoryBucket
+from everlog.tiering.group_journal import GroupJournal
 from everlog.tiering.journal_archive import JournalArchive
 from everlog.tiering.journal_reader import JournalReader
 from everlog.tiering.journal_writer import JournalWriter
@@ -13,10 +14,9 @@ from everlog.tiering.pack_format import (
     PackedFile,
     PackRecord,
     Packs,
-    decode_pack_record,
-    encode_pack_record,
     plan_packs,
 )
+from everlog.tiering.pack_manifest import PackManifest, read_packs
 from everlog.tiering.packs import BucketPacks, PackWriter
 from everlog.tiering.places import check_bucket, open_bucket
 from everlog.tiering.ports import Bucket, StoredObject

@@ -70,7 +70,7 @@ class GroupJournal:
         self._lock = threading.Condition()
         self._waiting: deque[Record] = deque()  # appended and not committed
         self._asked: deque[tuple[int, Done, Failed]] = deque()
-        self._trim_below = self._trimmed_below = 0  # what was asked for, what the writer was told
+        self._trim_below = self._allowed_below = self._trimmed_below = 0  # asked for, allowed, told the writer
         self._is_closing = False
         self._error: EverlogError | None = None  # the end: nothing is committed any more
         self.trouble: EverlogError | None = None  # why commits can't go through just now
@@ -132,9 +132,17 @@ class GroupJournal:
         return self._writer.read(position, min(end, self._committed), stream)
 
     def trim(self, below: int) -> None:
-        """Let go of records below a position, once the next group is written."""
+        """Let go of records below a position, as far as that is allowed, once the next group is written."""
         with self._lock:
             self._trim_below = max(self._trim_below, min(below, self._committed))
+
+    def allow_trim(self, below: int) -> None:
+        """Allow that records below a position be trimmed: they are in packs, where the next owner finds them.
+
+        Until then nothing is trimmed: files on the disk of one server are of no use to another.
+        """
+        with self._lock:
+            self._allowed_below = max(self._allowed_below, below)
 
     def close(self) -> None:
         """Commit what was appended, if that is possible now, and end the thread."""
@@ -169,7 +177,7 @@ class GroupJournal:
                     self._lock.wait(rest)
                     continue
                 records = self._group()
-                trim_below = self._trim_below
+                trim_below = min(self._trim_below, self._allowed_below)
             if not records:
                 self._end_with(Unavailable("the journal is closed"))
                 return

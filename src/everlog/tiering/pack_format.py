@@ -1,7 +1,7 @@
 """Packs: files of many streams in one immutable object, each with a check of its own (`docs/formats/pack.md`).
 
-A pack has a random part in its name and is never written twice. It counts once a record of the shard names it
-(`PackRecord`); until then nobody reads it.
+A pack has a random part in its name and is never written twice. It counts once a record of the shard's manifest names
+it (`PackManifest`); until then nobody reads it.
 """
 
 import struct
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import crc32c
-from msgspec import DecodeError, Struct, msgpack
+from msgspec import Struct, msgpack
 
 from everlog.base import StorageError
 
@@ -36,7 +36,7 @@ class PackedFile(Struct, array_like=True, frozen=True, gc=False):
 
 
 class PackRecord(Struct, array_like=True, frozen=True, gc=False, tag="pack"):
-    """A record of the shard that names a pack: from its commit on, the pack is what these streams are read from."""
+    """A record that names a pack: from its commit on, the pack is what these streams are read from."""
 
     pack: str  # the name of the object
     size: int
@@ -45,20 +45,6 @@ class PackRecord(Struct, array_like=True, frozen=True, gc=False, tag="pack"):
 
 _encode = msgpack.Encoder().encode
 _decode_files = msgpack.Decoder(list[PackedFile]).decode
-_decode_record = msgpack.Decoder(PackRecord).decode
-
-
-def encode_pack_record(record: PackRecord) -> bytes:
-    """Return a record of a pack as it stands in the journal."""
-    return _encode(record)
-
-
-def decode_pack_record(data: bytes) -> PackRecord:
-    """Return a record of a pack; raise StorageError if it is none."""
-    try:
-        return _decode_record(data)
-    except DecodeError as error:
-        raise StorageError(f"this is no record of a pack: {error}", hint="read it with a newer Everlog") from None
 
 
 def new_pack_name(folder: str, epoch: int) -> str:
@@ -116,6 +102,13 @@ class Packs:
         """Return the packs when streams were removed."""
         gone = set(streams)
         return self._with({name: where for name, where in self.files.items() if name not in gone}, self.sizes)
+
+    def records(self) -> list[PackRecord]:
+        """Return records that tell all of it."""
+        by_pack: dict[str, list[PackedFile]] = {pack: [] for pack in self.sizes}
+        for pack, file in self.files.values():
+            by_pack[pack].append(file)
+        return [PackRecord(pack, size, by_pack[pack]) for pack, size in self.sizes.items()]
 
     def sparse(self, ratio: float = 0.5) -> set[str]:
         """Return the packs of which less than this part is still used: their streams are worth packing again."""

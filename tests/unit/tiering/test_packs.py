@@ -12,8 +12,6 @@ from everlog.tiering import (
     PackRecord,
     Packs,
     PackWriter,
-    decode_pack_record,
-    encode_pack_record,
     plan_packs,
     plan_scrub,
     scrub,
@@ -70,7 +68,6 @@ def test_a_pack_tells_what_is_in_it_and_is_verified(bucket: MemoryBucket, packed
     assert len(bucket.get(packed.pack) or b"") == packed.size
     assert packs.files(packed.pack, packed.size) == packed.files
     packs.verify(packed)
-    assert decode_pack_record(encode_pack_record(packed)) == packed
 
 
 def test_no_local_file_is_left_behind(packed: PackRecord, tmp_path: Path) -> None:
