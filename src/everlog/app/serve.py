@@ -24,6 +24,7 @@ from everlog.app.settings import (
     log_arguments,
 )
 from everlog.app.start_lines import announce
+from everlog.app.start_warnings import warnings_of
 from everlog.base import EverlogError
 from everlog.broker import Broker, ExpiryClock, Kind, Listener, Listening, Security, listen
 from everlog.commitlog import LogSettings
@@ -37,6 +38,8 @@ _log = logging.getLogger("everlog")
 def run(settings: Settings) -> int:
     """Run a broker; the exit code."""
     set_up_logging(settings.logging.level, settings.logging.format)
+    for warning in warnings_of(settings):
+        _log.warning(warning)
     # What messages make dies by itself; what lives, sessions and names, is many. The first two steps of a collection
     # look at 5,000 and 25,000 objects, a millisecond and a few; the third looks at all, and so is rare.
     gc.set_threshold(5_000, 5, 320)
@@ -120,7 +123,15 @@ async def _serve_http(
     checks.append(disk_has_room(broker.space))
     warnings = [clock_is_believed(lambda: clock.is_believed)]
     port, must = http.port or DEFAULT_HTTP_PORT, bool(http.port)
-    web = await start_web(broker.reports, http.host, port, must=must, checks=checks, warnings=warnings)
+    web = await start_web(
+        broker.reports,
+        http.host,
+        port,
+        must=must,
+        names_clients=http.client_ids,
+        checks=checks,
+        warnings=warnings,
+    )
     if web is None:
         return None
     parts.push_async_callback(web.close)

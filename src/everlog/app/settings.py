@@ -184,6 +184,9 @@ class Http(Section, frozen=True, kw_only=True):
         Port | None,
         Meta(description=f"`0` takes {DEFAULT_HTTP_PORT} if it is free; another must be free; `none` opens none"),
     ] = 0
+    client_ids: Annotated[
+        bool, Meta(description="`/metrics` names the clients most behind, to everybody who can reach the port")
+    ] = False
 
 
 class Logging(Section, frozen=True, kw_only=True):
