@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from everlog.app.clock_watch import ClockWatch
 from everlog.app.cold_tier import cold_tier
+from everlog.app.decoy_key import read_decoy_key
 from everlog.app.log_lines import set_up_logging
 from everlog.app.plugins import load_methods
 from everlog.app.retention_loop import RetentionLoop, RetentionOptions
@@ -75,6 +76,7 @@ async def _serve(
         password_file=settings.security.password_file,
         acl_file=settings.security.acl_file,
         methods=load_methods(settings.security.authentication_methods),
+        decoy_key=None if settings.security.password_file is None else read_decoy_key(settings.log.data),
     )
     broker = Broker(
         store,
