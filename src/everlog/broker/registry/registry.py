@@ -107,7 +107,7 @@ class Registry:
     def check(self, client: Client, terms: ConnectTerms) -> None:
         """Raise why a client may not have the session or the will that it asks for."""
         client_id, user = terms.client_id, terms.session.user
-        if not terms.clean_start and self._is_anothers(client_id, user):
+        if self._is_anothers(client_id, user, terms.clean_start):
             raise PeerError(Reason.NOT_AUTHORIZED, "the client id has a session of another user")
         will = terms.session.will
         if will is not None and not self._security.acl.may_publish(user, client_id, will.topic):
@@ -168,10 +168,12 @@ class Registry:
         self._transient += not lasting
         return session
 
-    def _is_anothers(self, client_id: str, user: str | None) -> bool:
-        """Return whether a session was begun by another user: what it is owed is not for this one."""
+    def _is_anothers(self, client_id: str, user: str | None, to_end_it: bool) -> bool:
+        """Return whether a session is another user's: what it is owed is not for this one, to have or to end."""
         session = self._peek(client_id)
-        return session is not None and session.user is not None and session.user != user
+        if session is None or session.user is None or session.user == user:
+            return False
+        return session.durable or not to_end_it
 
     # Leaving
 
