@@ -170,9 +170,10 @@ def _reload(broker: Broker, listening: Listening) -> None:
 def listeners_of(settings: Settings) -> list[Listener]:
     """Every listener that the settings ask for."""
     one = settings.listener
-    plain = Listener(one.host, 0, origins=one.websocket_origins, backlog=one.backlog)
+    plain = Listener(one.host, 0, origins=one.websocket_origins, backlog=one.backlog, tcp_keepalive_s=one.tcp_keepalive)
     secure = replace(plain, cert_file=one.cert_file, key_file=one.key_file, client_ca_file=one.client_ca_file)
-    secure = replace(secure, require_client_cert=one.require_client_cert)
+    secure = replace(secure, require_client_cert=one.require_client_cert, crl_file=one.crl_file)
+    secure = replace(secure, min_version=one.tls_min_version)
     listeners: tuple[tuple[Listener, Kind, int | None], ...] = (
         (plain, "tcp", one.port),
         (plain, "ws", one.websocket_port),
