@@ -54,6 +54,15 @@ def test_a_second_connect_closes(stage, version):
     client.expect_closed(Reason.PROTOCOL_ERROR)
 
 
+@pytest.mark.parametrize("head", [b"\x00\x04MQTT\x09", b"\x00\x03XYZ\x05", b""])
+def test_a_second_connect_of_another_protocol_closes(stage, version, head, caplog):
+    client = stage.connected("twice", version)
+    body = head + bytes(10)
+    client.send_bytes(bytes((0x10, len(body))) + body)
+    client.expect_closed(Reason.PROTOCOL_ERROR)
+    assert not [record for record in caplog.records if record.exc_info]
+
+
 @clauses("MQTT-3.1.0-2 MQTT-3.2.0-2", v4="MQTT-3.1.0-2")
 def test_two_connects_in_one_segment_give_one_connack(stage, version):
     client = stage.client(version)

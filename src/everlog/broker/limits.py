@@ -25,7 +25,9 @@ class Limits:
     inflight_messages: int = 2048  # sent to a client and not acknowledged; more wait
     inflight_bytes: int = 64 << 20  # answers held back until commit, over all clients; beyond, reading stops
     unwritten_bytes: int = 64 << 20  # received and not yet written to a shard's log; beyond, reading stops
-    unfinished_bytes: int = 64 << 20  # of incomplete packets, over all; beyond, who has most: QUOTA_EXCEEDED
+    unfinished_bytes: int = (
+        64 << 20
+    )  # of incomplete packets, over all; beyond, who is stalled for longest: QUOTA_EXCEEDED
     output_bytes: int = 256 << 10  # unsent bytes of one client; beyond, it counts as slow and is sent nothing more
     queue_bytes: int = 4 << 20  # what waits for a slow client; beyond, QoS 0 is dropped; QoS 1 and 2 spill at a quarter
     spill_bytes: int = (

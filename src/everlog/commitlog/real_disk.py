@@ -21,7 +21,7 @@ class RealFile:
     """A file descriptor, closed when nothing refers to it any more, so that a reader outlives a merge or removal."""
 
     def __init__(self, path: str, flags: int) -> None:
-        self._fd = os.open(path, flags | os.O_CLOEXEC, 0o640)
+        self._fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
         self._direct = DirectFile(self._fd)
 
     def read_at(self, position: int, size: int) -> bytes:
@@ -112,7 +112,7 @@ class RealLock:
     """An flock on a file that says who holds it; it is gone with the process, however that ends."""
 
     def __init__(self, path: str) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -144,7 +144,7 @@ class RealDisk:
         above = os.path.dirname(os.path.abspath(path))
         self.make_directory(above)
         with contextlib.suppress(FileExistsError):
-            os.mkdir(path, 0o750)
+            os.mkdir(path, 0o700)
         self.sync_directory(above)
 
     def list(self, directory: str) -> list[str]:

@@ -351,6 +351,9 @@ class Decoder:
 
     def _other(self, events: list[Any], first: int, body: bytes, kind: int) -> bool:
         """Decode plainly what is neither a PUBLISH nor an ack, or is doubtful; return whether to go on."""
+        if kind == 1 and self.version and self.from_client:  # before it is looked at: it may be of another protocol
+            self._fail(events, Reason.PROTOCOL_ERROR, "a second CONNECT", "MQTT-3.1.0-2")
+            return False
         try:
             packet: Any = decode(first, body, self.version, from_client=self.from_client)
             if kind == 3:
@@ -362,9 +365,6 @@ class Decoder:
             events.append(error)
             return False
         if kind == 1:
-            if self.version:
-                self._fail(events, Reason.PROTOCOL_ERROR, "a second CONNECT", "MQTT-3.1.0-2")
-                return False
             self.version = packet.version
         if 4 <= kind <= 7:
             ids = packet.packet_id.to_bytes(2, "little")
