@@ -2,9 +2,9 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from tests.conformance.clause import clauses
 from tests.memory_log import MemoryLog
 from tests.stages import Stage

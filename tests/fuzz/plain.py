@@ -7,10 +7,11 @@ properties are left out, because an `AckRun` has none.
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
 from tests.twins import Twin
 
 from everlog.base import HAS_ALIAS, HAS_EXPIRY, PeerError

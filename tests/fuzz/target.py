@@ -6,9 +6,9 @@ and out again to subscribers. A batch is refused with a StorageError, or found d
 """
 
 import random
-from dataclasses import replace
 from typing import Any
 
+from msgspec.structs import replace
 from tests.fuzz.plain import MAX_PACKET_BYTES, Feeder, read_stream
 from tests.twins import TWINS, Twin
 
@@ -124,4 +124,5 @@ def _open(twin: Twin, data: bytes) -> Any:
         return str(error)
     if not records.verify():
         return records.verify_columns()
-    return records.rows(), records.new_names(), records.base_offset, records.end_offset
+    who = [(records.publisher(row), records.packet_id(row)) for row in range(len(records))]
+    return records.rows(), records.new_names(), records.new_publishers(), who, records.base_offset, records.end_offset

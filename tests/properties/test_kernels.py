@@ -1,13 +1,13 @@
 """Properties of the protocol kernels: what is written is what was sent, at any size, and the twins agree."""
 
 import struct
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.fuzz.plain import MAX_PACKET_BYTES, Feeder, read_stream
 from tests.fuzz.target import fuzz_one, head
 from tests.twins import AMBIENT, IS_COMPILED, TWINS, batch_of, needs_both, needs_compiled

@@ -10,6 +10,7 @@ cdef class TopicTable:
     cdef Py_ssize_t last
     cdef uint32_t mask
     cdef readonly bytearray names, ends
+    cdef public TopicTable publishers
     cdef bytearray hashes, slots
 
     @cython.locals(ends="uint32_t*", start=Py_ssize_t, end=Py_ssize_t)
@@ -22,8 +23,11 @@ cdef class TopicTable:
     @cython.locals(topic=Py_ssize_t, code=uint32_t)
     cdef Py_ssize_t find_or_add(self, const unsigned char* source, Py_ssize_t start, Py_ssize_t size) except -2
 
+    @cython.locals(size=Py_ssize_t, new=Py_ssize_t, code=uint32_t, slots="uint32_t*", slot=uint32_t)
+    cpdef Py_ssize_t renew(self, Py_ssize_t topic) except -2
+
     @cython.locals(slots="uint32_t*", slot=uint32_t)
     cdef int _place(self, Py_ssize_t topic, uint32_t code) except -1
 
-    @cython.locals(hashes="uint32_t*", topic=Py_ssize_t)
+    @cython.locals(before=bytearray, hashes="uint32_t*", used="uint32_t*", slot=Py_ssize_t)
     cdef int _make_room(self, Py_ssize_t size) except -1

@@ -9,6 +9,8 @@ import os
 
 import cython
 
+from everlog.base.errors import UsageError
+
 if not cython.compiled:
     from everlog.base.memory import Buffer, copy, equal, hash_of, pointer, u32s
 
@@ -20,7 +22,8 @@ _SEED = int.from_bytes(os.urandom(8), "little") | 1  # of this process: peers ca
 class TopicTable:
     """A table of topic names. When it is full (`max_topics` names or `max_bytes` of them) it takes no new ones.
 
-    The hashes depend on `seed`, or on one of this process if that is 0.
+    The hashes depend on `seed`, or on one of this process if that is 0. A segment's table has one more beside it with
+    the names of those who have published, once a record says who.
     """
 
     def __init__(self, seed: int = 0, max_topics: int = 1 << 24, max_bytes: int = 1 << 30) -> None:
@@ -33,6 +36,7 @@ class TopicTable:
     def reset(self) -> None:
         """Forget every name; another `generation` tells holders of ids that they mean nothing any more."""
         self.generation += 1
+        self.publishers: TopicTable | None = None
         self.count = 0
         self.name_bytes = 0
         self.last = ABSENT
@@ -46,11 +50,18 @@ class TopicTable:
     def __len__(self) -> int:
         return self.count
 
+    @property
+    def memory_bytes(self) -> int:
+        """The memory of the table, with the room that it has to grow."""
+        return len(self.names) + len(self.ends) + len(self.hashes) + len(self.slots)
+
     def duplicate(self) -> "TopicTable":
         """Return another table with the same names, ids and limits."""
         other = TopicTable(self.seed, self.max_topics, self.max_bytes)
         for name in self.all_names():
             other.intern(name)
+        if self.publishers is not None:
+            other.publishers = self.publishers.duplicate()
         return other
 
     def intern(self, name: bytes) -> int:
@@ -114,6 +125,31 @@ class TopicTable:
         self.last = topic
         return topic
 
+    def renew(self, topic: int) -> int:
+        """Give the name with this id another one, the next: the old id keeps the name, but is not found any more."""
+        if not 0 <= topic < self.count:
+            raise IndexError(f"no topic has id {topic}; {self.count} are known")
+        size = u32s(self.ends)[topic + 1] - u32s(self.ends)[topic]
+        if self.count >= self.max_topics or self.name_bytes + size > self.max_bytes:
+            return ABSENT
+        self._make_room(size)
+        new = self.count
+        code = u32s(self.hashes)[topic]
+        slots = u32s(self.slots)
+        slot = code & self.mask
+        while slots[slot] != topic + 1:
+            if slots[slot] == 0:
+                raise UsageError(f"the topic with id {topic} has another id by now")
+            slot = (slot + 1) & self.mask
+        slots[slot] = new + 1
+        copy(pointer(self.names), self.name_bytes, pointer(self.names), u32s(self.ends)[topic], size)
+        self.name_bytes += size
+        self.count += 1
+        u32s(self.ends)[new + 1] = self.name_bytes
+        u32s(self.hashes)[new] = code
+        self.last = new
+        return new
+
     def _place(self, topic: int, code: int) -> int:
         slots = u32s(self.slots)
         slot = code & self.mask
@@ -130,8 +166,11 @@ class TopicTable:
         self.mask = 2 * self.mask + 1
         self.ends.extend(bytes(len(self.ends)))
         self.hashes.extend(bytes(len(self.hashes)))
+        before = self.slots
         self.slots = bytearray(4 * (self.mask + 1))
         hashes = u32s(self.hashes)
-        for topic in range(self.count):
-            self._place(topic, hashes[topic])
+        used = u32s(before)
+        for slot in range(len(before) // 4):
+            if used[slot] != 0:  # of a renewed name, the last id only
+                self._place(used[slot] - 1, hashes[used[slot] - 1])
         return 0

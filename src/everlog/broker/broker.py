@@ -73,9 +73,9 @@ class Broker:
             due_us,
         )
         self.router.kept.configure(keep or (), never)
-        self.write_behind = None if tables is None else WriteBehind(tables, self.router.routed)
+        self.write_behind = None if tables is None else WriteBehind(tables, self.router.routed, retained)
         if self.write_behind is not None:
-            retained.changed = self.write_behind.mark_retained
+            retained.store_changes()
         changed = (lambda key: None) if self.write_behind is None else self.write_behind.mark_group
         self.groups = GroupRegistry(
             self.router, groups or GroupOptions(), self.time, self._soon, changed, limits.groups_bytes

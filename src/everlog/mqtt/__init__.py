@@ -1,7 +1,7 @@
 """mqtt: bytes in, packets out, and back again, without I/O."""
 
 from everlog.mqtt.client import Client, ClientEvent, Received, RefusedPublish
-from everlog.mqtt.codec import decode, encode
+from everlog.mqtt.codec import decode, encode, encode_within
 from everlog.mqtt.inbound import Carried, Decoder
 from everlog.mqtt.long_list import LongList
 from everlog.mqtt.machine import NEXT, Event, State, Step, next_state, step_of
@@ -35,7 +35,6 @@ from everlog.mqtt.packets import (
     Unsuback,
     Unsubscribe,
     Will,
-    without_optional,
 )
 from everlog.mqtt.primitives import MAX_VARINT, read_fixed_header
 from everlog.mqtt.properties import (

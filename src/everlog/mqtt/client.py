@@ -8,8 +8,9 @@ caller says that it has it, so what was not handled is sent again.
 from array import array
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
+
+from msgspec.structs import replace
 
 from everlog.base import AckRun, MessageColumns, PeerError, PublishRun, TopicTable, Unavailable, UsageError
 from everlog.mqtt.codec import encode

@@ -11,7 +11,7 @@ from everlog.base import DUP, UsageError
 from everlog.mqtt import primitives
 from everlog.mqtt.connect import decode_connack, decode_connect, encode_connack, encode_connect
 from everlog.mqtt.packet_type import CLIENT_SENDS, FIXED_FLAGS, SERVER_SENDS, PacketType
-from everlog.mqtt.packets import Auth, Disconnect, Packet, Pingreq, Pingresp
+from everlog.mqtt.packets import Auth, Disconnect, Packet, Pingreq, Pingresp, without_optional
 from everlog.mqtt.primitives import Reader, malformed, protocol_error
 from everlog.mqtt.properties import NO_PROPERTIES, decode_properties, encode_properties
 from everlog.mqtt.publish import decode_ack, decode_publish, encode_ack, encode_publish
@@ -52,6 +52,14 @@ def decode(first_byte: int, body: bytes, version: int, *, from_client: bool = Tr
 def encode(packet: Packet, version: int) -> bytes:
     """Return the bytes of a whole packet, without what the version has no field for."""
     return _ENCODE[packet.type](packet, version)
+
+
+def encode_within(packet: Packet, version: int, max_bytes: int | None) -> bytes | None:
+    """Return the packet's bytes, without what is optional if that makes it too large; None if it is even so."""
+    data = encode(packet, version)
+    if max_bytes is not None and len(data) > max_bytes:  # [MQTT-3.1.2-24]
+        data = encode(without_optional(packet), version)  # [MQTT-3.2.2-19] and its like in every answer
+    return data if max_bytes is None or len(data) <= max_bytes else None
 
 
 def _refuse_kind(kind: int, version: int, from_client: bool) -> NoReturn:

@@ -1,15 +1,20 @@
 """CONNECT and CONNACK (sections 3.1 and 3.2), read and written."""
 
+from msgspec import Struct
+
 from everlog.base import PeerError, UsageError
 from everlog.mqtt import primitives
 from everlog.mqtt.packet_type import PacketType
 from everlog.mqtt.packets import Connack, Connect, Will
 from everlog.mqtt.primitives import Reader, malformed, protocol_error
-from everlog.mqtt.properties import NO_PROPERTIES, check_topic_name, decode_properties, encode_properties
+from everlog.mqtt.properties import NO_PROPERTIES, Properties, check_topic_name, decode_properties, encode_properties
 from everlog.mqtt.reasons import ALLOWED, RETURN_CODES, Reason, return_code
 
 # The first seven or nine bytes of a CONNECT that we can read: protocol name and level.
 _PREAMBLES = {5: b"\x00\x04MQTT\x05", 4: b"\x00\x04MQTT\x04", 3: b"\x00\x06MQIsdp\x03"}
+
+_MOST_HEADS = 256  # variable headers that are remembered; beyond, all are forgotten
+_HEAD_BYTES = 64  # of one; a longer one is read each time
 
 USER_NAME, PASSWORD, WILL_RETAIN, WILL_QOS, WILL, CLEAN_START, RESERVED = 0x80, 0x40, 0x20, 0x18, 0x04, 0x02, 0x01
 
@@ -55,13 +60,58 @@ def _read_will(reader: Reader, flags: int, version: int) -> Will:
     return Will(topic, payload, (flags & WILL_QOS) >> 3, bool(flags & WILL_RETAIN), properties)
 
 
-def decode_connect(reader: Reader) -> Connect:
-    """Read a CONNECT of any version."""
+class _Head(Struct, frozen=True):
+    """The variable header of a CONNECT, which is the same for all clients of a kind."""
+
+    version: int
+    flags: int
+    keep_alive: int
+    properties: Properties
+
+
+_heads: dict[bytes, _Head] = {}  # by their bytes
+
+
+def _read_head(reader: Reader) -> _Head:
     version = _read_version(reader)
     flags = reader.u8()
     _check_flags(flags, version)
     keep_alive = reader.u16()
     properties = decode_properties(reader, PacketType.CONNECT) if version == 5 else NO_PROPERTIES
+    return _Head(version, flags, keep_alive, properties)
+
+
+def _known_head(reader: Reader) -> _Head:
+    """Read the variable header at the start of the packet, or recognise one that was read before."""
+    data = reader.data
+    size = _head_bytes(data)
+    if size:
+        head = _heads.get(data[:size])
+        if head is not None:
+            reader.pos = size
+            return head
+    head = _read_head(reader)
+    if reader.pos == size and head.properties.authentication_data is None:  # what proves a user is not kept
+        if len(_heads) >= _MOST_HEADS:
+            _heads.clear()
+        _heads[data[:size]] = head
+    return head
+
+
+def _head_bytes(data: bytes) -> int:
+    """Return where the variable header ends if it is well-formed, or 0 if it is long."""
+    if len(data) < 14:
+        return 0
+    size = data[1] + 6  # name, level, flags, keep alive
+    if size == 10 and data[6] == 5:
+        size += 1 + data[10]  # the length of properties, if it is below 128
+    return size if size < _HEAD_BYTES else 0
+
+
+def decode_connect(reader: Reader) -> Connect:
+    """Read a CONNECT of any version."""
+    head = _known_head(reader)
+    version, flags = head.version, head.flags
     # [MQTT-3.1.3-1] the fields of the payload in this order, [MQTT-3.1.3-3] the client identifier first
     client_id = reader.string()  # [MQTT-3.1.3-4]
     clean = bool(flags & CLEAN_START)
@@ -74,7 +124,7 @@ def decode_connect(reader: Reader) -> Connect:
     if flags & PASSWORD and (version != 3 or reader.pos < reader.end):
         password = reader.binary()  # [MQTT-3.1.2-19]
     reader.finish()  # [MQTT-3.1.2-16] [MQTT-3.1.2-18] nothing that the flags do not announce
-    return Connect(version, client_id, clean, keep_alive, will, user_name, password, properties)
+    return Connect(version, client_id, clean, head.keep_alive, will, user_name, password, head.properties)
 
 
 def encode_connect(packet: Connect, version: int) -> bytes:

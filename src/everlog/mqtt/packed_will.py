@@ -1,6 +1,6 @@
 """Wills as they are held: user properties, which may take 20 times their bytes, as one byte string."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from everlog.mqtt.packet_type import PacketType
 from everlog.mqtt.packets import Will

@@ -4,8 +4,10 @@ What a version lacks has its neutral value: a 3.1.1 packet has no properties, it
 return codes appear as the MQTT 5 reasons that they mean. `type` is the packet's kind, for tables keyed by it.
 """
 
-from dataclasses import dataclass, replace
 from typing import ClassVar, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from everlog.mqtt.long_list import LongList
 from everlog.mqtt.packet_type import PacketType
@@ -13,8 +15,7 @@ from everlog.mqtt.properties import NO_PROPERTIES, Properties
 from everlog.mqtt.reasons import Reason
 
 
-@dataclass(frozen=True, slots=True)
-class Will:
+class Will(Struct, frozen=True):
     """The message that the server publishes for a client that it loses."""
 
     topic: str
@@ -25,8 +26,7 @@ class Will:
     packed_pairs: bytes = b""  # its user properties, while it is held
 
 
-@dataclass(frozen=True, slots=True)
-class Connect:
+class Connect(Struct, frozen=True):
     """A request for a connection; `version` is 3 (3.1), 4 (3.1.1) or 5, `clean_start` is 3.1.1's clean session."""
 
     type: ClassVar[PacketType] = PacketType.CONNECT
@@ -40,8 +40,7 @@ class Connect:
     properties: Properties = NO_PROPERTIES
 
 
-@dataclass(frozen=True, slots=True)
-class Connack:
+class Connack(Struct, frozen=True):
     """The server's answer to a CONNECT."""
 
     type: ClassVar[PacketType] = PacketType.CONNACK
@@ -50,8 +49,7 @@ class Connack:
     properties: Properties = NO_PROPERTIES
 
 
-@dataclass(frozen=True, slots=True)
-class Publish:
+class Publish(Struct, frozen=True):
     """An application message on its way; `packet_id` is 0 with QoS 0."""
 
     type: ClassVar[PacketType] = PacketType.PUBLISH
@@ -64,8 +62,7 @@ class Publish:
     properties: Properties = NO_PROPERTIES
 
 
-@dataclass(frozen=True, slots=True)
-class Puback:
+class Puback(Struct, frozen=True):
     """The end of a QoS 1 PUBLISH."""
 
     type: ClassVar[PacketType] = PacketType.PUBACK
@@ -74,8 +71,7 @@ class Puback:
     properties: Properties = NO_PROPERTIES
 
 
-@dataclass(frozen=True, slots=True)
-class Pubrec:
+class Pubrec(Struct, frozen=True):
     """The first answer to a QoS 2 PUBLISH: the message is received."""
 
     type: ClassVar[PacketType] = PacketType.PUBREC
@@ -84,8 +80,7 @@ class Pubrec:
     properties: Properties = NO_PROPERTIES
 
 
-@dataclass(frozen=True, slots=True)
-class Pubrel:
+class Pubrel(Struct, frozen=True):
     """The answer to a PUBREC: the sender will not send the message again."""
 
     type: ClassVar[PacketType] = PacketType.PUBREL
@@ -94,8 +89,7 @@ class Pubrel:
     properties: Properties = NO_PROPERTIES
 
 
-@dataclass(frozen=True, slots=True)
-class Pubcomp:
+class Pubcomp(Struct, frozen=True):
     """The end of a QoS 2 PUBLISH."""
 
     type: ClassVar[PacketType] = PacketType.PUBCOMP
@@ -104,8 +98,7 @@ class Pubcomp:
     properties: Properties = NO_PROPERTIES
 
 
-@dataclass(frozen=True, slots=True)
-class Subscription:
+class Subscription(Struct, frozen=True):
     """One topic filter of a SUBSCRIBE with its options; 3.1.1 has the QoS alone."""
 
     filter: str
@@ -115,8 +108,7 @@ class Subscription:
     retain_handling: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Subscribe:
+class Subscribe(Struct, frozen=True):
     """A request for subscriptions."""
 
     type: ClassVar[PacketType] = PacketType.SUBSCRIBE
@@ -125,8 +117,7 @@ class Subscribe:
     properties: Properties = NO_PROPERTIES
 
 
-@dataclass(frozen=True, slots=True)
-class Suback:
+class Suback(Struct, frozen=True):
     """The answer to a SUBSCRIBE: a reason for each of its filters, in order; many are written as bytes."""
 
     type: ClassVar[PacketType] = PacketType.SUBACK
@@ -135,8 +126,7 @@ class Suback:
     properties: Properties = NO_PROPERTIES
 
 
-@dataclass(frozen=True, slots=True)
-class Unsubscribe:
+class Unsubscribe(Struct, frozen=True):
     """A request to end subscriptions."""
 
     type: ClassVar[PacketType] = PacketType.UNSUBSCRIBE
@@ -145,8 +135,7 @@ class Unsubscribe:
     properties: Properties = NO_PROPERTIES
 
 
-@dataclass(frozen=True, slots=True)
-class Unsuback:
+class Unsuback(Struct, frozen=True):
     """The answer to an UNSUBSCRIBE: as a SUBACK's; none in 3.1.1."""
 
     type: ClassVar[PacketType] = PacketType.UNSUBACK
@@ -155,22 +144,19 @@ class Unsuback:
     properties: Properties = NO_PROPERTIES
 
 
-@dataclass(frozen=True, slots=True)
-class Pingreq:
+class Pingreq(Struct, frozen=True):
     """A client's sign of life, and question whether the server lives."""
 
     type: ClassVar[PacketType] = PacketType.PINGREQ
 
 
-@dataclass(frozen=True, slots=True)
-class Pingresp:
+class Pingresp(Struct, frozen=True):
     """The answer to a PINGREQ."""
 
     type: ClassVar[PacketType] = PacketType.PINGRESP
 
 
-@dataclass(frozen=True, slots=True)
-class Disconnect:
+class Disconnect(Struct, frozen=True):
     """The last packet of a connection."""
 
     type: ClassVar[PacketType] = PacketType.DISCONNECT
@@ -178,8 +164,7 @@ class Disconnect:
     properties: Properties = NO_PROPERTIES
 
 
-@dataclass(frozen=True, slots=True)
-class Auth:
+class Auth(Struct, frozen=True):
     """A step of an enhanced authentication."""
 
     type: ClassVar[PacketType] = PacketType.AUTH
@@ -212,4 +197,4 @@ def without_optional(packet: Packet) -> Packet:
     less = replace(properties, reason_string=None)
     if isinstance(packet, Connack):
         less = replace(less, topic_alias_maximum=None, response_information=None)
-    return replace(packet, properties=less)  # type: ignore[arg-type]
+    return replace(packet, properties=less)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, TypeAlias
 
+from msgspec import Struct
+
 from everlog.base import PeerError, UsageError
 from everlog.mqtt import primitives
 from everlog.mqtt.entry_scan import skip_pairs
@@ -49,8 +51,7 @@ class PropertyRule:
     clause: str = ""  # the numbered clause of its range, where there is one
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Properties:
+class Properties(Struct, frozen=True, kw_only=True):
     """The properties of one packet or will; None, or an empty tuple, is absent."""
 
     payload_format_indicator: int | None = None

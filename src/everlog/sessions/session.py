@@ -28,6 +28,7 @@ from everlog.sessions.writers import Writers
 
 SHARED_PREFIX = "$share/"
 _FEED_BYTES = 64 << 10  # retained messages written at a time
+_FEED_ROWS = 512
 _LOOK_BYTES = 1024  # that could be written in the time it takes to look for a filter's retained messages
 _WRITE_BYTES = 1 << 20  # written at a time, as it may be a thousand times what came in; then the output is looked at
 
@@ -69,12 +70,9 @@ class Session(Publisher):
     _feeds: deque[RetainedFeed] | None = None  # retained messages for new subscriptions
     _window: Window | None = None
     _queue: MemoryQueue | None = None
-    _writers: Writers = field(init=False)
+    _writers: Writers | None = None  # of its connection, once something is sent
     _has_room: bool = False  # of its output
     _halted: bool = False
-
-    def __post_init__(self) -> None:
-        self._writers = Writers(self.version, self.max_packet_bytes, self.max_aliases)
 
     # What others read
 
@@ -168,6 +166,8 @@ class Session(Publisher):
 
     def writer(self, merged: MergedSubscription) -> PublishWriter:
         """Return the writer for a subscription; aliases belong to the connection, so only the plain one uses them."""
+        if self._writers is None:
+            self._writers = Writers(self.version, self.max_packet_bytes, self.max_aliases)
         return self._writers[merged.identifiers, merged.retain_as_published, merged.position]
 
     # Connecting and leaving
@@ -184,7 +184,7 @@ class Session(Publisher):
         self.max_inflight = terms.max_inflight
         self.max_packet_bytes = terms.max_packet_bytes
         self.max_aliases = terms.max_aliases
-        self._writers = Writers(terms.version, terms.max_packet_bytes, terms.max_aliases)
+        self._writers = None
         if self._window is not None:
             self._window.limit = terms.max_inflight
         self.no_local = sum(one.no_local for one in self.subscriptions.values())
@@ -195,7 +195,7 @@ class Session(Publisher):
         """Stop being served by a connection; what waited in no log is gone with it."""
         self.away_us = now_us
         self.set_ready(False)
-        self._writers.clear()
+        self._writers = None
         self._again = None
         if not self.durable:
             self._feeds = None
@@ -402,20 +402,21 @@ class Session(Publisher):
         found: list[bytes] = []
         size = 0
         while self._feeds and self.ready and not self._queue and size < _FEED_BYTES:
-            if self._window is not None and self._window.room() == 0:
-                break  # before the next is looked at: it may be another by then
-            out = self._feeds[0].next()
+            if (room := _FEED_ROWS if self._window is None else self._window.room()) == 0:
+                break
+            feed = self._feeds[0]
+            out = feed.take(room)
             if out is None:
-                self._feeds.popleft()
-                size += _LOOK_BYTES
+                size += _LOOK_BYTES if feed.is_over else _FEED_BYTES // 4  # that could be written in the same time
+                if feed.is_over:
+                    self._feeds.popleft()
                 continue
             data = self._write(out, NOT_KEPT, now_us)
-            if out.start < out.stop:
-                self._feeds[0].put_back(out)
-                break
-            self._feeds[0].sent(out)
+            feed.sent(out)
             found.append(data)
             size += len(data)
+            if out.start < out.stop and not self.cut:
+                break
         return b"".join(found), size
 
     def _write(

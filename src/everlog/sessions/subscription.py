@@ -1,14 +1,16 @@
 """A session's subscriptions: one by one as the session holds them, and merged where several match a message."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 if TYPE_CHECKING:
     from everlog.sessions.session import Session
 
 
-@dataclass(frozen=True, slots=True)
-class Subscribed:
+class Subscribed(Struct, frozen=True):
     """A subscription as the session holds it; `since` is the offset in each shard that it begins at."""
 
     filter: str

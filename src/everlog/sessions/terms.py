@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from everlog.mqtt import MAX_PACKET_BYTES, Will
 
 
@@ -15,8 +17,7 @@ class Counters:
     lost: int = 0  # offsets that the log did not have any more when the session asked for them
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(Struct, frozen=True):
     """What client and broker agreed on at CONNECT."""
 
     version: int = 4

@@ -1,5 +1,6 @@
 """What one read of a store found, and the port that a reader fills."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -30,6 +31,10 @@ class Found:
         if self.rows is None:
             return range(self.start, self.stop)
         return memoryview(self.rows).cast("I")[self.start : self.stop]
+
+    def place_of(self, offset: int) -> int:
+        """Return the place of the first row that is not below an offset; `stop` if all are."""
+        return self.start + bisect_left(self.row_numbers(), offset, key=self.records.offset)
 
 
 @dataclass(frozen=True, slots=True)

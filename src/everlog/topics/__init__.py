@@ -14,4 +14,5 @@ from everlog.topics.names import (
 )
 from everlog.topics.postings import Postings
 from everlog.topics.sections import SectionCache
+from everlog.topics.token_postings import TokenPostings, TokenWalk
 from everlog.topics.trie import Subscription, SubscriptionTrie

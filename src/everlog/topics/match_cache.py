@@ -106,10 +106,11 @@ class MatchCache(Generic[K, V, R]):
     def invalidate(self, flt: Filter) -> int:
         """Drop exactly the results of the topics that `flt` matches and return how many there were."""
         self.version += 1
-        return sum(
-            self._drop(generation, generation.postings.select(flt) & generation.cached)
-            for generation in (self._young, self._old)
-        )
+        dropped = 0
+        for generation in (self._young, self._old):
+            if generation.results:
+                dropped += self._drop(generation, generation.postings.select(flt) & generation.cached)
+        return dropped
 
     def clear(self) -> None:
         """Drop every result and every id, which will stand for other names from now on."""

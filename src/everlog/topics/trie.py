@@ -7,8 +7,9 @@ lone key is held bare. Owned by one thread.
 """
 
 from collections.abc import Hashable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from msgspec import Struct
 
 from everlog.topics.names import Filter
 
@@ -16,8 +17,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-@dataclass(frozen=True, slots=True)
-class Subscription(Generic[K, V]):
+class Subscription(Struct, Generic[K, V], frozen=True):
     """One key's subscription to one filter; a shared one has a `filter.group`."""
 
     filter: Filter

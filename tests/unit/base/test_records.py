@@ -1,10 +1,10 @@
 """Batches: what goes in comes out, nothing damaged goes unnoticed, and no range is believed unchecked."""
 
 import struct
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.twins import batch_of
 
 from everlog.base import HEADER_BYTES, MessageColumns, RecordBuilder, Records, StorageError, TopicTable, UsageError

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from everlog.base import TopicTable
+from everlog.base import TopicTable, UsageError
 
 
 @pytest.mark.parametrize("seed", [0, 1, -1, 1 << 63, (1 << 64) - 1, 1 << 70])
@@ -98,3 +98,32 @@ def test_a_table_without_a_seed_takes_in_names_that_differ_in_a_few_digits_as_fa
         return time.thread_time() - began
 
     assert min(cpu_s(0) for _ in range(3)) < 3 * max(cpu_s(0x9E3779B97F4A7C15) for _ in range(3))
+
+
+def test_a_renewed_name_is_found_under_its_last_id_however_much_comes_after() -> None:
+    table = TopicTable(7)
+    for number in range(40):
+        table.intern(b"n%d" % number)
+    for topic in (3, 17, 40):
+        renewed = table.renew(topic)
+        assert renewed == len(table) - 1
+        assert table.name(renewed) == table.name(topic)
+    for number in range(40, 2000):
+        table.intern(b"n%d" % number)
+    assert table.lookup(b"n3") == 42  # renewed twice: as 40, then as 42
+    assert table.lookup(b"n17") == 41
+    assert table.intern(b"n3") == 42
+    assert table.name(3) == b"n3"
+    assert [table.lookup(table.name(topic)) for topic in range(43, len(table))] == list(range(43, len(table)))
+    with pytest.raises(IndexError):
+        table.renew(len(table))
+    with pytest.raises(UsageError):
+        table.renew(3)
+
+
+def test_a_full_table_renews_nothing() -> None:
+    table = TopicTable(7, max_topics=2)
+    table.intern(b"a")
+    table.intern(b"b")
+    assert table.renew(0) == -1
+    assert table.lookup(b"a") == 0

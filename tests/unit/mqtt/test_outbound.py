@@ -1,10 +1,10 @@
 """The outbound kernels: what a subscriber gets for a batch of records, and the acks of a run."""
 
 import struct
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.fuzz.plain import read_stream
 from tests.twins import TWINS, batch_of
 

@@ -52,7 +52,7 @@ def test_only_user_properties_and_subscription_identifiers_repeat() -> None:
 
 
 def test_every_rule_has_its_field_in_properties_and_no_field_is_without_rule() -> None:
-    assert [rule.name for rule in PROPERTIES.values()] == list(Properties.__slots__)
+    assert [rule.name for rule in PROPERTIES.values()] == list(Properties.__struct_fields__)
 
 
 @pytest.mark.parametrize("packet", [kind for kind in PacketType if kind.name not in ("PINGREQ", "PINGRESP")])

@@ -2,12 +2,13 @@
 
 import contextlib
 import json
-from dataclasses import fields, is_dataclass
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Struct
+from msgspec.structs import fields
 
 from everlog.base import PeerError
 from everlog.mqtt import PROPERTIES, Packet, PacketType, Properties, decode, encode, read_fixed_header
@@ -36,7 +37,7 @@ def plain(value: Any, expected: Any) -> Any:
     if isinstance(value, Properties):
         present = {field.name: getattr(value, field.name) for field in fields(value)}
         return {name: plain(each, None) for name, each in present.items() if each is not None and each != ()}
-    if is_dataclass(value):
+    if isinstance(value, Struct):
         return {name: plain(getattr(value, name), expected[name]) for name in expected}
     if isinstance(value, bytes):
         return value.hex()

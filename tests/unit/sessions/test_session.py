@@ -3,7 +3,7 @@
 import pytest
 from tests.twins import batch_of
 
-from everlog.base import NOT_KEPT, MessageColumns, TopicTable
+from everlog.base import NOT_KEPT, RETAINED, MessageColumns, TopicTable
 from everlog.mqtt import Decoder, Puback, Publish, encode
 from everlog.sessions import (
     RELEASED,
@@ -151,13 +151,32 @@ def test_what_is_acknowledged_is_let_go_of():
     assert len(one._copies) < 100
 
 
-def feed(messages):
-    return RetainedFeed("t", 0, 100, rows=messages)
+class Source:
+    """Messages with the numbers from 0 on, handed out as they are asked for."""
+
+    def __init__(self, to, count, qos=1):
+        self.to, self.count, self.qos, self.at = to, count, qos, 0
+
+    @property
+    def is_over(self):
+        return self.at == self.count
+
+    def take(self, most):
+        first, self.at = self.at, min(self.count, self.at + most)
+        return None if first == self.at else rows(self.to, self.at - first, self.qos, RETAINED | first)
+
+    def go_back(self, number):
+        self.at = number
+
+
+def feed(to, count, qos=1):
+    return RetainedFeed("t", 0, 100, source=Source(to, count, qos))
 
 
 def test_retained_messages_are_taken_as_there_is_room():
     one = session(3)
-    one.feed(feed(rows(one, 1) for _ in range(10)), feed(rows(one, 1, 0) for _ in range(2)))
+    first = feed(one, 10)
+    one.feed(first, feed(one, 2, 0))
     got = 0
     while one.waiting:
         one.take_feed(0)
@@ -165,13 +184,22 @@ def test_retained_messages_are_taken_as_there_is_room():
         assert one.inflight <= 3
         for packet_id, _, _ in one.pending():
             one.window.forget(packet_id)
-    assert got == 10
+    assert (got, first.at) == (10, 10)
     assert one.counters.sent == 12
+
+
+def test_retained_messages_that_were_not_sent_are_asked_for_again():
+    one = session(3)
+    mine = feed(one, 40)
+    one.feed(mine)
+    mine.source.take = lambda most: rows(one, 40, 1, RETAINED)  # more than there is room for
+    one.take_feed(0)
+    assert (one.inflight, mine.at, mine.source.at) == (3, 3, 3)
 
 
 def test_retained_messages_wait_while_the_output_is_full():
     one = session()
-    one.feed(feed(rows(one, 1) for _ in range(3)))
+    one.feed(feed(one, 3))
     one.set_ready(False)
     assert one.take_feed(0) == (b"", 0)
     assert one.waiting

@@ -21,9 +21,9 @@ from everlog.broker.delivery import Router
 from everlog.broker.events import event as report
 from everlog.broker.limits import Limits
 from everlog.broker.metrics import Metrics
-from everlog.broker.registry import ConnectTerms, Registry, Subscriptions, agree
+from everlog.broker.registry import Agreements, ConnectTerms, Registry, Subscriptions
 from everlog.broker.token_bucket import TokenBucket
-from everlog.mqtt import NO_PROPERTIES, Auth, Connack, Connect, Properties, Reason, State
+from everlog.mqtt import NO_PROPERTIES, Auth, Connect, Properties, Reason, State
 
 _ANSWERS = 100  # peers over a limit that are told so, at a time and in a second; the others are closed unanswered
 _ANSWER_S = 1.0  # for the CONNECT of such a peer
@@ -37,7 +37,8 @@ _log = logging.getLogger("everlog.broker")
 class Newcomer(Hashable, Protocol):
     """Whoever has connected: a connection, or one that is still shaking hands over TLS."""
 
-    peer: str
+    @property
+    def peer(self) -> str: ...
 
     def close(self, reason: int, why: str) -> None: ...
 
@@ -64,6 +65,7 @@ class ConnectGate:
         self._subscriptions = subscriptions
         self._security = security
         self._limits = limits
+        self._agreements = Agreements(limits)
         self._metrics = metrics
         self._time = time
         self._exchange = AuthExchange(security, metrics, self._accepted)
@@ -191,8 +193,8 @@ class ConnectGate:
         packet = connection.connect
         assert packet is not None
         connection.user = user
-        terms = agree(packet, self._limits, user, more, new_id=lambda: f"everlog-{secrets.token_hex(8)}")
-        if connection.output.encoded(Connack(False, Reason.SUCCESS, terms.connack)) is None:
+        terms = self._agreements.agree(packet, user, more, new_id=_new_client_id)
+        if terms.connack.write(False) is None:
             raise PeerError(Reason.PACKET_TOO_LARGE, "a CONNACK is larger than the client's maximum packet size allows")
         self._registry.check(connection, terms)
         self._enter(connection, terms)
@@ -209,9 +211,12 @@ class ConnectGate:
         self.forget(connection)
         self._metrics.connects += 1
         self._router.attach(session, connection.output)
-        fields = {"client": session.client_id, "peer": connection.peer, "version": packet.version, "user": user}
-        report(_log, "connected", DEBUG, **fields, resumed=present)
-        connection.opened(session, present, terms.connack)
+        if _log.isEnabledFor(DEBUG):
+            fields = {"client": session.client_id, "peer": connection.peer, "version": packet.version, "user": user}
+            report(_log, "connected", DEBUG, **fields, resumed=present)
+        connack = terms.connack.write(present)
+        assert connack is not None  # its size does not depend on whether there was a session
+        connection.opened(session, connack)
         if present:
             connection.work(self._subscriptions.resume(session), lambda _: None)
         connection.reader.proceed()
@@ -223,3 +228,7 @@ class ConnectGate:
                 self._enter(connection, terms)
         except PeerError as error:
             connection.close(error.reason, str(error), told=error.message)
+
+
+def _new_client_id() -> str:
+    return f"everlog-{secrets.token_hex(8)}"

@@ -7,10 +7,12 @@ happens once a control packet or once a connection. Owned by the event loop's th
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from logging import WARNING
+from logging import DEBUG, WARNING
 from typing import Any, Protocol, cast
+
+from msgspec.structs import replace
 
 from everlog.base import AckRun, EverlogError, MessageColumns, PeerError, PublishRun, Unavailable, UsageError
 from everlog.broker.auth import Authenticator
@@ -30,7 +32,6 @@ from everlog.mqtt import (
     Disconnect,
     Event,
     PacketType,
-    Properties,
     Reason,
     State,
     Step,
@@ -76,6 +77,7 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_certificates",
+        "_peer",
         "_shared",
         "_works",
         "buffer_updated",  # of the reader; these four are bound to the kernels so that nothing stands between
@@ -88,7 +90,6 @@ class Connection(asyncio.BufferedProtocol):
         "keep_alive_s",
         "output",
         "pause_writing",  # of the output
-        "peer",
         "proof",
         "reader",
         "resume_writing",  # of the output
@@ -127,7 +128,7 @@ class Connection(asyncio.BufferedProtocol):
         self.user: str | None = None
         self.proof = ""  # what has proven the user's name, but for a certificate: `PASSWORD` or a method
         self.keep_alive_s = 0.0
-        self.peer = ""
+        self._peer = ""
         self.closing_reason = ""
         self.closing_code = 0
         self.exchange: Authenticator | None = None  # an enhanced authentication that is under way
@@ -153,6 +154,13 @@ class Connection(asyncio.BufferedProtocol):
         return self.reader.is_open
 
     @property
+    def peer(self) -> str:
+        """Where the peer connects from; asked for only when somebody is told, since it costs two system calls."""
+        if not self._peer and self.output.transport is not None:
+            self._peer = peer_of(self.output.transport)
+        return self._peer
+
+    @property
     def takes_packets(self) -> bool:
         """Whether it neither waits for a decision about the client, nor works on an earlier packet, nor closes."""
         return not (self._works or self.is_entering or self.state in (State.CONNECTING, State.CLOSING))
@@ -169,7 +177,8 @@ class Connection(asyncio.BufferedProtocol):
         """Begin with a peer that has connected; it has a while to say CONNECT."""
         self.output.transport = wire = cast(asyncio.Transport, transport)
         self.reader.last_seen = self._shared.traffic.time()
-        self.peer = peer_of(transport)
+        if _log.isEnabledFor(DEBUG):
+            self._peer = peer_of(transport)  # to be told when it is gone
         if self._certificates is not None:  # the handshake is over, so what was shown has been verified
             self.user = self._certificates.user(transport)
         wire.set_write_buffer_limits(self._shared.limits.output_bytes)
@@ -214,7 +223,7 @@ class Connection(asyncio.BufferedProtocol):
         self._end()
         self.output.close()
 
-    def opened(self, session: Session, session_present: bool, properties: Properties) -> None:
+    def opened(self, session: Session, connack: bytes) -> None:
         """Accept the client: CONNACK goes out."""
         self.is_entering = False
         self.client_id = session.client_id
@@ -224,7 +233,7 @@ class Connection(asyncio.BufferedProtocol):
         write_behind = self._shared.write_behind
         if write_behind is not None and (session.kept or write_behind.will_forget(session.client_id)):
             self.output.hold()  # a client relies on what it is told of its session
-        self.output.send(Connack(session_present, Reason.SUCCESS, properties))
+        self.output.write(connack)
         self.output.hold_connack()
 
     def violated(self, why: str) -> None:

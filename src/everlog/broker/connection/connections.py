@@ -114,8 +114,9 @@ class Connections:
         self.metrics.disconnects += 1
         session = connection.session
         if session is not None:
-            reason = connection.closing_reason or "connection lost"
-            report(_log, "disconnected", DEBUG, client=session.client_id, peer=connection.peer, reason=reason)
+            if _log.isEnabledFor(DEBUG):
+                reason = connection.closing_reason or "connection lost"
+                report(_log, "disconnected", DEBUG, client=session.client_id, peer=connection.peer, reason=reason)
             self.rules.forget(session)
             self._registry.lost(connection, session)
 

@@ -14,7 +14,7 @@ from typing import Any
 import cython
 
 from everlog.broker.registry import WriteBehind
-from everlog.mqtt import NO_PROPERTIES, Connect, Packet, Properties, encode, without_optional
+from everlog.mqtt import NO_PROPERTIES, Connect, Packet, Properties, encode_within
 from everlog.sessions import Session
 
 if not cython.compiled:
@@ -83,12 +83,8 @@ class Output:
 
     def encoded(self, packet: Packet) -> bytes | None:
         """Return the packet's bytes, without what is optional if that makes it too large; None if it is even so."""
-        version = self.version or 4
-        data = encode(packet, version)
         limit = self.connect.properties.maximum_packet_size if self.connect is not None else None
-        if limit is not None and len(data) > limit:  # [MQTT-3.1.2-24]
-            data = encode(without_optional(packet), version)  # [MQTT-3.2.2-19] and its like in every answer
-        return data if limit is None or len(data) <= limit else None
+        return encode_within(packet, self.version or 4, limit)
 
     @property
     def tells_problems(self) -> bool:

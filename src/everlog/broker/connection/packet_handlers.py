@@ -1,8 +1,9 @@
 """The handlers of control packets, called when the state table has allowed a packet."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from everlog.base import PeerError
 from everlog.broker.connection.connect_gate import ConnectGate

@@ -19,6 +19,7 @@ from everlog.broker.delivery.ports import Log, Sink
 from everlog.broker.delivery.read_plan import ReadPlan, ReadPlans
 from everlog.broker.delivery.redelivery import send_again
 from everlog.broker.delivery.retained_messages import RetainedMessages
+from everlog.broker.delivery.shared_reads import SharedReads
 from everlog.broker.events import event
 from everlog.sessions import RELEASED, MergedSubscription, OutgoingRows, Session
 from everlog.store import Found, ReadResult
@@ -50,6 +51,7 @@ class Catchup:
         self._log = log
         self._fanout = fanout
         self._plans = ReadPlans(log)
+        self._shared = SharedReads()
         self._soon = soon
         self._retained = retained
         self._clock = clock
@@ -157,6 +159,7 @@ class Catchup:
 
     def retry(self) -> None:
         """Have those that could not be read for stand in line again; called once a second."""
+        self._shared.age()
         failed, self._failed = self._failed, {}
         for session in failed:
             self._stand_in_line(session)
@@ -244,7 +247,9 @@ class Catchup:
         start = self._log.shards[shard].start
         if self.cold is not None and at < start:
             return self.cold.read(session, shard, at, plan.filters, start)
-        return plan.reader.read_shard(shard, at, _SLICE_RECORDS, _SLICE_BYTES)
+        if at < start:  # what the log has dropped since it was read is not handed out either
+            return plan.reader.read_shard(shard, at, _SLICE_RECORDS, _SLICE_BYTES)
+        return self._shared.read(plan.reader, plan.filters, shard, at, _SLICE_RECORDS, _SLICE_BYTES)
 
     def lose(self, session: Session, shard: int, first: int, stop: int) -> None:
         """Count offsets that a session asked for and that can't be read any more."""

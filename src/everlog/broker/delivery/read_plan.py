@@ -3,7 +3,9 @@
 A replay of a narrow filter thus costs what it selects, whatever else the session is subscribed to from now on.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from everlog.broker.delivery.overlaps import merge
 from everlog.broker.delivery.ports import Log

@@ -1,185 +1,154 @@
-"""The retained message of each topic, found by filter; `changed` is called with every change, for the tables.
+"""The retained message of each topic, within limits, and what new subscriptions are owed of them.
 
-A topic gets a number when it is first retained, and keeps it until its message is removed. The number is the base
-offset of the message, with the bit RETAINED, so it is stored with it: by numbers a broker that starts knows which
-messages a subscription has had, and which were under way.
+A topic gets a number when it is first retained, and keeps it until its message is removed. The number is the offset of
+the message, with the bit RETAINED, and is stored with it: by numbers a broker that starts knows which messages a
+subscription has had, and which were under way.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
 
-from everlog.base import (
-    DROPPED,
-    QOS_BITS,
-    RETAIN,
-    RETAINED,
-    PublishRun,
-    RecordBuilder,
-    Records,
-    StorageError,
-    TopicTable,
-    rebased,
-)
+from everlog.base import RETAINED, PublishRun, Records, StorageError, TopicTable, rebased
+from everlog.broker.delivery.retained_columns import RetainedColumns
+from everlog.broker.delivery.retained_reader import RetainedWalk
 from everlog.mqtt import encode_identifiers
 from everlog.sessions import MergedSubscription, OutgoingRows, RetainedFeed, Session, Subscribed
-from everlog.topics import Filter, Postings
+from everlog.topics import Filter
 
-# What was measured to be taken by a retained message besides its batch and its topic's postings.
-_ENTRY_BYTES = 960
-_NAME_COPIES = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Retained:
-    """A message as it was published, as a batch of one record at the topic's number."""
-
-    topic: str
-    records: Records
-    publisher: str | None = None  # its client id; unknown after a restart
+_ROWS = 512  # of a batch for a subscriber
+_BYTES = 64 << 10
+_LOOKS = 512  # at topics that a filter may match, before it is another's turn
 
 
 class RetainedMessages:
-    """All retained messages, in memory, with postings to find those that a new subscription asks for."""
+    """All retained messages, in memory."""
 
     def __init__(self, max_messages: int, max_bytes: int) -> None:
         self.max_messages = max_messages
         self.max_bytes = max_bytes
         self.refused = 0
-        self._message_bytes = 0
-        self._ids: dict[str, int] = {}
-        self._messages: dict[int, Retained] = {}
-        self._postings = Postings()
-        self._next = 0
-        self._builder = RecordBuilder()
-        self.changed: Callable[[str, Records | None], None] = lambda topic, records: None
+        self.columns = RetainedColumns()
 
     def __len__(self) -> int:
-        return len(self._messages)
+        return self.columns.live
 
     @property
     def size_bytes(self) -> int:
         """The memory of all of it."""
-        return self._message_bytes + self._postings.size_bytes
+        return self.columns.size_bytes
 
     def take_run(self, run: PublishRun, now_us: int, table: TopicTable, publisher: str | None = None) -> dict[int, int]:
         """Take the messages of a run that ask to be retained; return the rows that can't be, each with its topic id."""
-        columns = run.columns
-        topics = memoryview(columns.topics).cast("I")
-        return {
-            row: topics[row]
-            for row in range(run.start, run.stop)
-            if columns.flags[row] & (RETAIN | DROPPED) == RETAIN
-            and not self._take(run, row, now_us, table, table.name(topics[row]).decode(), publisher)
-        }
-
-    def _take(
-        self, run: PublishRun, row: int, now_us: int, table: TopicTable, topic: str, publisher: str | None
-    ) -> bool:
-        """Replace the topic's message, or remove it when the new one is empty; return False if that is refused."""
-        builder = self._builder
-        builder.start_segment()
-        if not builder.append(run.columns, row, row + 1, now_us, table):
-            return True  # dropped already
-        records = builder.take(RETAINED | self._ids.get(topic, self._next))
-        records.table = _table_of(topic)  # the builder's has room for more
-        if records.payload_bytes == 0:  # [MQTT-3.3.1-6] [MQTT-3.3.1-7]
-            if self.remove(topic):
-                self.changed(topic, None)
-            return True
-        if not self.put(topic, records, publisher):
-            return False
-        self.changed(topic, records)
-        return True
-
-    def put(self, topic: str, records: Records, publisher: str | None = None) -> bool:
-        """Set a topic's message, which has its number or one that is free; return False if a limit is reached."""
-        number = self._ids.get(topic)
-        more = _size(topic, records) - (0 if number is None else _size(topic, self._messages[number].records))
-        if self.size_bytes + more > self.max_bytes or (number is None and len(self) >= self.max_messages):
-            self.refused += 1
-            return False
-        self.restore(topic, records, publisher)
-        return True
-
-    def restore(self, topic: str, records: Records, publisher: str | None = None) -> None:
-        """Set a topic's message, whatever the limits: they may have been lowered since it was taken."""
-        number = self._ids.get(topic)
-        if number is None:
-            number = self._ids[topic] = records.base_offset & ~RETAINED
-            self.number_from(number + 1)
-            self._postings.add(number, topic)
-        else:
-            self._message_bytes -= _size(topic, self._messages[number].records)
-        self._message_bytes += _size(topic, records)
-        self._messages[number] = Retained(topic, records, publisher)
-
-    def number_from(self, number: int) -> None:
-        """Use no number below this one for a topic that is new."""
-        self._next = max(self._next, number)
-
-    def numbered(self, records: Records) -> Records:
-        """Return a message that an earlier version has stored without a number, with one."""
-        return rebased(records, RETAINED | self._next)
+        client = b"" if publisher is None else publisher.encode()
+        rows = self.columns.take_run(run, now_us, table, client, self.max_messages, self.max_bytes)
+        if not rows:
+            return {}
+        self.refused += len(rows)
+        topics = memoryview(run.columns.topics).cast("I")
+        return {row: topics[row] for row in rows}
 
     def find(self, offset: int) -> Records | None:
         """Return the message of the topic with a number, given as the offset that messages of the topic have."""
-        message = self._messages.get(offset & ~RETAINED)
-        return None if message is None else message.records
+        return self.columns.find(offset & ~RETAINED)
 
-    def remove(self, topic: str) -> bool:
-        """Forget a topic's message; return whether there was one."""
-        number = self._ids.pop(topic, None)
-        if number is None:
-            return False
-        self._message_bytes -= _size(topic, self._messages.pop(number).records)
-        self._postings.remove(number, topic)
-        return True
+    # Storing
 
-    def matching(self, flt: Filter, first: int = 0) -> Iterator[Retained]:
-        """Yield the messages of the topics that a filter matches, in the order in which topics were first retained."""
-        for number in self._postings.select(flt).iter_equal_or_larger(first):
-            message = self._messages.get(number)
-            if message is not None:  # else it was removed since
-                yield message
+    def store_changes(self) -> None:
+        """Have changes noted for `take_changes` from now on."""
+        self.columns.stores = True
+
+    @property
+    def unsaved(self) -> int:
+        """How many changes nobody has taken yet."""
+        return self.columns.waiting
+
+    def take_changes(self) -> list[tuple[str, bytes | None]]:
+        """Return the topics that have changed, each with its message as it is stored, or None if it has none now."""
+        return [(name.decode(), message) for name, message in self.columns.take_changes(self.unsaved)]
+
+    def restore(self, stored: Iterable[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+        """Take in what was stored, whatever the limits: they may have been lowered since.
+
+        Return those that got a number now, since an earlier version has stored none.
+        """
+        columns, without = self.columns, []
+        for topic, message in stored:
+            records = stored_message(topic, message)
+            if records.base_offset & RETAINED:
+                columns.restore(records, 0, records.base_offset & ~RETAINED)
+            else:
+                without.append((topic, records))
+        renumbered = []
+        for topic, records in without:
+            again = rebased(records, RETAINED | columns.next_number)
+            columns.restore(again, 0, columns.next_number)
+            renumbered.append((topic, bytes(again.to_bytes())))
+        columns.settle()
+        return renumbered
+
+    def number_from(self, number: int) -> None:
+        """Use no number below this one for a topic that is new."""
+        self.columns.next_number = max(self.columns.next_number, number)
+
+    # New subscriptions
 
     def feed(self, session: Session, flt: Filter, one: Subscribed) -> RetainedFeed:
         """Return what a new subscription gets: RETAIN set, at most at its QoS, and while it lasts."""
-        feed = RetainedFeed(one.filter, 0, self._next, one.qos)
-        feed.rows = self._rows(session, flt, one, feed)
+        feed = RetainedFeed(one.filter, 0, self.columns.next_number, one.qos)
+        feed.source = _Source(self.columns, session, flt, one, feed)
         return feed
 
     def go_on(self, session: Session, flt: Filter, one: Subscribed, feed: RetainedFeed) -> None:
         """Have a stored feed go on where it was, without messages of QoS 0: they may have been sent."""
-        lasting = (out for out in self._rows(session, flt, one, feed) if out.flags()[0] & QOS_BITS)
-        feed.rows, feed.qos = lasting, one.qos
+        feed.qos = one.qos
+        feed.source = _Source(self.columns, session, flt, one, feed, min_qos=1)
 
-    def _rows(self, session: Session, flt: Filter, one: Subscribed, feed: RetainedFeed) -> Iterator[OutgoingRows]:
+
+class _Source:
+    """The messages of one feed, as they are when they are asked for."""
+
+    def __init__(
+        self,
+        columns: RetainedColumns,
+        session: Session,
+        flt: Filter,
+        one: Subscribed,
+        feed: RetainedFeed,
+        min_qos: int = 0,
+    ) -> None:
         identifiers = encode_identifiers([one.identifier] if one.identifier else [])
-        merged = MergedSubscription(session, one.qos, identifiers, True, position=one.position)
-        for message in self.matching(flt, feed.at):
-            if message.records.base_offset & ~RETAINED >= feed.end:
-                return
-            if one.filter not in session.subscriptions:  # given up, or not allowed any more
-                return
-            if not one.no_local or message.publisher != session.client_id:  # [MQTT-3.8.3-3]
-                yield OutgoingRows(message.records, None, 0, 1, merged)
+        self._merged = MergedSubscription(session, one.qos, identifiers, True, position=one.position)
+        self._columns = columns
+        self._session = session
+        self._filter = one.filter
+        self._walk = walk = RetainedWalk(flt.pattern.encode(), feed.at, feed.end)
+        walk.min_qos = min_qos
+        walk.with_times = one.position
+        if one.no_local:  # [MQTT-3.8.3-3]
+            walk.not_from = session.client_id.encode()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether there are no more: all were looked at, or the subscription is there no more."""
+        return self._walk.is_over or self._filter not in self._session.subscriptions
 
-def _size(topic: str, records: Records) -> int:
-    return _ENTRY_BYTES + records.size + _NAME_COPIES * len(topic)
+    def take(self, most: int) -> OutgoingRows | None:
+        """Return some messages, None if there are none among those that were looked at."""
+        if self.is_over:
+            return None
+        records = self._columns.reader.collect(self._walk, min(most, _ROWS), _BYTES, _LOOKS)
+        return None if records is None else OutgoingRows(records, None, 0, records.count, self._merged)
+
+    def go_back(self, number: int) -> None:
+        """Go on with a topic's number that was passed already."""
+        self._walk.go_back(number)
 
 
 def stored_message(topic: str, message: bytes) -> Records:
     """Check a stored retained message and return it as a batch."""
-    records = Records(message, 0, _table_of(topic))
-    if not records.verify() or records.new_names() != [topic.encode()]:
-        raise StorageError(f"the retained message of {topic!r} is damaged", hint="restore the file from a backup")
-    return records
-
-
-def _table_of(topic: str) -> TopicTable:
-    """Return a table of one topic."""
     name = topic.encode()
     table = TopicTable(0, 1, len(name))
     table.intern(name)
-    return table
+    records = Records(message, 0, table)
+    if not records.verify() or records.new_names() != [name]:
+        raise StorageError(f"the retained message of {topic!r} is damaged", hint="restore the file from a backup")
+    return records

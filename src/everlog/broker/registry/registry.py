@@ -2,9 +2,10 @@
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from logging import WARNING
 from typing import NamedTuple, Protocol
+
+from msgspec.structs import replace
 
 from everlog.base import PeerError
 from everlog.broker.auth import Security
@@ -40,8 +41,10 @@ _log = logging.getLogger("everlog.broker")
 class Client(Protocol):
     """A connection, as far as its session is concerned."""
 
-    peer: str
     keep_alive_s: float
+
+    @property
+    def peer(self) -> str: ...
 
     @property
     def last_seen(self) -> float: ...
@@ -365,6 +368,7 @@ class Registry:
             self._committed(),
             tuple(self._router.routed),
             self._router.now_us(),
+            self._router.retained.take_changes(),
         )
 
     def _committed(self) -> list[int]:

@@ -1,10 +1,8 @@
 """The start of a broker from its tables: sessions, filters, expiry times, retained messages and shared groups."""
 
 import gc
-from collections.abc import Iterable
 
-from everlog.base import RETAINED
-from everlog.broker.delivery import RetainedMessages, Router, stored_message
+from everlog.broker.delivery import Router
 from everlog.broker.groups import GroupRegistry
 from everlog.broker.registry.registry import Registry
 from everlog.sessions import SHARED_PREFIX, Changes, SessionTables, retained_end, settle, unpack_will
@@ -43,7 +41,7 @@ def _restore(tables: SessionTables, registry: Registry, groups: GroupRegistry, r
             cursors.append((row.client_id, found.cursor))
             if found.subscriptions is not stored.subscriptions:
                 subscribed += [(row.client_id, one) for one in found.subscriptions]
-    renumbered = _restore_retained(snapshot.retained, retained)
+    renumbered = retained.restore(snapshot.retained)
     settled, gone = groups.restore(snapshot.groups, subscribers, snapshot.routed, ends)
     # No LIVE cursor may be left when `routed` moves on: it stands for the old value.
     changes = Changes(
@@ -57,20 +55,3 @@ def _restore(tables: SessionTables, registry: Registry, groups: GroupRegistry, r
         alive_us=router.now_us(),
     )
     tables.apply(changes, durable=True)
-
-
-def _restore_retained(stored: Iterable[tuple[str, bytes]], retained: RetainedMessages) -> list[tuple[str, bytes]]:
-    """Take in the retained messages; return those that got a number now, since an earlier version has stored none."""
-    without = []
-    for topic, message in stored:
-        records = stored_message(topic, message)
-        if records.base_offset & RETAINED:
-            retained.restore(topic, records)
-        else:
-            without.append((topic, records))
-    renumbered = []
-    for topic, records in without:
-        records = retained.numbered(records)
-        retained.restore(topic, records)
-        renumbered.append((topic, bytes(records.to_bytes())))
-    return renumbered

@@ -20,6 +20,7 @@ from everlog.sessions import Session, SessionMemory, Subscribed, filter_bytes
 from everlog.store import Begin, show_positions
 from everlog.topics import Filter, covers, known_filter, parse_filter
 
+_EXACT_PER_STEP = 8  # filters without wildcards, each of which concerns one topic
 _log = logging.getLogger("everlog.broker")
 
 
@@ -84,7 +85,7 @@ class Subscriptions:
         answer = Answer(wishes, places)
         granted: dict[Subscription, int] = {}  # a filter that is named again, with the same options, changes nothing
         try:
-            for asked in packet.subscriptions:
+            for number, asked in enumerate(packet.subscriptions, 1):
                 reason = granted.get(asked)
                 if reason is None:
                     reason = self._grant_one(session, asked, packet, answer)
@@ -93,7 +94,8 @@ class Subscriptions:
                 answer.reasons.append(reason)
                 if answer.replayed:
                     session.halt()
-                yield
+                if number % _EXACT_PER_STEP == 0 or "+" in asked.filter or "#" in asked.filter:
+                    yield
             if answer.replayed:  # once for all of them, since it looks at every subscription
                 yield from self._rewind(session, answer.replayed)
         finally:
@@ -164,20 +166,18 @@ class Subscriptions:
         self._put(session, flt, subscribed)
         self._metrics.subscribes += 1
         wants_retained = asked.retain_handling == 0 or (asked.retain_handling == 1 and old is None)
-        if flt.group is None and wants_retained and begin is None:  # history has what was retained in it
+        if wants_retained and flt.group is None and begin is None and self._router.retained:  # history has them in it
             feed = self._router.retained.feed(session, flt, subscribed)
             answer.retained[text] = feed  # [MQTT-3.3.1-9] to [MQTT-3.3.1-11]
 
     def _check(self, session: Session, text: str, replays: bool, in_order: bool) -> tuple[Filter, Subscribed | None]:
         """Return the filter, if the client may subscribe to it, and the subscription to it that there is."""
         limits = self._limits
-        parse_filter(text, max_levels=limits.topic_levels, max_bytes=limits.topic_bytes)
-        flt = known_filter(text)
+        flt = self._parse(text)
         if not self._security.acl.may_subscribe(session.user, session.client_id, flt.pattern):
             raise PeerError(Reason.NOT_AUTHORIZED, "the filter is not allowed")
         of_log = flt.group is not None and (replays or in_order or self._groups.is_ordered(flt))
-        is_wild = {*flt.levels} <= {"+", "#"} and not any(covers(one, flt) for one in self._kept)
-        if is_wild and (session.kept or of_log) and not limits.durable_wildcard:  # it would fill the disk by itself
+        if not (flt.is_exact or limits.durable_wildcard) and (session.kept or of_log) and self._is_everything(flt):
             raise PeerError(Reason.NOT_AUTHORIZED, "a durable session may not subscribe to everything")
         old = session.subscriptions.get(text)
         if old is None and len(session.subscriptions) >= limits.subscriptions_per_client:
@@ -187,6 +187,17 @@ class Subscriptions:
         if flt.group is not None and (session.kept or of_log) and not self._groups.is_durable(flt):
             self._check_new_group(session)
         return flt, old
+
+    def _parse(self, text: str) -> Filter:
+        """Return the filter of a text, if it is one and within the limits."""
+        limits = self._limits
+        if 4 * len(text) > limits.topic_bytes or text.count("/") >= limits.topic_levels:  # it may be beyond them
+            parse_filter(text, max_levels=limits.topic_levels, max_bytes=limits.topic_bytes)
+        return known_filter(text)
+
+    def _is_everything(self, flt: Filter) -> bool:
+        """Return whether a filter, kept for one session, would fill the disk with what is not kept otherwise."""
+        return {*flt.levels} <= {"+", "#"} and not any(covers(one, flt) for one in self._kept)
 
     def _check_new_group(self, session: Session) -> None:
         """Refuse one more durable group if there are too many, or the session is in too many."""
@@ -276,7 +287,7 @@ class Subscriptions:
             yield
         for feed in list(session.feeds):  # what it was owed when the broker stopped
             one = session.subscriptions.get(feed.filter)
-            if feed.rows is None and one is not None:
+            if feed.source is None and one is not None:
                 self._router.retained.go_on(session, parse_filter(feed.filter), one, feed)
             yield
         session.go_on()

@@ -9,11 +9,11 @@ Invariant: a batch is made in one go, so marked sessions, groups and `routed` ar
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from everlog.base import Records
+from everlog.broker.delivery import RetainedMessages
 from everlog.sessions import Changes, GroupRow, Session, SessionTables, cursor_of, pack_subscription, row_of
 
 _DELAY_S = 0.25  # between batches that nobody waits for
@@ -33,7 +33,7 @@ class Marks:
     rows: dict[str, Session] = field(default_factory=dict)
     filters: dict[str, dict[str, None]] = field(default_factory=dict)  # client id -> filters added, removed or changed
     moved: set[Session] = field(default_factory=set)
-    retained: dict[str, Records | None] = field(default_factory=dict)
+    retained: dict[str, bytes | None] = field(default_factory=dict)  # taken before, and not written
     groups: dict[tuple[str, str], None] = field(default_factory=dict)  # name and filter of changed or ended groups
 
     def __bool__(self) -> bool:
@@ -47,8 +47,10 @@ def changes_of(
     committed: Sequence[int],
     routed: tuple[int, ...],
     now_us: int,
+    retained: Iterable[tuple[str, bytes | None]] = (),
 ) -> Changes:
-    """Return the present state of everything that is marked."""
+    """Return the present state of everything that is marked, with changes of retained messages, which marks get."""
+    marks.retained.update(retained)
     unsubscribed, subscribed = [], []
     for client_id, filters in marks.filters.items():
         session = sessions.get(client_id)
@@ -69,9 +71,7 @@ def changes_of(
         tuple(unsubscribed),
         tuple(subscribed),
         tuple((session.client_id, cursor_of(session, committed)) for session in moved),
-        tuple(
-            (topic, None if records is None else bytes(records.to_bytes())) for topic, records in marks.retained.items()
-        ),
+        tuple(marks.retained.items()),
         tuple(key for key, row in groups.items() if row is None),
         tuple(row for row in groups.values() if row is not None),
         routed,
@@ -82,13 +82,14 @@ def changes_of(
 class WriteBehind:
     """The writer of the session tables. `start` and `stop` bracket its life."""
 
-    def __init__(self, tables: SessionTables, routed: Sequence[int]) -> None:
+    def __init__(self, tables: SessionTables, routed: Sequence[int], retained: RetainedMessages | None = None) -> None:
         self.tables = tables
         self.saved = 0
         self.failures = 0  # batches that could not be written, each tried again
         self.marks = Marks()
         self.moved = self.marks.moved  # the router adds to it; emptied, never replaced
         self._routed = routed
+        self._retained = retained
         self._changes: Callable[[Marks], Changes] = lambda marks: Changes()
         self._on_saved: Callable[[Session], None] = lambda session: None
         self._batch = 1  # the number of the batch that marks go into
@@ -122,11 +123,6 @@ class WriteBehind:
         marks.rows.pop(session.client_id, None)
         marks.filters.pop(session.client_id, None)
         self.moved.discard(session)
-
-    def mark_retained(self, topic: str, records: Records | None) -> None:
-        """Mark a topic with another retained message, or none; the broker's own `$` topics are not stored."""
-        if not topic.startswith("$"):
-            self.marks.retained[topic] = records
 
     def mark_group(self, key: tuple[str, str]) -> None:
         """Mark a durable shared group that has changed, begun or ended."""
@@ -190,7 +186,8 @@ class WriteBehind:
         assert self._loop is not None
         idle = self._loop.time() - self._last_s
         routed = tuple(self._routed)
-        if self.marks or self._urgent or idle >= _BEAT_S or (idle >= 1 and routed != self._last_routed):
+        unsaved = self._retained is not None and self._retained.unsaved > 0
+        if self.marks or unsaved or self._urgent or idle >= _BEAT_S or (idle >= 1 and routed != self._last_routed):
             self._write()
         self._timer = self._loop.call_later(self._delay_s, self._tick)
 
@@ -248,8 +245,7 @@ class WriteBehind:
                 newer.filters.setdefault(client_id, {}).update(filters)
         self.moved.update(session for session in marks.moved if session.client_id not in ended)
         newer.groups.update(marks.groups)
-        for topic, records in marks.retained.items():
-            newer.retained.setdefault(topic, records)
+        newer.retained.update(marks.retained)
         ended.update(marks.ended)
         self._urgent = True
         self._asked = True  # not at once: the next tick tries again

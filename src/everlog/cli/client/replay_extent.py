@@ -1,8 +1,10 @@
 """The part of history that `everlog replay` goes through, and the places and times of its messages."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+
+from msgspec.structs import replace
 
 from everlog.base import UsageError
 from everlog.cli.client.log_entry import Entry

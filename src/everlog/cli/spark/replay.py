@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec.structs import replace
 
 from everlog.base import EverlogError, Unavailable, UsageError
 from everlog.cli.client.async_client import AsyncClient

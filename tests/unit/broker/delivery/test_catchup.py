@@ -93,6 +93,21 @@ def test_nothing_is_missed_or_repeated_by_who_stands_in_line_while_messages_come
         assert [payload.split()[0] for payload in client.payloads] == numbers(60)
 
 
+def test_many_with_the_same_filter_read_each_part_of_the_log_once(stage):
+    for number in range(30):
+        stage.publish(f"{number} " + "x" * LARGE)
+    alone, *others = behind(stage, 101)
+    stage.pump(alone)
+    stage.turn()
+    steps_of_one = stage.steps
+    for client in others:
+        stage.pump(client)
+    stage.turn()
+    assert stage.steps <= 3 * steps_of_one
+    for client in (alone, *others):
+        assert [payload.split()[0] for payload in client.payloads] == numbers(30)
+
+
 def test_who_leaves_stands_in_line_no_more(stage):
     for number in range(30):
         stage.publish(f"{number}" + "x" * LARGE)

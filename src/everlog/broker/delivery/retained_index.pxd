@@ -1,0 +1,29 @@
+cimport cython
+from libc.stdint cimport uint32_t, uint64_t
+
+from everlog.base.memory cimport pointer, u32s, u64s
+from everlog.base.topic_table cimport TopicTable
+from everlog.topics.token_postings cimport TokenPostings
+
+cdef uint64_t NOWHERE
+cdef uint32_t NOBODY
+
+
+cdef class RetainedIndex:
+    cdef readonly TopicTable names, clients
+    cdef readonly TokenPostings postings
+    cdef readonly bytearray numbers, places, publishers, marks
+    cdef Py_ssize_t capacity
+
+    @cython.locals(slot=Py_ssize_t)
+    cdef Py_ssize_t add(self, const unsigned char* source, Py_ssize_t start, Py_ssize_t size, uint64_t number,
+                        uint64_t place, uint32_t publisher) except -2
+
+    @cython.locals(more=Py_ssize_t)
+    cdef int _grow(self) except -1
+
+    @cython.locals(numbers="uint64_t*", begin=Py_ssize_t, end=Py_ssize_t, middle=Py_ssize_t)
+    cdef Py_ssize_t lower(self, uint64_t number) except -1
+
+    @cython.locals(slot=Py_ssize_t)
+    cpdef Py_ssize_t slot_of(self, uint64_t number) except -2

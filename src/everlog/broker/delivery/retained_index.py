@@ -1,0 +1,81 @@
+"""The topics of retained messages in columns: name, number, where the message is, who published it.
+
+A topic's slot is its id in `names`. Slots are in the order of their numbers, which rise, so that a number is found by
+halving. A topic that comes back after its message was removed gets another slot. What is gone keeps its slot until
+whoever owns the index moves the rest into a new one. Owned by the event loop's thread.
+"""
+
+import cython
+
+if not cython.compiled:
+    from everlog.base import TopicTable
+    from everlog.base.memory import Buffer, pointer, u32s, u64s
+    from everlog.topics import TokenPostings
+
+NOWHERE = 0xFFFFFFFFFFFFFFFF  # in place of where a message is: it was removed
+NOBODY = 0xFFFFFFFF  # in place of a publisher: not known
+_FIRST_SLOTS = 64
+
+
+class RetainedIndex:
+    """Slots by name, by number and by filter."""
+
+    def __init__(self) -> None:
+        self.names = TopicTable(0, 1 << 31, 0xFFFFFFFF)
+        self.clients = TopicTable(0, 1 << 31, 0xFFFFFFFF)  # the client ids of publishers
+        self.postings = TokenPostings()
+        self.capacity = _FIRST_SLOTS
+        self.numbers = bytearray(8 * _FIRST_SLOTS)
+        self.places = bytearray(8 * _FIRST_SLOTS)
+        self.publishers = bytearray(4 * _FIRST_SLOTS)
+        self.marks = bytearray(_FIRST_SLOTS)  # 1: its change is still to be stored
+
+    @property
+    def size_bytes(self) -> int:
+        """The memory of the index, with the room that it has to grow."""
+        columns = len(self.numbers) + len(self.places) + len(self.publishers) + len(self.marks)
+        return columns + self.names.memory_bytes + self.clients.memory_bytes + self.postings.size_bytes
+
+    def add(self, source: Buffer, start: int, size: int, number: int, place: int, publisher: int) -> int:
+        """Add a topic whose number is above all others; return its slot, or -1 if there is no room for names."""
+        slot = self.names.find(source, start, size)
+        slot = self.names.renew(slot) if slot >= 0 else self.names.find_or_add(source, start, size)
+        if slot < 0:
+            return -1
+        if slot >= self.capacity:
+            self._grow()
+        u64s(self.numbers)[slot] = number
+        u64s(self.places)[slot] = place
+        u32s(self.publishers)[slot] = publisher
+        pointer(self.marks)[slot] = 0
+        self.postings.add(self.names, slot)
+        return slot
+
+    def _grow(self) -> int:
+        more = self.capacity // 4 + _FIRST_SLOTS
+        self.capacity += more
+        self.numbers.extend(bytes(8 * more))
+        self.places.extend(bytes(8 * more))
+        self.publishers.extend(bytes(4 * more))
+        self.marks.extend(bytes(more))
+        return 0
+
+    def lower(self, number: int) -> int:
+        """Return the first slot whose number is not below this one."""
+        numbers = u64s(self.numbers)
+        begin = 0
+        end = self.names.count
+        while begin < end:
+            middle = (begin + end) >> 1
+            if numbers[middle] < number:
+                begin = middle + 1
+            else:
+                end = middle
+        return begin
+
+    def slot_of(self, number: int) -> int:
+        """Return the slot with this number, -1 if there is none or its message is gone."""
+        slot = self.lower(number)
+        if slot < self.names.count and u64s(self.numbers)[slot] == number and u64s(self.places)[slot] != NOWHERE:
+            return slot
+        return -1
