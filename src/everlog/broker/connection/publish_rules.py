@@ -6,7 +6,7 @@ from logging import WARNING
 from everlog.base import DROPPED, QOS_BITS, QOS_SHIFT, PublishRun, Unavailable
 from everlog.broker.auth import Security
 from everlog.broker.connection.refused_acks import NOT_ALLOWED, NOT_KEPT, NOT_RETAINED, Refused
-from everlog.broker.connection.run_checks import distinct_topics, drop_unkeepable
+from everlog.broker.connection.run_checks import distinct_topics, drop_unkeepable, note_reserved
 from everlog.broker.connection.traffic import Traffic
 from everlog.broker.events import event
 from everlog.sessions import Session
@@ -26,9 +26,7 @@ class PublishRules:
 
     def reserve(self) -> None:
         """Note which new names begin with $: section 4.7.2, such topics are the server's own."""
-        table, reserved = self._traffic.table, self._traffic.reserved
-        for topic in range(len(reserved), table.count):
-            reserved.append(table.name(topic).startswith(b"$"))
+        note_reserved(self._traffic.table, self._traffic.reserved)
 
     def forget_topics(self) -> None:
         """Forget all topic names, since the table is full; between two reads, when nobody holds topic ids."""
