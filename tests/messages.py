@@ -3,7 +3,7 @@
 import struct
 from collections.abc import Sequence
 
-from everlog.base import MessageColumns, RecordBuilder, Records, TopicTable
+from everlog.base import MessageColumns, PublisherName, RecordBuilder, Records, TopicTable
 
 Message = tuple[bytes, int, bytes, bytes]  # topic, flags, properties, payload
 EXPIRY = b"\x02\x00\x00\x00\x07"
@@ -27,12 +27,17 @@ def to_columns(messages: Sequence[Message], table: TopicTable) -> MessageColumns
     return columns
 
 
-def segment_batches(runs: Sequence[Sequence[Message]], base: int = 0, step_us: int = 10) -> list[Records]:
-    """Return one batch for each run of messages, as one segment holds them."""
+def segment_batches(
+    runs: Sequence[Sequence[Message]], base: int = 0, step_us: int = 10, named: bool = False
+) -> list[Records]:
+    """Return one batch for each run of messages, as one segment holds them; if `named`, from run 1 on by clients."""
     builder, table = RecordBuilder(), TopicTable()
     made = []
     for number, run in enumerate(runs):
-        builder.append(to_columns(run, table), 0, len(run), 1_000 + step_us * number, table)
+        publisher = PublisherName(b"client %d" % number, keeps_ids=True) if named and number else None
+        columns = to_columns(run, table)
+        columns.packet_ids[:] = b"\xff" * len(columns.packet_ids)
+        builder.append(columns, 0, len(run), 1_000 + step_us * number, table, publisher=publisher)
         made.append(builder.take(base))
         base += len(run)
     return made

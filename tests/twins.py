@@ -22,15 +22,19 @@ _HOMES = {
     "everlog.base.tombstones": ("bytes_of_topics", "empty_topics"),
     "everlog.base.records": ("Layout", "Records"),
     "everlog.base.record_builder": ("RecordBuilder",),
+    "everlog.base.publisher_name": ("PublisherColumn", "PublisherName"),
+    "everlog.base.batch_merge": ("gather",),
     "everlog.base.arrow_columns": (
         "count_rows",
         "expiry_column",
         "filled_values",
         "flag_columns",
         "has_properties",
+        "has_publishers",
         "offset_column",
         "payload_column",
         "property_column",
+        "publisher_column",
         "take_lists",
         "take_texts",
         "text_property_column",
@@ -62,15 +66,20 @@ class Twin:
     empty_topics: Any
     Layout: Any
     RecordBuilder: Any
+    PublisherColumn: Any
+    PublisherName: Any
+    gather: Any
     Records: Any
     count_rows: Any
     expiry_column: Any
     filled_values: Any
     flag_columns: Any
     has_properties: Any
+    has_publishers: Any
     offset_column: Any
     payload_column: Any
     property_column: Any
+    publisher_column: Any
     take_lists: Any
     take_texts: Any
     text_property_column: Any

@@ -15,6 +15,8 @@ KERNELS = (
     "everlog.base.topic_table",
     "everlog.base.columns",
     "everlog.base.records",
+    "everlog.base.publisher_name",
+    "everlog.base.publisher_rows",
     "everlog.base.record_builder",
     "everlog.base.batch_merge",
     "everlog.base.arrow_columns",

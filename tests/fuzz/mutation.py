@@ -83,12 +83,13 @@ class Corpus:
         table = AMBIENT.TopicTable()
         decoder = AMBIENT.Decoder(AMBIENT.MessageColumns(1), table, version=5)
         builder = AMBIENT.RecordBuilder()
+        publisher = AMBIENT.PublisherName(b"client\0user", True) if chance.random() < 0.5 else None
         for i in range(chance.randint(1, 5)):
             properties = Properties(content_type="text") if chance.random() < 0.5 else NO_PROPERTIES
             payload = chance.randbytes(chance.randrange(20))
-            packet = Publish(f"t/{chance.randrange(3)}", payload, properties=properties)
+            packet = Publish(f"t/{chance.randrange(3)}", payload, qos=2, packet_id=i + 1, properties=properties)
             for run in decoder.feed(encode(packet, 5)):
-                builder.append(run.columns, run.start, run.stop, 1000 + i, table)
+                builder.append(run.columns, run.start, run.stop, 1000 + i, table, publisher=publisher)
         return bytes(builder.take(chance.randrange(1 << 40)).to_bytes())
 
     def stream(self, chance: random.Random) -> bytes:

@@ -121,4 +121,5 @@ def _open(twin: Twin, data: bytes) -> Any:
         return str(error)
     if not records.verify():
         return records.verify_columns()
-    return records.rows(), records.new_names(), records.base_offset, records.end_offset
+    who = [(records.publisher(row), records.packet_id(row)) for row in range(len(records))]
+    return records.rows(), records.new_names(), records.new_publishers(), who, records.base_offset, records.end_offset

@@ -10,7 +10,7 @@ from tests.simulated_disk import SimulatedDisk
 from everlog.base import TopicTable
 from everlog.commitlog import LogSettings, ShardLog
 from everlog.commitlog.mark import Mark, read_slot
-from everlog.commitlog.segment_format import Frame, SegmentHeader, find_frame, read_frame, read_header
+from everlog.commitlog.segment_format import Frame, Origin, SegmentHeader, find_frame, read_frame, read_header
 
 U64 = st.integers(0, (1 << 64) - 1)
 MESSAGES = st.lists(
@@ -47,9 +47,14 @@ def test_what_goes_in_comes_out(actions: list, segment: int, batch: int, merge: 
     assert rows(ShardLog.open(disk, "d/s", settings, writable=False)) == expected
 
 
-@given(U64, U64, U64, U64, st.integers(0, 65535))
-def test_headers_come_back(base: int, created: int, salt: int, generation: int, flags: int) -> None:
-    header = SegmentHeader(base, created, salt, generation, flags)
+U16, U32 = st.integers(0, 0xFFFF), st.integers(0, 0xFFFFFFFF)
+
+
+@given(U64, U64, U64, U32, U16, U64, st.builds(Origin, U64, U16, U32))
+def test_headers_come_back(
+    base: int, created: int, salt: int, generation: int, flags: int, previous: int, origin: Origin
+) -> None:
+    header = SegmentHeader(base, created, salt, generation, flags, previous, origin)
     assert read_header(header.to_bytes(), "x") == header
 
 

@@ -8,9 +8,11 @@ from everlog.base.arrow_columns import (
     filled_values,
     flag_columns,
     has_properties,
+    has_publishers,
     offset_column,
     payload_column,
     property_column,
+    publisher_column,
     take_lists,
     take_texts,
     text_property_column,
@@ -43,8 +45,23 @@ from everlog.base.positions import (
     pack_position,
     unpack_position,
 )
+from everlog.base.publisher_name import (
+    PublisherColumn,
+    PublisherName,
+    lost_publisher,
+    name_publisher,
+    split_publisher,
+)
 from everlog.base.record_builder import RecordBuilder
-from everlog.base.records import HEADER_BYTES, Layout, Records, checked_columns, columns_range, rebased
+from everlog.base.records import (
+    HEADER_BYTES,
+    NO_PUBLISHER,
+    Layout,
+    Records,
+    checked_columns,
+    columns_range,
+    rebased,
+)
 from everlog.base.rows import row_column
 from everlog.base.tombstones import GONE, bytes_of_topics, empty_topics, is_emptied
 from everlog.base.topic_table import TopicTable

@@ -29,6 +29,14 @@ cpdef bytes topic_column(list pieces, list bases)
                raw="unsigned char*", flags=Py_ssize_t, flag="unsigned char", k=Py_ssize_t, row=Py_ssize_t)
 cpdef tuple flag_columns(list pieces)
 
+@cython.locals(out="unsigned char*", at=Py_ssize_t, part=Records, rows=bytearray, start=Py_ssize_t, stop=Py_ssize_t,
+               picked=bint, chosen="uint32_t*", raw="unsigned char*", named=bint, publishers=Py_ssize_t, who=uint32_t,
+               k=Py_ssize_t, row=Py_ssize_t)
+cpdef bytes publisher_column(list pieces, uint32_t known)
+
+@cython.locals(part=Records)
+cpdef bint has_publishers(list pieces) except -1
+
 cpdef tuple payload_column(list pieces)
 
 cpdef tuple property_column(list pieces)

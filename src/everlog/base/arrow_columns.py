@@ -93,6 +93,37 @@ def topic_column(pieces: list[Piece], bases: list[int]) -> bytes:
     return filled(block)
 
 
+def publisher_column(pieces: list[Piece], known: int) -> bytes:
+    """Return the publishers' ids as u32s, `known` in place of whatever is not below it: nobody, or not known."""
+    block = blank(4 * count_rows(pieces))
+    out = pointer(block)
+    at = 0
+    for part, rows, start, stop in pieces:
+        picked = rows is not None
+        chosen = u32s(rows if rows is not None else b"")
+        raw = pointer(part.data)
+        named = part.layout.publishers > 0
+        publishers = part.start + part.layout.publishers
+        for k in range(start, stop):
+            row = chosen[k] if picked else k
+            who = known
+            if named:
+                who = get32(raw, publishers + 4 * row)
+                if who > known:
+                    who = known
+            put32(out, at, who)
+            at += 4
+    return filled(block)
+
+
+def has_publishers(pieces: list[Piece]) -> bool:
+    """Return whether a batch among the pieces says who has published its records."""
+    for part, _rows, _start, _stop in pieces:  # noqa: SIM110
+        if part.layout.publishers:
+            return True
+    return False
+
+
 def flag_columns(pieces: list[Piece]) -> tuple[bytes, bytes]:
     """Return the QoS as bytes and RETAIN as bits."""
     total = count_rows(pieces)

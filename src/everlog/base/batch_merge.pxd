@@ -12,11 +12,15 @@ from everlog.base.topic_table cimport TopicTable
 cpdef bytearray select(Records records, object wanted, Py_ssize_t first_row=*, Py_ssize_t stop_row=*)
 
 @cython.locals(picks=bint, count=Py_ssize_t, property_bytes=Py_ssize_t, payload_bytes=Py_ssize_t, new=Py_ssize_t,
-               name_bytes=Py_ssize_t, with_properties=bint, first=Records, before=Records, part=Records,
+               name_bytes=Py_ssize_t, with_properties=bint, with_publishers=bint, with_ids=bint,
+               new_publishers=Py_ssize_t, publisher_bytes=Py_ssize_t, first_publisher=Py_ssize_t, first=Records, before=Records, part=Records,
                rows=bytearray, at_least=uint64_t, kind=uint32_t, plan=Layout, writer=BatchWriter)
 cpdef Records gather(list parts, bint verified=*)
 
 cdef int _check_follows(Records before, Records part) except -1
+
+@cython.locals(known=int64_t, part=Records)
+cdef int _check_publishers(list parts) except -1
 
 @cython.locals(raw="unsigned char*", chosen="uint32_t*", ends=Py_ssize_t, limit=Py_ssize_t, total=Py_ssize_t,
                previous=Py_ssize_t, k=Py_ssize_t, row=Py_ssize_t, begin=Py_ssize_t, end=Py_ssize_t)
@@ -27,7 +31,7 @@ cdef class BatchWriter:
     cdef Layout plan
     cdef object block
     cdef bytearray mark
-    cdef Py_ssize_t at, names, name_at, property_at, payload_at
+    cdef Py_ssize_t at, names, name_at, publisher_names, publisher_at, property_at, payload_at
     cdef bint with_properties, with_offsets
     cdef uint64_t first_time, last_time, base_offset
 
@@ -35,7 +39,7 @@ cdef class BatchWriter:
     cdef int _open(self, Records part, Py_ssize_t row) except -1
 
     @cython.locals(raw="unsigned char*", out="unsigned char*", plan=Layout, theirs=Layout, base=Py_ssize_t,
-                   count=Py_ssize_t, at=Py_ssize_t, i=Py_ssize_t, end=uint32_t)
+                   count=Py_ssize_t, at=Py_ssize_t, i=Py_ssize_t, end=uint32_t, names=Py_ssize_t)
     cdef int whole(self, Records part, bint with_names) except -1
 
     @cython.locals(raw="unsigned char*", out="unsigned char*", start=Py_ssize_t, target=Py_ssize_t, i=Py_ssize_t)

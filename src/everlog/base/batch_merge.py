@@ -2,8 +2,9 @@
 
 `gather` serves two masters. Sealing merges a run of small batches of one segment into a large one: offsets have no gap,
 so the result has no offsets column, and it carries the names that its parts carried. A filtered read takes some rows
-of some batches: the result has an offsets column and no names, and its topic ids are the segment's. A record's check
-covers the same fields wherever the record stands, so checks are copied, never made anew.
+of some batches: the result has an offsets column and no names, and its topic and publisher ids are the segment's;
+packet ids are left out. A record's check covers the same fields wherever the record stands, so checks are copied,
+never made anew.
 """
 
 import cython
@@ -17,7 +18,11 @@ if not cython.compiled:
 
 _WITH_PROPERTIES = 0x01
 _WITH_OFFSETS = 0x02
+_WITH_PUBLISHERS = 0x04
+_WITH_PACKET_IDS = 0x08
+_NO_PUBLISHER = 0xFFFFFFFF
 _MAX_BATCH_BYTES = 0x7FFFFFFF
+_VERSION = 2
 _HINT = "run: everlog verify DATA_DIR"
 
 
@@ -56,6 +61,11 @@ def gather(parts: list[tuple[Records, bytearray | None]], verified: bool = False
     new = 0
     name_bytes = 0
     with_properties = False
+    with_publishers = False
+    with_ids = False
+    new_publishers = 0
+    publisher_bytes = 0
+    first_publisher = 0
     first = parts[0][0]
     before = first
     at_least = 0
@@ -79,23 +89,39 @@ def gather(parts: list[tuple[Records, bytearray | None]], verified: bool = False
             property_bytes += _chosen(part, rows, True)
             payload_bytes += _chosen(part, rows, False)
         with_properties = with_properties or (part.with_properties and property_bytes > 0)
+        if part.layout.publishers:
+            if not with_publishers:
+                with_publishers = True
+                first_publisher = part.layout.first_publisher
+            new_publishers += part.layout.new_publishers
+            publisher_bytes += part.layout.publisher_bytes
+        with_ids = with_ids or part.layout.packet_ids > 0
     if not picks:
         for part, _rows in parts[1:]:
             _check_follows(before, part)
             before = part
+        _check_publishers(parts)
     if count == 0:
         raise UsageError("there is nothing to gather")
     if picks:
         new = 0
         name_bytes = 0
+        new_publishers = 0
+        publisher_bytes = 0
+        first_publisher = 0
+        with_ids = False
     kind = (_WITH_PROPERTIES if with_properties else 0) | (_WITH_OFFSETS if picks else 0)
-    plan = Layout(count, new, name_bytes, property_bytes, payload_bytes, kind)
+    kind |= (_WITH_PUBLISHERS if with_publishers else 0) | (_WITH_PACKET_IDS if with_ids else 0)
+    plan = Layout(
+        count, new, name_bytes, property_bytes, payload_bytes, kind, _VERSION,
+        new_publishers, publisher_bytes, first_publisher,
+    )  # fmt: skip
     if plan.end > _MAX_BATCH_BYTES:
         raise UsageError(f"a batch of {plan.end} bytes is too large: gather fewer")
     writer = BatchWriter(plan)
     for part, rows in parts:
         if rows is None:
-            writer.whole(part, new > 0)
+            writer.whole(part, not picks)
         else:
             writer.some(part, rows, not verified)
     return writer.finish(first.table, 0 if picks else first.first_new_topic)
@@ -107,6 +133,18 @@ def _check_follows(before: Records, part: Records) -> int:
         raise UsageError(f"offset {part.base_offset} does not follow {before.end_offset - 1}: name the rows to take")
     if part.first_new_topic != before.first_new_topic + before.new_topics:
         raise UsageError(f"the batch at offset {part.base_offset} does not go on with the names of the one before")
+    return 0
+
+
+def _check_publishers(parts: list[tuple[Records, bytearray | None]]) -> int:
+    """Raise unless each batch goes on with the publishers' names of those before it."""
+    known = -1
+    for part, _rows in parts:
+        if not part.layout.publishers:
+            continue
+        if known >= 0 and part.layout.first_publisher != known:
+            raise UsageError(f"the batch at offset {part.base_offset} does not go on with the publishers before it")
+        known = part.layout.first_publisher + part.layout.new_publishers
     return 0
 
 
@@ -145,6 +183,8 @@ class BatchWriter:
         self.at = 0
         self.names = 0
         self.name_at = 0
+        self.publisher_names = 0
+        self.publisher_at = 0
         self.property_at = 0
         self.payload_at = 0
         self.first_time = 0
@@ -187,6 +227,16 @@ class BatchWriter:
         if self.with_offsets:
             for i in range(count):
                 put32(out, plan.offsets + 4 * (at + i), part.offset(i) - self.base_offset)
+        if plan.publishers and theirs.publishers:
+            copy(out, plan.publishers + 4 * at, raw, base + theirs.publishers, 4 * count)
+        elif plan.publishers:
+            for i in range(at, at + count):
+                put32(out, plan.publishers + 4 * i, _NO_PUBLISHER)
+        if plan.packet_ids and theirs.packet_ids:
+            copy(out, plan.packet_ids + 2 * at, raw, base + theirs.packet_ids, 2 * count)
+        elif plan.packet_ids:
+            for i in range(plan.packet_ids + 2 * at, plan.packet_ids + 2 * (at + count)):
+                out[i] = 0
         copy(out, plan.properties + self.property_at, raw, base + theirs.properties, part.property_bytes)
         copy(out, plan.payloads + self.payload_at, raw, base + theirs.payloads, part.payload_bytes)
         if with_names and part.new_topics:
@@ -196,6 +246,14 @@ class BatchWriter:
             copy(out, plan.names + self.name_at, raw, base + theirs.names, part.name_bytes)
             self.names += part.new_topics
             self.name_at += part.name_bytes
+        if with_names and theirs.publishers and theirs.new_publishers:
+            for i in range(theirs.new_publishers + 1):
+                end = get32(raw, base + theirs.publisher_ends() + 4 * i) + self.publisher_at
+                put32(out, plan.publisher_ends() + 4 * (self.publisher_names + i), end)
+            names = plan.publisher_names() + self.publisher_at
+            copy(out, names, raw, base + theirs.publisher_names(), theirs.publisher_bytes)
+            self.publisher_names += theirs.new_publishers
+            self.publisher_at += theirs.publisher_bytes
         self.at += count
         self.property_at += part.property_bytes
         self.payload_at += part.payload_bytes
@@ -253,6 +311,8 @@ class BatchWriter:
             put32(out, plan.topics + 4 * at, topic)
             out[plan.flags + at] = flag
             put32(out, plan.checks + 4 * at, expected)
+            if plan.publishers:
+                put32(out, plan.publishers + 4 * at, part.publisher(row))
             put32(out, plan.offsets + 4 * at, part.offset(row) - self.base_offset)
             put32(out, plan.payload_ends + 4 * at, self.payload_at)
             self.payload_at += size
@@ -279,6 +339,13 @@ class BatchWriter:
         pad(out, plan.checks + 4 * plan.count)
         if self.with_offsets:
             pad(out, plan.offsets + 4 * plan.count)
+        if plan.packet_ids:
+            pad(out, plan.packet_ids + 2 * plan.count)
+        if plan.publishers:
+            pad(out, plan.publishers + 4 * plan.count)
+            if plan.new_publishers:
+                pad(out, plan.publisher_ends() + 4 * (plan.new_publishers + 1))
+            pad(out, plan.publisher_names() + plan.publisher_bytes)
         if plan.new:
             pad(out, plan.name_ends + 4 * (plan.new + 1))
         pad(out, plan.names + plan.name_bytes)

@@ -2,7 +2,8 @@ cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 
 from everlog.base.columns cimport MessageColumns
-from everlog.base.memory cimport check_of, copy, get32, pointer, put32, resize, room, u32s
+from everlog.base.memory cimport check_of, copy, get32, pointer, resize, room, u32s
+from everlog.base.publisher_rows cimport PublisherRows, write_names
 from everlog.base.records cimport Layout, Records, marked, pad, property_size
 from everlog.base.topic_table cimport TopicTable
 
@@ -22,6 +23,7 @@ cdef class RecordBuilder:
     cdef public uint64_t last_time
     cdef TopicTable source_table
     cdef Py_ssize_t source_generation, capacity
+    cdef PublisherRows who
     cdef bytearray mark, ids, times, topics, flags, property_ends, payload_ends, checks, properties, block
 
     @cython.locals(count=Py_ssize_t, source="unsigned char*", in_topics="uint32_t*", in_flags="unsigned char*",
@@ -34,7 +36,7 @@ cdef class RecordBuilder:
                    topic=Py_ssize_t, flag="unsigned char", begin=Py_ssize_t, middle=Py_ssize_t, size=Py_ssize_t,
                    check=uint32_t, mark="unsigned char*", stored="unsigned char", room=Py_ssize_t, taken=Py_ssize_t)
     cpdef Py_ssize_t append(self, MessageColumns columns, Py_ssize_t start, Py_ssize_t stop, uint64_t now_us,
-                            TopicTable table, bytearray routes=*, int wanted=*) except -1
+                            TopicTable table, bytearray routes=*, int wanted=*, object publisher=*) except -1
 
     cpdef Py_ssize_t content_bytes(self)
 
@@ -52,7 +54,7 @@ cdef class RecordBuilder:
 
     @cython.locals(count=Py_ssize_t, new=Py_ssize_t, names_at=Py_ssize_t, name_bytes=Py_ssize_t, last_time=uint64_t,
                    property_bytes=Py_ssize_t, payload_bytes=Py_ssize_t, plan=Layout, block=bytearray,
-                   out="unsigned char*", records=Records)
+                   out="unsigned char*", records=Records, kind=uint32_t)
     cpdef Records take(self, uint64_t base_offset, Py_ssize_t rows=*)
 
     @cython.locals(block=bytearray, rest=Py_ssize_t)
@@ -60,10 +62,6 @@ cdef class RecordBuilder:
 
     @cython.locals(records=Records)
     cdef Records _made(self, bytearray block, uint64_t base_offset, Layout plan, uint64_t last_time)
-
-    @cython.locals(i=Py_ssize_t, ends="uint32_t*")
-    cdef int _names(self, unsigned char* out, Layout plan, Py_ssize_t new, Py_ssize_t names_at,
-                    Py_ssize_t name_bytes) except -1
 
     @cython.locals(times="uint32_t*", property_ends="uint32_t*", payload_ends="uint32_t*", ahead=uint32_t,
                    i=Py_ssize_t)

@@ -8,7 +8,9 @@ from everlog.base.errors import UsageError
 
 if not cython.compiled:
     from everlog.base.columns import DROPPED, FOR_SPILL, HAS_ALIAS, MessageColumns
-    from everlog.base.memory import Buffer, check_of, copy, get32, pointer, put32, resize, room, u32s
+    from everlog.base.memory import Buffer, check_of, copy, get32, pointer, resize, room, u32s
+    from everlog.base.publisher_name import PublisherColumn, PublisherName
+    from everlog.base.publisher_rows import PublisherRows, write_names
     from everlog.base.records import (
         HEADER_BYTES,
         MAX_BATCH_BYTES,
@@ -30,7 +32,8 @@ class RecordBuilder:
     """Columns that gather messages until they are taken as one batch. Not for use by two threads at once.
 
     The topic ids of a batch are the segment's own: `table` holds its names, and a batch carries those that are new in
-    it. A segment starts with no names.
+    it. A segment starts with no names. From the first message on that names its publisher, all batches of the segment
+    have a column of publishers, whose ids and names are the segment's as well.
 
     Payloads go to where they stand in a batch: into a block, behind the room for a header. The block of a large batch
     is handed on as the batch, so that its payloads are copied once between a socket and the disk.
@@ -52,6 +55,7 @@ class RecordBuilder:
         self.properties = bytearray()
         self.block = bytearray(HEADER_BYTES)
         self.mark = bytearray(_MARK_BYTES)
+        self.who = PublisherRows()
         self.start_segment()
 
     def start_segment(self) -> None:
@@ -60,15 +64,18 @@ class RecordBuilder:
             raise UsageError("a segment can only start between batches: take the open batch first")
         self.table = TopicTable(0, 1 << 30, 1 << 31)
         self.named = 0
+        self.who.start_segment()
         self.source_table: Any = None
         self.source_generation = -1
         self.ids = bytearray()
 
-    def continue_segment(self, names: list[bytes], last_time: int) -> None:
-        """Go on in a segment whose batches already named these topics and end at this time."""
+    def continue_segment(self, names: list[bytes], last_time: int, publishers: list[bytes] | None = None) -> None:
+        """Go on in a segment whose batches already named these topics and publishers and end at this time."""
         self.start_segment()
         for name in names:
             self.table.intern(name)
+        if publishers is not None:
+            self.who.continue_segment(self.table, publishers)
         self.named = self.table.count
         self.last_time = last_time
 
@@ -81,6 +88,7 @@ class RecordBuilder:
         self.count = 0
         self.property_bytes = 0
         self.payload_bytes = 0
+        self.who.clear()
         if len(self.properties) > _KEPT_BYTES:
             self.properties = bytearray()
         if len(self.block) > _KEPT_BYTES:
@@ -97,7 +105,7 @@ class RecordBuilder:
 
     def content_bytes(self) -> int:
         """Return how many of these bytes are records: 0 when there is none."""
-        return 21 * self.count + self.property_bytes + self.payload_bytes
+        return (21 + self.who.width(self.table)) * self.count + self.property_bytes + self.payload_bytes
 
     def append(
         self,
@@ -108,12 +116,13 @@ class RecordBuilder:
         table: TopicTable,
         routes: bytearray | None = None,
         wanted: int = 0,
+        publisher: PublisherName | PublisherColumn | None = None,
     ) -> int:
         """Take in messages `start` to before `stop`, which arrived at `now_us`, and return how many were taken.
 
         The columns' topic ids are those of `table`. With `routes` (a byte for each topic id and QoS, at 4 * id + QoS)
         only the messages whose byte is `wanted` are taken. Where the byte at 4 * id + 3 is FOR_SPILL with the bit
-        1 << QoS, they get that flag.
+        1 << QoS, they get that flag. `publisher` is who sent all of them, or a column that says who sent which.
         """
         if columns.source is None or not 0 <= start <= stop <= columns.capacity:
             raise UsageError(f"no messages {start} to {stop} in columns of {columns.capacity}")
@@ -198,6 +207,8 @@ class RecordBuilder:
             property_ends[at] = property_at
             payload_ends[at] = payload_at
         taken = at - self.count
+        if taken and (publisher is not None or self.table.publishers is not None):
+            self.who.note(self.table, self.count, at, columns, start, stop, routes, wanted, publisher)
         self.count = at
         self.property_bytes = property_at
         self.payload_bytes = payload_at
@@ -264,7 +275,8 @@ class RecordBuilder:
         if new:
             names_at = u32s(self.table.ends)[self.named]
         name_bytes = self.table.name_bytes - names_at if new else 0
-        plan = Layout(count, new, name_bytes, property_bytes, payload_bytes, WITH_PROPERTIES if property_bytes else 0)
+        kind = WITH_PROPERTIES if property_bytes else 0
+        plan = self.who.layout(self.table, count, new, name_bytes, property_bytes, payload_bytes, kind)
         if plan.end > MAX_BATCH_BYTES:
             raise UsageError(f"a batch of {plan.end} bytes is too large: take it earlier")
         block = self._block(plan)
@@ -278,7 +290,9 @@ class RecordBuilder:
         self._column(out, plan.payload_ends, pointer(self.payload_ends), 4 * (count + 1))
         self._column(out, plan.checks, pointer(self.checks), 4 * count)
         if new:
-            self._names(out, plan, new, names_at, name_bytes)
+            write_names(out, plan.name_ends, plan.names, self.table, self.named)
+        if plan.publishers or plan.packet_ids:
+            self.who.write(out, plan, self.table)
         self._column(out, plan.properties, pointer(self.properties), property_bytes)
         plan.seal(out, base_offset, self.first_time, last_time, self.named)
         records = self._made(block, base_offset, plan, last_time)
@@ -321,21 +335,12 @@ class RecordBuilder:
         records.property_bytes, records.payload_bytes = plan.property_bytes, plan.payload_bytes
         return records
 
-    def _names(self, out: bytearray, plan: Layout, new: int, names_at: int, name_bytes: int) -> int:
-        """Write the names that are new in the batch."""
-        ends = u32s(self.table.ends)
-        for i in range(new + 1):
-            put32(out, plan.name_ends + 4 * i, ends[self.named + i] - names_at)
-        self._column(out, plan.name_ends + 4 * (new + 1), pointer(b""), 0)
-        copy(out, plan.names, pointer(self.table.names), names_at, name_bytes)
-        self._column(out, plan.names + name_bytes, pointer(b""), 0)
-        return 0
-
     def _drop(self, count: int, property_bytes: int, payload_bytes: int) -> int:
         """Drop the first rows from the columns; what stays begins anew."""
         del self.times[: 4 * count], self.topics[: 4 * count], self.flags[:count], self.checks[: 4 * count]
         del self.property_ends[: 4 * count], self.payload_ends[: 4 * count]
         del self.properties[:property_bytes], self.block[HEADER_BYTES : HEADER_BYTES + payload_bytes]
+        self.who.drop(count)
         self.capacity -= count
         self.count -= count
         self.property_bytes -= property_bytes

@@ -8,7 +8,8 @@ cdef class Layout
 cdef class Records
 
 cdef Py_ssize_t _HEADER
-cdef uint32_t _PROPERTIES, _OFFSETS, _NEWEST, _PAYLOADS_LAST
+cdef Py_ssize_t _PUBLISHER_HEAD
+cdef uint32_t _PROPERTIES, _OFFSETS, _PUBLISHERS, _PACKET_IDS, _NOBODY, _NEWEST, _PAYLOADS_LAST
 
 cdef Py_ssize_t padded(Py_ssize_t size) noexcept nogil
 
@@ -28,9 +29,17 @@ cpdef Records rebased(Records records, uint64_t base_offset)
 cdef class Layout:
     cdef readonly Py_ssize_t count, new, name_bytes, property_bytes, payload_bytes
     cdef readonly Py_ssize_t columns, times, topics, flags, property_ends, payload_ends, checks, offsets, name_ends
-    cdef readonly Py_ssize_t names, columns_end, properties, payloads, end
-    cdef readonly uint32_t kind
+    cdef readonly Py_ssize_t names, columns_end, properties, payloads, end, publishers, packet_ids
+    cdef readonly uint32_t kind, new_publishers, publisher_bytes, first_publisher
 
+    cdef int name_publishers(self, uint32_t new, uint32_t name_bytes, uint32_t first) except -1
+
+    cpdef Py_ssize_t publisher_ends(self)
+
+    @cython.locals(ends=Py_ssize_t)
+    cpdef Py_ssize_t publisher_names(self)
+
+    @cython.locals(head=Py_ssize_t)
     cdef int seal(self, unsigned char* out, uint64_t base_offset, uint64_t first_time, uint64_t last_time,
                   uint32_t first_new_topic) except -1
 
@@ -72,11 +81,25 @@ cdef class Records:
     @cython.locals(raw="unsigned char*", plan=Layout, at=Py_ssize_t, base=Py_ssize_t, i=Py_ssize_t)
     cpdef list new_names(self)
 
+    cpdef uint32_t publisher(self, Py_ssize_t i) except? 0
+
+    @cython.locals(raw="unsigned char*", at=Py_ssize_t)
+    cpdef int packet_id(self, Py_ssize_t i) except -1
+
+    @cython.locals(raw="unsigned char*", at=Py_ssize_t, base=Py_ssize_t, i=Py_ssize_t)
+    cpdef list new_publishers(self)
+
     cpdef object to_bytes(self)
 
 
-@cython.locals(version=uint32_t, kind=uint32_t)
+@cython.locals(version=uint32_t, kind=uint32_t, known=uint32_t)
 cdef Layout _layout_at(const unsigned char* raw, Py_ssize_t start)
+
+@cython.locals(head=Py_ssize_t)
+cdef int _read_publishers(Layout plan, const unsigned char* raw, Py_ssize_t start, Py_ssize_t size) except -1
+
+@cython.locals(end=Py_ssize_t)
+cdef Py_ssize_t _columns_end(Layout plan, const unsigned char* header) except -1
 
 @cython.locals(plan=Layout)
 cpdef tuple columns_range(object header)

@@ -1,7 +1,7 @@
 """A batch of messages as columns in one block of bytes, the same in memory and on disk.
 
 `Records` reads one that `RecordBuilder` or `gather` made. The layout is `docs/formats/batch.md`. Every byte is covered
-by a check: the header's covers the header, the columns and the topic names; each record's own covers its time, flags,
+by a check: the header's covers the header, the columns and the names; each record's own covers its time, flags,
 properties and payload, so that a reader verifies only what it takes.
 """
 
@@ -22,11 +22,19 @@ MAX_BATCH_BYTES = 0x7FFFFFFF
 # Bits of the header's flags.
 WITH_PROPERTIES = 0x01
 WITH_OFFSETS = 0x02  # the records are a selection: a column says how far each is from the base offset
+WITH_PUBLISHERS = 0x04  # a column says who has published each
+WITH_PACKET_IDS = 0x08  # a column has the packet ids of QoS 2 messages of durable sessions
+
+NO_PUBLISHER = 0xFFFFFFFF  # in the column of publishers: nobody, or nobody knows
 
 # The same as numbers of C.
 _HEADER = HEADER_BYTES
 _PROPERTIES = WITH_PROPERTIES
 _OFFSETS = WITH_OFFSETS
+_PUBLISHERS = WITH_PUBLISHERS
+_PACKET_IDS = WITH_PACKET_IDS
+_NOBODY = NO_PUBLISHER
+_PUBLISHER_HEAD = 16  # before the column of publishers: how many are new, the first new id, bytes of names, zero
 _NEWEST = VERSION
 
 _MARK_BYTES = 12
@@ -43,6 +51,7 @@ class Layout:
     """Positions of the columns of a batch, counted from its first byte, and what its header says of them.
 
     `columns` to before `columns_end` is what the header's check covers beside the header: every column, and the names.
+    `publishers` and `packet_ids` are 0 in a batch without such columns.
     """
 
     def __init__(
@@ -54,6 +63,9 @@ class Layout:
         payload_bytes: int,
         kind: int,
         version: int = VERSION,
+        new_publishers: int = 0,
+        publisher_bytes: int = 0,
+        first_publisher: int = 0,
     ) -> None:
         self.count = count
         self.new = new
@@ -73,12 +85,39 @@ class Layout:
         self.checks = self.payload_ends + padded(4 * (count + 1))
         self.offsets = self.checks + padded(4 * count)
         self.name_ends = self.offsets + (padded(4 * count) if kind & _OFFSETS else 0)
+        self.packet_ids = 0
+        if kind & _PACKET_IDS:
+            self.packet_ids = self.name_ends
+            self.name_ends += padded(2 * count)
         self.names = self.name_ends + (padded(4 * (new + 1)) if new else 0)
-        self.columns_end = self.properties = self.names + padded(name_bytes)
-        self.end = self.properties + padded(property_bytes)
+        self.columns_end = self.names + padded(name_bytes)
+        self.publishers = 0
+        if kind & _PUBLISHERS:
+            self.publishers = self.columns_end + _PUBLISHER_HEAD
+        self.name_publishers(new_publishers, publisher_bytes, first_publisher)
         if version == _PAYLOADS_LAST:
             self.payloads = self.end
             self.end += padded(payload_bytes)
+
+    def name_publishers(self, new: int, name_bytes: int, first: int) -> int:
+        """Place what follows the topics' names, given how many publishers are new and how long their names are."""
+        self.new_publishers = new
+        self.publisher_bytes = name_bytes
+        self.first_publisher = first
+        if self.publishers:
+            self.columns_end = self.publisher_names() + padded(name_bytes)
+        self.properties = self.columns_end
+        self.end = self.properties + padded(self.property_bytes)
+        return 0
+
+    def publisher_ends(self) -> int:
+        """Return where the ends of the new publishers' names stand."""
+        return self.publishers + padded(4 * self.count)
+
+    def publisher_names(self) -> int:
+        """Return where the names of the new publishers stand."""
+        ends = self.publisher_ends()
+        return ends + (padded(4 * (self.new_publishers + 1)) if self.new_publishers else 0)
 
     def seal(self, out: bytearray, base_offset: int, first_time: int, last_time: int, first_new_topic: int) -> int:
         """Write the header of a block that is filled otherwise, padding too."""
@@ -94,6 +133,12 @@ class Layout:
         put32(out, 52, self.name_bytes)
         put32(out, 56, self.property_bytes)
         put32(out, 60, self.payload_bytes)
+        if self.publishers:
+            head = self.publishers - _PUBLISHER_HEAD
+            put32(out, head, self.new_publishers)
+            put32(out, head + 4, self.first_publisher)
+            put32(out, head + 8, self.publisher_bytes)
+            put32(out, head + 12, 0)
         put32(out, 12, self.check(out, 0))
         return 0
 
@@ -121,6 +166,8 @@ class Records:
             raise StorageError(f"{size - start} bytes are too few for a batch")
         raw = pointer(data)
         self.layout = _layout_at(raw, start)
+        if self.layout.publishers:
+            _read_publishers(self.layout, raw, start, size)
         self.with_properties = bool(self.layout.kind & _PROPERTIES)
         self.with_offsets = bool(self.layout.kind & _OFFSETS)
         self.size = get32(raw, start + 8)
@@ -249,6 +296,36 @@ class Records:
             for i in range(self.new_topics)
         ]
 
+    def publisher(self, i: int) -> int:
+        """Return the id of who published record `i`, or NO_PUBLISHER."""
+        if not 0 <= i < self.count:
+            raise IndexError(f"no record {i} in a batch of {self.count}")
+        if not self.layout.publishers:
+            return _NOBODY
+        return get32(pointer(self.data), self.start + self.layout.publishers + 4 * i)
+
+    def packet_id(self, i: int) -> int:
+        """Return the packet id that came with record `i`, 0 unless it is kept."""
+        if not 0 <= i < self.count:
+            raise IndexError(f"no record {i} in a batch of {self.count}")
+        if not self.layout.packet_ids:
+            return 0
+        at = self.start + self.layout.packet_ids + 2 * i
+        raw = pointer(self.data)
+        return int(raw[at] | raw[at + 1] << 8)
+
+    def new_publishers(self) -> list[bytes]:
+        """Return the names of the publishers that this batch is the first to name, in the order of their ids."""
+        if not self.layout.publishers or not self.layout.new_publishers:
+            return []
+        raw = pointer(self.data)
+        at = self.start + self.layout.publisher_ends()
+        base = self.start + self.layout.publisher_names()
+        return [
+            bytes(self.data[base + get32(raw, at + 4 * i) : base + get32(raw, at + 4 * i + 4)])
+            for i in range(self.layout.new_publishers)
+        ]
+
     def to_bytes(self) -> Buffer:
         """Return the batch as it is written."""
         if self.start == 0 and len(self.data) == self.size:
@@ -270,14 +347,14 @@ def columns_range(header: Buffer) -> tuple[int, int]:
     if len(header) < _HEADER:
         raise StorageError(f"{len(header)} bytes are too few for a batch")
     plan = _layout_at(pointer(header), 0)
-    return plan.columns, plan.columns_end
+    return plan.columns, _columns_end(plan, pointer(header))
 
 
 def checked_columns(header: Buffer, columns: bytes) -> tuple[memoryview, bytes] | None:
     """Return a batch's topic ids and flags, given its header and the bytes of `columns_range`; None if damaged."""
     raw = pointer(header)
     plan = _layout_at(raw, 0)
-    if len(columns) != plan.columns_end - plan.columns:
+    if len(columns) != _columns_end(plan, raw) - plan.columns:
         return None
     check = check_of(raw, 16, _HEADER - 16, 0)
     if check_of(pointer(columns), 0, len(columns), check) != get32(raw, 12):
@@ -295,7 +372,10 @@ def _layout_at(raw: Buffer, start: int) -> Layout:
     kind = get32(raw, start + 4) >> 16
     if version not in (_PAYLOADS_LAST, _NEWEST):
         raise StorageError(f"batch format version {version} is not known to this version of Everlog", hint=_NEWER)
-    if kind & ~(_PROPERTIES | _OFFSETS):
+    known = _PROPERTIES | _OFFSETS
+    if version == _NEWEST:
+        known |= _PUBLISHERS | _PACKET_IDS
+    if kind & ~known:
         raise StorageError("the batch uses a feature this version of Everlog does not know", hint=_NEWER)
     return Layout(
         get32(raw, start + 24),
@@ -306,6 +386,25 @@ def _layout_at(raw: Buffer, start: int) -> Layout:
         kind,
         version,
     )
+
+
+def _read_publishers(plan: Layout, raw: Buffer, start: int, size: int) -> int:
+    """Complete a layout by what stands before the column of publishers, if that lies inside the data."""
+    head = start + plan.publishers - _PUBLISHER_HEAD
+    if head + _PUBLISHER_HEAD > size:
+        raise StorageError("the batch is shorter than its header says")
+    plan.name_publishers(get32(raw, head), get32(raw, head + 8), get32(raw, head + 4))
+    return 0
+
+
+def _columns_end(plan: Layout, header: Buffer) -> int:
+    """Return where a batch's columns and names end, given its header alone."""
+    if not plan.publishers:
+        return plan.columns_end
+    end = get32(header, 8) - padded(plan.property_bytes)  # nothing else follows them
+    if end < plan.columns_end:
+        raise StorageError("the batch is shorter than its header says")
+    return end
 
 
 def pad(out: bytearray, at: int) -> int:

@@ -1,17 +1,27 @@
 """Empties some records of a batch, by topic or by flag: offsets and times stay; all else of them goes.
 
-An emptied record has the topic `GONE`, which no filter matches, and only the flag DROPPED. Others keep their checks.
+An emptied record has the topic `GONE`, which no filter matches, only the flag DROPPED, and no publisher. Others keep
+their checks. Publishers get new ids, and those that are left with nothing are named no more.
 """
 
 import cython
 
 from everlog.base.errors import UsageError
+from everlog.base.records import VERSION
 
 if not cython.compiled:
     from everlog.base.batch_merge import BatchWriter
     from everlog.base.columns import DROPPED, FOR_SPILL
     from everlog.base.memory import copy, get32, pointer, put32, u32s
-    from everlog.base.records import WITH_PROPERTIES, Layout, Records, marked
+    from everlog.base.records import (
+        NO_PUBLISHER,
+        WITH_PACKET_IDS,
+        WITH_PROPERTIES,
+        WITH_PUBLISHERS,
+        Layout,
+        Records,
+        marked,
+    )
     from everlog.base.topic_table import TopicTable
 
 GONE = b"$\0gone"  # MQTT forbids U+0000, and no wildcard stands for a level that begins with $
@@ -72,15 +82,60 @@ def empty_topics(
                 property_bytes -= get32(raw, base + theirs.property_ends + 4 * i)
     new = len(names)
     name_bytes = sum(map(len, names))
+    kind = WITH_PROPERTIES if property_bytes else 0
+    who = bytearray()
+    first_publisher = 0
+    brought: list[bytes] = []
+    if theirs.publishers:
+        kind |= WITH_PUBLISHERS
+        if table.publishers is None:
+            table.publishers = TopicTable(0, 1 << 30, 1 << 31)
+        first_publisher = table.publishers.count
+        who = _publishers(records, ids, gone, spilled, table.publishers)
+        brought = table.publishers.all_names(first_publisher)
+    if theirs.packet_ids:
+        kind |= WITH_PACKET_IDS
     writer = BatchWriter(
-        Layout(count, new, name_bytes, property_bytes, payload_bytes, WITH_PROPERTIES if property_bytes else 0)
-    )
+        Layout(
+            count, new, name_bytes, property_bytes, payload_bytes, kind, VERSION,
+            len(brought), sum(map(len, brought)), first_publisher,
+        )
+    )  # fmt: skip
     writer.base_offset = records.base_offset
     writer.first_time = records.first_time
     writer.last_time = records.last_time
     _fill(writer, records, ids, gone, spilled)
-    _name(writer, names)
+    _name(writer, writer.plan.name_ends, writer.plan.names, names)
+    if theirs.publishers:
+        copy(pointer(writer.block), writer.plan.publishers, pointer(who), 0, 4 * count)
+        _name(writer, writer.plan.publisher_ends(), writer.plan.publisher_names(), brought)
     return writer.finish(table, table.count - new)
+
+
+def _publishers(records: Records, ids: bytearray, gone: int, spilled: bool, publishers: TopicTable) -> bytearray:
+    """Return the column of publishers with the ids of another table, which gets the names of those that stay."""
+    to = u32s(ids)
+    raw = pointer(records.data)
+    base = records.start
+    theirs = records.layout
+    old = records.table.publishers
+    column = bytearray(4 * records.count)
+    out = u32s(column)
+    last = NO_PUBLISHER
+    new = NO_PUBLISHER
+    for i in range(records.count):
+        out[i] = NO_PUBLISHER
+        topic = to[get32(raw, base + theirs.topics + 4 * i)]
+        if topic == gone or (spilled and raw[base + theirs.flags + i] & FOR_SPILL):
+            continue
+        who = get32(raw, base + theirs.publishers + 4 * i)
+        if who != last:
+            last = who
+            new = NO_PUBLISHER
+            if who != NO_PUBLISHER and old is not None and who < old.count:
+                new = publishers.intern(old.name(who))
+        out[i] = new
+    return column
 
 
 def _fill(writer: BatchWriter, records: Records, ids: bytearray, gone: int, spilled: bool) -> int:
@@ -101,6 +156,10 @@ def _fill(writer: BatchWriter, records: Records, ids: bytearray, gone: int, spil
             topic = gone
         put32(out, plan.topics + 4 * i, topic)
         put32(out, plan.payload_ends + 4 * i, payload_at)
+        if plan.packet_ids:
+            kept = topic != gone
+            out[plan.packet_ids + 2 * i] = raw[base + theirs.packet_ids + 2 * i] if kept else 0
+            out[plan.packet_ids + 2 * i + 1] = raw[base + theirs.packet_ids + 2 * i + 1] if kept else 0
         if writer.with_properties:
             put32(out, plan.property_ends + 4 * i, property_at)
         if topic == gone:
@@ -125,16 +184,15 @@ def _fill(writer: BatchWriter, records: Records, ids: bytearray, gone: int, spil
     return 0
 
 
-def _name(writer: BatchWriter, names: list[bytes]) -> int:
-    """Write the names that are new in the batch."""
+def _name(writer: BatchWriter, ends_at: int, names_at: int, names: list[bytes]) -> int:
+    """Write names that are new in the batch: where each ends, and their bytes."""
     out = pointer(writer.block)
-    plan = writer.plan
     at = 0
     for k in range(len(names)):
         name = names[k]
-        put32(out, plan.name_ends + 4 * k, at)
-        copy(out, plan.names + at, pointer(name), 0, len(name))
+        put32(out, ends_at + 4 * k, at)
+        copy(out, names_at + at, pointer(name), 0, len(name))
         at += len(name)
     if len(names):
-        put32(out, plan.name_ends + 4 * len(names), at)
+        put32(out, ends_at + 4 * len(names), at)
     return 0

@@ -10,6 +10,7 @@ cdef class TopicTable:
     cdef Py_ssize_t last
     cdef uint32_t mask
     cdef readonly bytearray names, ends
+    cdef public TopicTable publishers
     cdef bytearray hashes, slots
 
     @cython.locals(ends="uint32_t*", start=Py_ssize_t, end=Py_ssize_t)

@@ -22,7 +22,8 @@ _SEED = int.from_bytes(os.urandom(8), "little") | 1  # of this process: peers ca
 class TopicTable:
     """A table of topic names. When it is full (`max_topics` names or `max_bytes` of them) it takes no new ones.
 
-    The hashes depend on `seed`, or on one of this process if that is 0.
+    The hashes depend on `seed`, or on one of this process if that is 0. A segment's table has one more beside it with
+    the names of those who have published, once a record says who.
     """
 
     def __init__(self, seed: int = 0, max_topics: int = 1 << 24, max_bytes: int = 1 << 30) -> None:
@@ -35,6 +36,7 @@ class TopicTable:
     def reset(self) -> None:
         """Forget every name; another `generation` tells holders of ids that they mean nothing any more."""
         self.generation += 1
+        self.publishers: TopicTable | None = None
         self.count = 0
         self.name_bytes = 0
         self.last = ABSENT
@@ -58,6 +60,8 @@ class TopicTable:
         other = TopicTable(self.seed, self.max_topics, self.max_bytes)
         for name in self.all_names():
             other.intern(name)
+        if self.publishers is not None:
+            other.publishers = self.publishers.duplicate()
         return other
 
     def intern(self, name: bytes) -> int:

@@ -78,12 +78,12 @@ def load(
 @app.command()
 def scenarios() -> None:
     """List the scenarios of `load` and the cases of `peers`."""
-    from everlog.bench.load import CASES, SCENARIOS
+    from everlog.bench.load import ALL_CASES, SCENARIOS
 
     for name, scenario in SCENARIOS.items():
         print(f"{name:<10} {scenario.help}")
     print()
-    for case in CASES:
+    for case in ALL_CASES:
         options = " ".join(f"--{key.replace('_', '-')} {value}" for key, value in case.options.items())
         print(f"{case.name:<13} {case.scenario} {options}")
         for demand in case.demands:
@@ -108,12 +108,12 @@ def peers(
     the one in DIR (a project directory with its own .venv and compiled kernels) take turns with each other and with the
     peers, with everything and with nothing kept, and the ratio of the two checkouts in each round is shown too.
     """
-    from everlog.bench.load import CASES, compare, installed, judge, save
+    from everlog.bench.load import ALL_CASES, CASES, compare, installed, judge, save
 
     there = {broker.name: broker for broker in installed()}
     brokers = [there[name] for name in _chosen(only, list(there), "broker installed here")]
-    wanted = _chosen(cases, [case.name for case in CASES], "case")
-    chosen = [case for case in CASES if case.name in wanted]
+    wanted = _chosen(cases, [case.name for case in ALL_CASES], "case")
+    chosen = [case for case in (CASES if cases is None else ALL_CASES) if case.name in wanted]
     from everlog.cli.comparison import Ticker, print_comparison
 
     if against is not None:
@@ -125,6 +125,35 @@ def peers(
     if json_file is not None:
         save(json_file, reports, verdicts)
     return int(any(report["status"] != "ok" for (_, broker), report in reports.items() if broker == "everlog"))
+
+
+@app.command()
+def check(
+    cases: Annotated[str | None, typer.Option("--scenarios", metavar="NAMES", help="Cases, comma-separated.")] = None,
+    seconds: Annotated[float, typer.Option(metavar="S", help="Sending time of a timed case.")] = 3.0,
+    repeat: Annotated[int, typer.Option(metavar="N", help="Try up to N times for a calm machine.")] = 2,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all reports there.")] = None,
+) -> int:
+    """Say of each demand on the broker's speed whether it holds or falls short, beside Mosquitto and the bare disk.
+
+    Ends with 1 if one falls short. Takes about ten minutes; the machine should have nothing else to do.
+    """
+    from everlog.bench.load import ALL_CASES, compare, installed, judge, save
+    from everlog.cli.comparison import Ticker, print_verdicts
+
+    brokers = [broker for broker in installed() if broker.name != "nats"]
+    demanded = [case for case in ALL_CASES if case.demands]
+    wanted = _chosen(cases, [case.name for case in demanded], "case")
+    chosen = [case for case in demanded if case.name in wanted]
+    bases = {demand.against for case in chosen for demand in case.demands}
+    chosen = [case for case in ALL_CASES if case in chosen or case.name in bases]
+    with _terminable(), Ticker(sum(case.is_for(broker) for case in chosen for broker in brokers)) as ticker:
+        reports = compare(brokers, chosen, seconds, repeat, ticker.tell)
+    verdicts = judge(reports)
+    print_verdicts(verdicts, reports)
+    if json_file is not None:
+        save(json_file, reports, verdicts)
+    return int(not all(verdict.met for verdict in verdicts))
 
 
 @contextmanager

@@ -123,6 +123,29 @@ def _notes(report: Report, verdicts: Sequence[Verdict]) -> str:
     return ", ".join(notes)
 
 
+def print_verdicts(verdicts: Sequence[Verdict], reports: Mapping[tuple[str, str], Report]) -> None:
+    """Print a line for each demand: what was asked for, what was found, and whether it holds."""
+    table = Table(title="what the project demands of itself, brokers on the first CPU, generator on the last")
+    for name in ("case", "demand", "ours", "bound", ""):
+        table.add_column(name, justify="right" if name in ("ours", "bound") else "left")
+    before = ""
+    for verdict in verdicts:
+        case = verdict.case if verdict.case != before else ""
+        table.add_row(case, verdict.demand.words, _number(verdict.ours), _number(verdict.bound), _outcome(verdict))
+        before = verdict.case
+    console = Console(width=max(_WIDTH, Console().width))
+    console.print(table)
+    for (case, broker), report in reports.items():
+        if report["status"] != "ok":
+            console.print(f"[red]{case}, {broker}: {report['status']}: {report.get('error', '')}[/]")
+    held = sum(verdict.met is True for verdict in verdicts)
+    console.print(f"{held} of {len(verdicts)} hold")
+
+
+def _outcome(verdict: Verdict) -> str:
+    return {True: "[green]holds[/]", False: "[red]falls short[/]", None: "[dim]nothing to compare[/]"}[verdict.met]
+
+
 def _judged(verdict: Verdict) -> str:
     if verdict.found is None:
         return f"[dim]{verdict.demand.words}: nothing to compare[/]"

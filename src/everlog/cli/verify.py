@@ -7,15 +7,17 @@ from rich.progress import track
 from rich.table import Table
 
 from everlog.cli.data_directory import Data, check_store, open_store
-from everlog.commitlog import Damage, RealDisk, verify_directory
+from everlog.commitlog import Damage, Origin, RealDisk, verify_directory
+from everlog.store import store_identity
 
 
 def verify(data: Data) -> int:
     """Check every byte of a data directory and say where something is wrong. Changes nothing; a broker may run."""
     table = Table("shard", "segments", "batches", "records", "bytes", "damage")
     damage: list[Damage] = []
+    identity = store_identity(RealDisk(), str(data))
     for shard in track(_shards(data), "verifying", console=Console(stderr=True), transient=True):
-        found = verify_directory(RealDisk(), str(shard))
+        found = verify_directory(RealDisk(), str(shard), Origin(identity, _number(shard)))
         damage += found.damage
         counts = (found.segments, found.batches, found.records, found.checked_bytes, len(found.damage))
         table.add_row(shard.name, *(f"{count:,}" for count in counts))
@@ -35,4 +37,8 @@ def repair(data: Data) -> int:
 
 def _shards(data: Path) -> list[Path]:
     check_store(data, "shard-*")
-    return sorted(data.glob("shard-*"), key=lambda path: int(path.name.partition("-")[2]))
+    return sorted(data.glob("shard-*"), key=_number)
+
+
+def _number(shard: Path) -> int:
+    return int(shard.name.partition("-")[2])

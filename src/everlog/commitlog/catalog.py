@@ -16,6 +16,7 @@ from everlog.commitlog.damage import DamageList
 from everlog.commitlog.mark import Mark
 from everlog.commitlog.paths import segment_path
 from everlog.commitlog.ports import Disk
+from everlog.commitlog.segment_format import NOBODY, Origin
 from everlog.commitlog.segment_reader import SegmentReader
 from everlog.commitlog.segment_view import SegmentView, first_at
 
@@ -41,10 +42,13 @@ class Segment:
 class Catalog:
     """All segments of a shard."""
 
-    def __init__(self, disk: Disk, directory: str, cache_bytes: int, damage: DamageList) -> None:
+    def __init__(
+        self, disk: Disk, directory: str, cache_bytes: int, damage: DamageList, origin: Origin = NOBODY
+    ) -> None:
         self.disk = disk
         self.directory = directory
         self.damage = damage
+        self.origin = origin
         self.salt = 0
         self.lost = Mark()  # what was marked as committed when the log was opened, if not all of it was there
         self._cache_bytes = cache_bytes

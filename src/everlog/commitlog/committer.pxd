@@ -27,7 +27,7 @@ cdef class Committer:
     cpdef Py_ssize_t pending(self)
 
     cpdef Py_ssize_t append(self, MessageColumns columns, Py_ssize_t start, Py_ssize_t stop, uint64_t now_us,
-                            TopicTable table, bytearray routes, int wanted) except -1
+                            TopicTable table, bytearray routes, int wanted, object publisher) except -1
 
     cpdef int ask(self, int64_t offset) except -1
     cpdef bint step(self) except -1

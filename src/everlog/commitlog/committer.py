@@ -22,7 +22,7 @@ from everlog.commitlog.log_settings import Durability
 from everlog.commitlog.waiters import Waiters
 
 if not cython.compiled:
-    from everlog.base import MessageColumns, Records, TopicTable
+    from everlog.base import MessageColumns, PublisherColumn, PublisherName, Records, TopicTable
     from everlog.commitlog.open_batch import OpenBatch, Placed
     from everlog.commitlog.segment_writer import SegmentWriter
     from everlog.commitlog.tail import Tail
@@ -83,7 +83,7 @@ class Committer:
 
     def append(
         self, columns: MessageColumns, start: int, stop: int, now_us: int, table: TopicTable,
-        routes: bytearray | None, wanted: int,
+        routes: bytearray | None, wanted: int, publisher: PublisherName | PublisherColumn | None,
     ) -> int:  # fmt: skip
         """Take in messages, which are committed by a step after they were asked for."""
         with self._gate:
@@ -91,7 +91,7 @@ class Committer:
                 raise self.failure
             if self.closed:
                 raise Unavailable("the log is closed")
-            return self._open_batch.append(columns, start, stop, now_us, table, routes, wanted)
+            return self._open_batch.append(columns, start, stop, now_us, table, routes, wanted, publisher)
 
     def ask(self, offset: int) -> int:
         """Ask that what was appended below an offset be committed; nothing else will be."""

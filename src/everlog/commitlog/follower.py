@@ -74,7 +74,10 @@ class Follower:
         catalog = self._catalog
         known = {segment.base_offset: segment for segment in catalog.segments}
         bases = paths.segment_bases(catalog.disk.list(catalog.directory))
-        headers = segment_reader.own_headers(catalog.disk, catalog.directory, bases, mark, catalog.damage, known)
+        headers = segment_reader.own_headers(
+            catalog.disk, catalog.directory, bases, mark, catalog.damage, known, catalog.origin
+        )
+        segment_reader.check_owner(headers, catalog.directory, catalog.origin)
         segments = []
         for base in bases:
             if base > mark.segment:

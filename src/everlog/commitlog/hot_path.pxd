@@ -17,7 +17,7 @@ cdef class HotPath:
     cdef Py_ssize_t _quick_bytes
 
     cpdef Py_ssize_t append(self, MessageColumns columns, Py_ssize_t start, Py_ssize_t stop, uint64_t now_us,
-                            TopicTable table, bytearray routes=*, int wanted=*) except -1
+                            TopicTable table, bytearray routes=*, int wanted=*, object publisher=*) except -1
 
     cpdef commit(self)
 

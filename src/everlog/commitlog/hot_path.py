@@ -12,7 +12,7 @@ import cython
 from everlog.base import Unavailable
 
 if not cython.compiled:
-    from everlog.base import MessageColumns, Records, TopicTable
+    from everlog.base import MessageColumns, PublisherColumn, PublisherName, Records, TopicTable
     from everlog.commitlog.committer import Committer
     from everlog.commitlog.tail import Tail
 
@@ -57,6 +57,7 @@ class HotPath:
         table: TopicTable,
         routes: bytearray | None = None,
         wanted: int = 0,
+        publisher: PublisherName | PublisherColumn | None = None,
     ) -> int:
         """Append messages as `RecordBuilder.append` does and return how many; the first has the offset `end` had.
 
@@ -64,7 +65,7 @@ class HotPath:
         """
         if self._committer is None:
             raise Unavailable(READ_ONLY)
-        return self._committer.append(columns, start, stop, now_us, table, routes, wanted)
+        return self._committer.append(columns, start, stop, now_us, table, routes, wanted, publisher)
 
     def commit(self) -> None:
         """Ask that what was appended be committed, and return at once."""

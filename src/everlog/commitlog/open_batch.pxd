@@ -25,7 +25,7 @@ cdef class OpenBatch:
 
     @cython.locals(builder=RecordBuilder, taken=Py_ssize_t)
     cpdef Py_ssize_t append(self, MessageColumns columns, Py_ssize_t start, Py_ssize_t stop, uint64_t now_us,
-                            TopicTable table, bytearray routes, int wanted) except -1
+                            TopicTable table, bytearray routes, int wanted, object publisher) except -1
 
     cpdef ask(self, int64_t offset)
 

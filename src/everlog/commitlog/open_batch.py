@@ -14,7 +14,7 @@ from everlog.base import Unavailable, with_all_names
 from everlog.commitlog.log_settings import LogSettings
 
 if not cython.compiled:
-    from everlog.base import MessageColumns, RecordBuilder, Records, TopicTable
+    from everlog.base import MessageColumns, PublisherColumn, PublisherName, RecordBuilder, Records, TopicTable
     from everlog.commitlog.segment_format import FRAME_BYTES, HEADER_BYTES
 
 SPAN_US = 0xFFFFFFFF  # a batch's times are 32-bit distances from its first
@@ -44,10 +44,16 @@ class OpenBatch:
         self.asked = end  # offsets below it are to be committed
 
     def continue_segment(
-        self, segment: int, position: int, names: list[bytes], first_time: int, last_time: int
+        self,
+        segment: int,
+        position: int,
+        names: list[bytes],
+        publishers: list[bytes] | None,
+        first_time: int,
+        last_time: int,
     ) -> None:
         """Go on in a segment; if it has no batches yet, only times must go on."""
-        self._builder.continue_segment(names, last_time)
+        self._builder.continue_segment(names, last_time, publishers)
         self._segment, self._position, self._segment_time = segment, position, first_time
 
     @property
@@ -68,6 +74,7 @@ class OpenBatch:
         table: TopicTable,
         routes: bytearray | None,
         wanted: int,
+        publisher: PublisherName | PublisherColumn | None,
     ) -> int:
         """Take in messages as `RecordBuilder.append` does."""
         builder = self._builder
@@ -77,7 +84,7 @@ class OpenBatch:
             )
         if builder.count and (self._full or now_us > builder.first_time + self._span_us):
             self.close()
-        taken = builder.append(columns, start, stop, now_us, table, routes, wanted)
+        taken = builder.append(columns, start, stop, now_us, table, routes, wanted, publisher)
         self.end += taken
         if builder.content_bytes() >= self._batch_bytes:
             self.close()

@@ -14,7 +14,7 @@ from everlog.commitlog.damage import Damage
 from everlog.commitlog.mark import MARK_BYTES, Mark, MarkFile, read_marks
 from everlog.commitlog.ports import Disk, File
 from everlog.commitlog.scan import Scan
-from everlog.commitlog.segment_format import HEADER_BYTES, PREVIOUS_SYNCED, SegmentHeader, read_header
+from everlog.commitlog.segment_format import HEADER_BYTES, PREVIOUS_SYNCED, Origin, SegmentHeader, read_header
 from everlog.commitlog.segment_reader import SegmentReader
 from everlog.commitlog.write_again import write_again
 
@@ -27,6 +27,7 @@ class Recovered:
     segment: Segment | None  # the segment to go on in, None to begin a new one
     position: int  # in that segment
     names: list[bytes]  # of that segment's topics
+    publishers: list[bytes] | None  # of that segment, if its batches say who has published
     last_time: int
     layout: int
     mark: MarkFile
@@ -46,14 +47,14 @@ def clean_directory(disk: Disk, directory: str) -> list[str]:
 
 
 def open_mark(
-    disk: Disk, directory: str, names: list[str], random_bytes: Callable[[int], bytes]
+    disk: Disk, directory: str, names: list[str], random_bytes: Callable[[int], bytes], origin: Origin
 ) -> tuple[MarkFile, Mark, Mark]:
     """Return the mark file, made if need be, the mark in its first slot and its durable mark."""
     path = f"{directory}/{paths.MARK}"
     file = disk.open(path, write=True) if paths.MARK in names else disk.create(path)
     hint, durable = read_marks(file.read_at(0, MARK_BYTES), path)
     known = durable or hint
-    salt = known.salt if known is not None else _salt_of_segments(disk, directory, names)
+    salt = known.salt if known is not None else _salt_of_segments(disk, directory, names, origin)
     if salt is None:
         salt = int.from_bytes(random_bytes(8), "little")
     mark = MarkFile(file, durable, salt)
@@ -62,9 +63,9 @@ def open_mark(
     return mark, hint or Mark(), durable or Mark()
 
 
-def _salt_of_segments(disk: Disk, directory: str, names: list[str]) -> int | None:
+def _salt_of_segments(disk: Disk, directory: str, names: list[str], origin: Origin) -> int | None:
     found = (segment_reader.header_of(disk, directory, base) for base in reversed(paths.segment_bases(names)))
-    return next((header.salt for header in found if header is not None), None)
+    return next((header.salt for header in found if header is not None and not header.is_foreign(origin)), None)
 
 
 def summarize(catalog: Catalog, base_offset: int, header: SegmentHeader | None) -> Segment:
@@ -87,17 +88,20 @@ def recover(
     """Bring the directory of a log that `syncs` each commit, or does not, into order and say where the log goes on."""
     disk, directory = catalog.disk, catalog.directory
     names = clean_directory(disk, directory)
-    mark, hint, durable = open_mark(disk, directory, names, random_bytes)
+    mark, hint, durable = open_mark(disk, directory, names, random_bytes, catalog.origin)
     catalog.salt = mark.salt
     committed = max(hint.committed, durable.committed)
     listed = paths.segment_bases(names)
     sure = max((m for m in (hint, durable) if m.committed > m.segment), key=lambda m: m.committed, default=Mark())
     headers = segment_reader.own_headers(disk, directory, listed, sure._replace(salt=mark.salt), catalog.damage)
+    segment_reader.check_owner(headers, directory, catalog.origin)
+    segment_reader.check_epoch(headers, directory, catalog.origin)
     bases = list(headers)
     segments = [summarize(catalog, base, headers[base]) for base in bases[:-1]]
     end, last_time, position = 0, 0, HEADER_BYTES
     going_on: Segment | None = None
     topics: list[bytes] = []
+    publishers: list[bytes] | None = None
     if bases:
         confirmed = max((m.position for m in (hint, durable) if m.synced and m.segment == bases[-1]), default=0)
         claimed = sure.committed if sure.segment <= bases[-1] else 0
@@ -109,8 +113,9 @@ def recover(
         segments.append(last)
         if not last_time and len(segments) > 1:
             last_time = catalog.describe(segments[-2]).last_time
-        going_on = last if whole else None
+        going_on = last if whole and reader.header.origin.epoch == catalog.origin.epoch else None
         topics = scan.table.all_names()
+        publishers = None if scan.table.publishers is None else scan.table.publishers.all_names()
     catalog.replace(segments)
     catalog.note_gaps()
     if sure.committed > end and sure.segment >= max(bases, default=0):
@@ -122,10 +127,10 @@ def recover(
         going_on = None
         mark.keep(Mark(committed=next_offset, segment=next_offset, layout=layout, reserved=durable.reserved))
     if going_on is None:
-        position, topics = HEADER_BYTES, []  # a segment stands alone
+        position, topics, publishers = HEADER_BYTES, [], None  # a segment stands alone
         if segments:
             segments[-1].reader = None
-    return Recovered(next_offset, going_on, position, topics, last_time, layout, mark)
+    return Recovered(next_offset, going_on, position, topics, publishers, last_time, layout, mark)
 
 
 def _recover_last(
@@ -170,7 +175,7 @@ def _begin_again(catalog: Catalog, file: File, path: str, base: int, now_us: int
     scan.run(file.size(), complete=False)
     if not len(scan.index) and not scan.damage:
         file.truncate(0)
-    file.write_at(0, [SegmentHeader(base, now_us, catalog.salt).to_bytes()])
+    file.write_at(0, [SegmentHeader(base, now_us, catalog.salt, origin=catalog.origin).to_bytes()])
 
 
 def _sync_before(catalog: Catalog, segments: list[Segment], following: list[SegmentHeader | None]) -> None:

@@ -5,7 +5,7 @@ damage once a good one is found after it; without one it is the tail, and the ca
 """
 
 from everlog.base import HEADER_BYTES as BATCH_HEADER_BYTES
-from everlog.base import Records, StorageError, TopicTable
+from everlog.base import Records, StorageError, TopicTable, lost_publisher
 from everlog.commitlog.batch_index import GrowingIndex
 from everlog.commitlog.damage import Damage
 from everlog.commitlog.ports import File
@@ -40,11 +40,23 @@ class Scan:
         self._window = b""
         self._window_at = 0
 
-    def resume(self, index: GrowingIndex, names: list[bytes], position: int, offset: int, last_time: int) -> None:
+    def resume(
+        self,
+        index: GrowingIndex,
+        names: list[bytes],
+        publishers: list[bytes] | None,
+        position: int,
+        offset: int,
+        last_time: int,
+    ) -> None:
         """Begin after what a side file covers."""
         self.index = index
         for name in names:
             self.table.intern(name)
+        if publishers is not None:
+            self.table.publishers = new_table()
+            for name in publishers:
+                self.table.publishers.intern(name)
         self.position, self.offset, self.last_time = position, offset, last_time
 
     def run(self, limit: int, *, complete: bool) -> None:
@@ -155,6 +167,19 @@ class Scan:
         if records.first_new_topic == self.table.count:
             for name in records.new_names():
                 self.table.intern(name)
+        if records.layout.publishers:
+            self._learn_publishers(records)
+
+    def _learn_publishers(self, records: Records) -> None:
+        """Take in the publishers that a batch names; nothing depends on those whose names are lost."""
+        if self.table.publishers is None:
+            self.table.publishers = new_table()
+        publishers = self.table.publishers
+        for number in range(publishers.count, records.layout.first_publisher):
+            publishers.intern(lost_publisher(number))
+        if records.layout.first_publisher == publishers.count:
+            for name in records.new_publishers():
+                publishers.intern(name)
 
     def _bytes(self, at: int, size: int, limit: int) -> bytes:
         """Return a range of the file up to the limit, read in windows."""

@@ -197,6 +197,9 @@ class Sealer:
             topics=len(names),
         )
         sections = [("batches", index.to_bytes()), ("names", side_file.pack_names(names))]
+        if reader.table.publishers is not None:
+            publishers = reader.table.publishers.all_names()
+            sections.append((side_file.PUBLISHERS, side_file.pack_publishers(publishers)))
         if reader.reports:
             sections.append(("damage", side_file.pack_damage(reader.reports)))
         if topics is not None:

@@ -25,9 +25,24 @@ PREVIOUS_SYNCED = 0x01  # header flag: the segment before this one was synced wh
 THINNED = 0x02  # header flag: records of shorter-lived topics were emptied
 AFTER_SYNC = 0x80000000  # frame flag, in the count: all before this frame was synced when it was written
 
-_COPY = struct.Struct("<4sHHQQQQQ12sI")
+_COPY = struct.Struct("<4sHHQQQIIQQHHI")
 _FRAME = struct.Struct("<4sIQQII")
 _SALT = struct.Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Which store and shard a log is, and the epoch of the owner that writes it; all 0 if nobody has said."""
+
+    store: int = 0
+    shard: int = 0
+    epoch: int = 0
+
+    def __str__(self) -> str:
+        return f"shard {self.shard} of store {self.store:016x}"
+
+
+NOBODY = Origin()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +55,7 @@ class SegmentHeader:
     generation: int = 0
     flags: int = 0
     previous_end: int = 0  # where the records before it ended when it was created; 0 if there were none, or not known
+    origin: Origin = NOBODY  # whose it is; segments that were written before there was this do not say
 
     def to_bytes(self) -> bytes:
         """Return both copies of the header."""
@@ -47,8 +63,8 @@ class SegmentHeader:
         return copy + copy
 
     def _body(self) -> bytes:
-        fields = (self.flags, self.base_offset, self.created_us, self.salt, self.generation, self.previous_end)
-        return _COPY.pack(MAGIC, VERSION, *fields, b"", 0)[:-4]
+        begin = (self.flags, self.base_offset, self.created_us, self.salt, self.generation, self.origin.epoch)
+        return _COPY.pack(MAGIC, VERSION, *begin, self.previous_end, self.origin.store, self.origin.shard, 0, 0)[:-4]
 
     @property
     def check(self) -> int:
@@ -59,6 +75,11 @@ class SegmentHeader:
         """Return whether this is the segment of that offset in the shard with that salt, 0 if it is not known."""
         return self.base_offset == base_offset and salt in (0, self.salt)
 
+    def is_foreign(self, origin: Origin) -> bool:
+        """Return whether this is a segment of another store or shard, if both say whose they are."""
+        mine, theirs = (origin.store, origin.shard), (self.origin.store, self.origin.shard)
+        return bool(origin.store and self.origin.store) and mine != theirs
+
 
 def read_header(data: bytes, path: str) -> SegmentHeader | None:
     """Return the header in a file's first bytes, or None if neither copy is whole; refuse an unknown version."""
@@ -66,7 +87,7 @@ def read_header(data: bytes, path: str) -> SegmentHeader | None:
         copy = data[start : start + _COPY.size]
         if len(copy) < _COPY.size or copy[:4] != MAGIC:
             continue
-        _, version, flags, base, created, salt, generation, previous_end, _, check = _COPY.unpack(copy)
+        _, version, flags, base, created, salt, *rest, check = _COPY.unpack(copy)
         if crc32c.crc32c(copy[:-4]) != check:
             continue
         if version != VERSION:
@@ -74,7 +95,8 @@ def read_header(data: bytes, path: str) -> SegmentHeader | None:
                 f"{path}: segment format version {version} is not known to this version of Everlog",
                 hint="open it with a newer Everlog",
             )
-        return SegmentHeader(base, created, salt, generation, flags, previous_end)
+        generation, epoch, previous_end, store, shard, _ = rest
+        return SegmentHeader(base, created, salt, generation, flags, previous_end, Origin(store, shard, epoch))
     return None
 
 

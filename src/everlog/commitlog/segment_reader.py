@@ -12,10 +12,10 @@ from everlog.commitlog import side_file
 from everlog.commitlog.batch_index import GrowingIndex
 from everlog.commitlog.damage import MISPLACED, MISSING, CorruptFile, Damage, DamageList
 from everlog.commitlog.mark import Mark
-from everlog.commitlog.paths import segment_path, side_path
+from everlog.commitlog.paths import segment_bases, segment_path, side_path
 from everlog.commitlog.ports import Disk, File
 from everlog.commitlog.scan import Scan
-from everlog.commitlog.segment_format import HEADER_BYTES, SegmentHeader, read_header
+from everlog.commitlog.segment_format import HEADER_BYTES, NOBODY, Origin, SegmentHeader, read_header
 from everlog.commitlog.side_file import SideFile, SideSection
 
 
@@ -86,7 +86,8 @@ class SegmentReader:
     @property
     def memory_bytes(self) -> int:
         """About how much memory index and names take."""
-        return self.index.memory_bytes + 2 * self.table.name_bytes + 24 * self.table.count
+        tables = [table for table in (self.table, self.table.publishers) if table is not None]
+        return self.index.memory_bytes + sum(2 * table.name_bytes + 24 * table.count for table in tables)
 
 
 def open_header(file: File, path: str, base_offset: int, salt: int, damage: DamageList) -> SegmentHeader:
@@ -115,20 +116,46 @@ def header_of(disk: Disk, directory: str, base_offset: int) -> SegmentHeader | N
 
 
 def own_headers(
-    disk: Disk, directory: str, bases: list[int], mark: Mark, damage: DamageList, known: Container[int] = ()
+    disk: Disk,
+    directory: str,
+    bases: list[int],
+    mark: Mark,
+    damage: DamageList,
+    known: Container[int] = (),
+    origin: Origin = NOBODY,
 ) -> dict[int, SegmentHeader | None]:
     """Return the headers of the shard's files, None if bad or `known`; report other files and a missing last one."""
     found: dict[int, SegmentHeader | None] = {}
     for base, following in zip(bases, [*bases[1:], mark.committed], strict=False):
         with suppress(FileNotFoundError):  # removed since
             header = None if base in known else header_of(disk, directory, base)
-            if header is None or header.belongs(base, mark.salt):
+            if header is None or (header.belongs(base, mark.salt) and (mark.salt or not header.is_foreign(origin))):
                 found[base] = header
             else:
                 damage.add(Damage(segment_path(directory, base), 0, MISPLACED, base, max(base, following)))
     if mark.committed > mark.segment > max(bases, default=-1):
         damage.add(Damage(segment_path(directory, mark.segment), 0, MISSING, mark.segment, mark.committed))
     return found
+
+
+def check_owner(headers: dict[int, SegmentHeader | None], directory: str, origin: Origin) -> None:
+    """Raise StorageError if segments with the mark's own salt are another log's: the whole directory is."""
+    for base, header in headers.items():
+        if header is not None and header.is_foreign(origin):
+            raise StorageError(
+                f"{segment_path(directory, base)} is a segment of {header.origin}, and this is {origin}",
+                hint=f"put the directory that belongs here in the place of {directory}",
+            )
+
+
+def check_epoch(headers: dict[int, SegmentHeader | None], directory: str, origin: Origin) -> None:
+    """Raise StorageError if a later owner than this one has written segments."""
+    latest = max((header.origin.epoch for header in headers.values() if header is not None), default=0)
+    if latest > origin.epoch:
+        raise StorageError(
+            f"{directory} was written by a later owner: epoch {latest}, and this one has epoch {origin.epoch}",
+            hint="claim the shard again, which gives it a new epoch",
+        )
 
 
 def open_side(disk: Disk, path: str, damage: DamageList) -> SideFile | None:
@@ -155,9 +182,12 @@ def load(disk: Disk, directory: str, base_offset: int, salt: int, damage: Damage
                 raise CorruptFile(path, file.size(), "the segment is shorter than its side file says")
             summary = side.summary
             names = side_file.unpack_names(side.read("names"), summary.topics)
+            publishers = None
+            if side_file.PUBLISHERS in side.names:
+                publishers = side_file.unpack_publishers(side.read(side_file.PUBLISHERS))
             index = GrowingIndex.from_bytes(side.read("batches"))
             fenced = side.read("damage") if summary.damaged else b"[]"
-            scan.resume(index, names, summary.covered, summary.end_offset, summary.last_time)
+            scan.resume(index, names, publishers, summary.covered, summary.end_offset, summary.last_time)
             scan.damage = side_file.unpack_damage(fenced, path)
         except CorruptFile as error:
             damage.add(error.damage)
@@ -184,3 +214,16 @@ def finish(reader: SegmentReader, scan: Scan, limit: int, damage: DamageList) ->
         damage.add(report)
     reader.reports += scan.damage
     scan.damage = []
+
+
+def origin_in(disk: Disk, directory: str) -> Origin:
+    """Return whose log a directory holds, by its last segment that says it; `NOBODY` if none does."""
+    try:
+        bases = segment_bases(disk.list(directory))
+    except FileNotFoundError:
+        return NOBODY
+    for base in reversed(bases):
+        header = header_of(disk, directory, base)
+        if header is not None and header.origin.store:
+            return header.origin
+    return NOBODY

@@ -109,7 +109,8 @@ class SegmentWriter:
         self.cut()
         catalog = self._catalog
         flags = PREVIOUS_SYNCED if self._sync else 0
-        header = SegmentHeader(base_offset, self._now_us(), catalog.salt, 0, flags, catalog.records_end())
+        end, origin = catalog.records_end(), catalog.origin
+        header = SegmentHeader(base_offset, self._now_us(), catalog.salt, 0, flags, end, origin)
         path = segment_path(catalog.directory, base_offset)
         file, index = self._create(base_offset, path), GrowingIndex()
         self._allocated, self._allocating = 0, self._step > 0

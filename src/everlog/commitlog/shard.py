@@ -23,6 +23,7 @@ from everlog.commitlog.open_batch import OpenBatch
 from everlog.commitlog.ports import Classes, Disk, Indexer, Lock
 from everlog.commitlog.recovery import recover
 from everlog.commitlog.retention import RetentionPlan, plan_retention
+from everlog.commitlog.segment_format import NOBODY, Origin
 from everlog.commitlog.segment_view import SegmentView
 from everlog.commitlog.segment_writer import SegmentWriter
 from everlog.commitlog.statistics import LogStatistics
@@ -64,12 +65,16 @@ class ShardLog(HotPath):
         writable: bool = True,
         background: bool = True,
         not_below: int = 0,
+        origin: Origin = NOBODY,
         now_us: Callable[[], int] = wall_clock_us,
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> "ShardLog":
-        """Open a log to write and read, or beside its writer to read. The next offset is at least `not_below`."""
+        """Open a log to write and read, or beside its writer to read. The next offset is at least `not_below`.
+
+        A directory that holds the log of another `origin` is refused, and one that a later epoch has written to.
+        """
         settings = settings or LogSettings()
-        catalog = Catalog(disk, directory, settings.cache_bytes, DamageList())
+        catalog = Catalog(disk, directory, settings.cache_bytes, DamageList(), origin)
         log = cls(catalog, settings)
         try:
             if writable:
@@ -109,7 +114,7 @@ class ShardLog(HotPath):
         if found.segment is not None:
             writer.adopt(found.segment, found.position)
             segment, first_time = found.segment.base_offset, found.segment.first_time
-        open_batch.continue_segment(segment, found.position, found.names, first_time, found.last_time)
+        open_batch.continue_segment(segment, found.position, found.names, found.publishers, first_time, found.last_time)
         if found.segment is not None and found.segment.reader is not None:
             found.segment.reader.table = open_batch.table
         committer = Committer(open_batch, writer, self._tail, settings.durability)
@@ -170,6 +175,15 @@ class ShardLog(HotPath):
     def identity(self) -> str:
         """A name that no other log has and that this one keeps wherever it is: a hash of the secret salt."""
         return hashlib.blake2b(self._catalog.known_salt().to_bytes(8, "little"), digest_size=8).hexdigest()
+
+    @property
+    def origin(self) -> Origin:
+        """Which store and shard this is, and the epoch of its owner, as new segments say it."""
+        return self._catalog.origin
+
+    @origin.setter
+    def origin(self, origin: Origin) -> None:
+        self._catalog.origin = origin
 
     @property
     def failure(self) -> StorageError | None:

@@ -22,6 +22,8 @@ SPILLED = 0x02  # some records are there for clients that were too slow, and for
 HOLLOW = 0x04  # all records are emptied
 SEALED = 0x01  # the segment is complete; otherwise the file covers its first `covered` bytes, and it may grow
 
+PUBLISHERS = "clients"  # the section of publishers' names, if the segment has any
+
 _HEAD = struct.Struct("<4sHHIIQQQQQII")
 _SECTION = struct.Struct("<8sQQII")
 _SECTIONS_AT = 96
@@ -171,6 +173,16 @@ def pack_damage(reports: Sequence[Damage]) -> bytes:
 def unpack_damage(data: bytes, path: str) -> list[Damage]:
     """Return the damage reports in a checked section."""
     return [Damage(path, *report) for report in json.loads(data)]
+
+
+def pack_publishers(names: Sequence[bytes]) -> bytes:
+    """Return publishers' names by id as a section: how many there are, then as topic names."""
+    return _ENDS.pack(len(names)) + pack_names(names)
+
+
+def unpack_publishers(data: bytes) -> list[bytes]:
+    """Return the publishers' names in a checked section."""
+    return unpack_names(data[_ENDS.size :], _ENDS.unpack_from(data)[0])
 
 
 def pack_names(names: Sequence[bytes]) -> bytes:

@@ -8,7 +8,7 @@ from everlog.commitlog.damage import CorruptFile, Damage, DamageList
 from everlog.commitlog.mark import MARK_BYTES, SLOT_BYTES, SLOT_SPACING, Mark, read_marks, read_slot
 from everlog.commitlog.ports import Disk
 from everlog.commitlog.scan import Scan
-from everlog.commitlog.segment_format import HEADER_BYTES
+from everlog.commitlog.segment_format import HEADER_BYTES, NOBODY, Origin
 from everlog.commitlog.segment_reader import open_header, own_headers
 from everlog.commitlog.side_file import SideFile
 
@@ -24,16 +24,19 @@ class Verified:
     damage: tuple[Damage, ...]
 
 
-def verify_directory(disk: Disk, directory: str) -> Verified:
+def verify_directory(disk: Disk, directory: str, origin: Origin = NOBODY) -> Verified:
     """Read and check every segment, side file and mark of a shard; a writer may be at work beside it."""
     found = DamageList()
     mark = _verify_mark(disk, directory, found)
-    headers = own_headers(disk, directory, paths.segment_bases(disk.list(directory)), mark, found)
+    bases = paths.segment_bases(disk.list(directory))
+    headers = own_headers(disk, directory, bases, mark, found, origin=origin)
     batches = records = size = 0
     end: int | None = None  # of the segment before
     for base, header in headers.items():
         if header is None and base > mark.segment:
             continue  # just a name: the segment is being created
+        if header is not None and header.is_foreign(origin):
+            found.add(Damage(paths.segment_path(directory, base), 0, f"this segment is of {header.origin}"))
         try:
             scan = _verify_segment(disk, directory, base, mark, found)
         except FileNotFoundError:

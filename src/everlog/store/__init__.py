@@ -10,4 +10,5 @@ from everlog.store.log_store import LogStore, ShardStatistics, StoreReader
 from everlog.store.read_result import Found, Lost, Positions, Reader, ReadResult
 from everlog.store.retention_classes import MOST_CLASSES, TopicClasses
 from everlog.store.sharding import MAX_SHARDS, shard_of
+from everlog.store.store_file import store_identity
 from everlog.store.whole_file import read_record, write_record

@@ -1,28 +1,26 @@
 """The message store over N shard logs in one directory.
 
-The directory holds a file `store` with the number of shards, which never changes, and a log in `shard-K` for each. The
-logs own their threads; this module owns what readers share: open sealed segments and postings of open ones.
+The directory holds a file `store` that says which store it is and how many shards it has, and a log in `shard-K` for
+each. The logs own their threads; this module owns what readers share: open sealed segments and postings of open ones.
 """
 
 import errno
 import hashlib
 import logging
-import struct
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-import crc32c
-
-from everlog.base import MessageColumns, StorageError, TopicTable, UsageError
-from everlog.commitlog import Classes, Disk, LogSettings, RealDisk, RetentionPlan, ShardLog, Thinned
+from everlog.base import MessageColumns, PublisherColumn, PublisherName, StorageError, TopicTable, UsageError
+from everlog.commitlog import NOBODY, Classes, Disk, LogSettings, Origin, RealDisk, RetentionPlan, ShardLog, Thinned
 from everlog.store.indexer import TopicIndexer
 from everlog.store.read_result import Found, Lost, Positions, ReadResult
 from everlog.store.recent_batches import RecentBatches
 from everlog.store.sealed_segment import SealedSegments
 from everlog.store.shard_reader import ShardReader
-from everlog.store.sharding import MAX_SHARDS, Routes, shard_of
+from everlog.store.sharding import Routes, shard_of
+from everlog.store.store_file import StoreFile, find_store_file, write_store_file
 from everlog.store.topic_mask import SharedPostings
 from everlog.store.unsealed_segment import UnsealedSegments
 from everlog.topics import Filter, SectionCache
@@ -33,10 +31,6 @@ UNSEALED_BYTES = 64 << 20  # row postings of unsealed segments, of all shards; b
 
 _log = logging.getLogger("everlog.store")
 _NO_PLACE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS)
-_MAGIC = b"EVST"
-_VERSION = 1
-_ABOUT = struct.Struct("<4sII")  # magic, version, shards; a CRC-32C follows
-_CHECK = struct.Struct("<I")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +104,7 @@ class LogStore:
 
     def __init__(self, shards: list[ShardLog]) -> None:
         self.shards = shards
+        self._identity = shards[0].origin.store or _identity_by_salts(shards)
         cache = SectionCache(SECTION_CACHE_BYTES)
         self._sealed = [SealedSegments(log, cache) for log in shards]
         self._shared = SharedPostings()
@@ -140,9 +135,9 @@ class LogStore:
         """Open a store, or make one with `shards` shards (1 by default); a read-only one may run beside its writer."""
         disk = disk if disk is not None else RealDisk()
         with _usable(directory, writable), ExitStack() as opened:
-            count = _shard_count(disk, directory, shards, writable)
+            about = find_store_file(disk, directory, shards, writable)
             logs = []
-            for number in range(count):
+            for number in range(about.shards):
                 log = ShardLog.open(
                     disk,
                     f"{directory}/shard-{number}",
@@ -151,11 +146,17 @@ class LogStore:
                     classes=classes,
                     writable=writable,
                     background=background,
+                    origin=Origin(about.identity, number) if about.identity else NOBODY,
                 )
                 opened.callback(log.close)
                 logs.append(log)
                 for damage in log.damage if writable else ():
                     _log.warning("shard %d: %s", number, damage)
+            if writable and not about.identity:  # it was made when the salts alone told which store it is
+                identity = _identity_by_salts(logs)
+                write_store_file(disk, directory, StoreFile(about.shards, identity))
+                for number, log in enumerate(logs):
+                    log.origin = Origin(identity, number)
             opened.pop_all()
             return cls(logs)
 
@@ -183,17 +184,18 @@ class LogStore:
         now_us: int,
         table: TopicTable,
         routes: bytearray | None = None,
+        publisher: PublisherName | PublisherColumn | None = None,
     ) -> list[tuple[int, int]]:
         """Keep messages `start` to before `stop`; return for each shard that took any its number and its end then.
 
         With `routes` (a byte for each topic id and QoS, at 4 * id + QoS) only the messages whose byte is a shard's
-        number are kept, in that shard.
+        number are kept, in that shard. `publisher` is as for `RecordBuilder.append`.
         """
         if routes is None and len(self.shards) > 1:
             routes = self._routes.of(table)
         ends = []
         for number, log in enumerate(self.shards):
-            if log.append(columns, start, stop, now_us, table, routes, number):
+            if log.append(columns, start, stop, now_us, table, routes, number, publisher):
                 ends.append((number, log.end))
         return ends
 
@@ -236,8 +238,7 @@ class LogStore:
     @property
     def identity(self) -> str:
         """A name that no other store has and that this one keeps wherever it is moved."""
-        names = "/".join(log.identity for log in self.shards)
-        return hashlib.blake2b(names.encode(), digest_size=8).hexdigest()
+        return f"{self._identity:016x}"
 
     def refresh(self) -> Positions:
         """Take in what the writer of a store that was opened read-only committed since."""
@@ -336,41 +337,7 @@ def _usable(directory: str, writable: bool) -> Iterator[None]:
         raise StorageError(message, hint="check whether the disk is full or failing") from error
 
 
-def _shard_count(disk: Disk, directory: str, wanted: int | None, writable: bool) -> int:
-    """Return how many shards the store has; make it with the wanted number if it is new."""
-    path = f"{directory}/store"
-    try:
-        file = disk.open(path)
-    except FileNotFoundError:
-        if not writable:
-            raise UsageError(f"{directory} holds no store") from None
-        return _create(disk, directory, path, 1 if wanted is None else wanted)
-    data = file.read_at(0, _ABOUT.size + _CHECK.size)
-    file.close()
-    if len(data) < _ABOUT.size + _CHECK.size or crc32c.crc32c(data[:-4]) != _CHECK.unpack(data[-4:])[0]:
-        raise StorageError(f"{path} at byte 0: the file fails its check", hint="run: everlog verify DATA_DIR")
-    magic, version, count = _ABOUT.unpack_from(data)
-    if magic != _MAGIC or version != _VERSION:
-        raise StorageError(f"{path}: store version {version} is not known", hint="open it with a newer Everlog")
-    if wanted is not None and wanted != count:
-        raise UsageError(
-            f"{directory} has {count} shards, not {wanted}",
-            hint="the number of shards can't change: a topic stays in its shard",
-        )
-    return int(count)
-
-
-def _create(disk: Disk, directory: str, path: str, shards: int) -> int:
-    if not 1 <= shards <= MAX_SHARDS:
-        raise UsageError(f"a store has 1 to {MAX_SHARDS} shards, not {shards}")
-    disk.make_directory(directory)
-    about = _ABOUT.pack(_MAGIC, _VERSION, shards)
-    temporary = path + ".tmp"
-    with suppress(FileNotFoundError):
-        disk.unlink(temporary)
-    file = disk.create(temporary)
-    file.commit_at(0, [about + _CHECK.pack(crc32c.crc32c(about))])
-    file.close()
-    disk.rename(temporary, path)
-    disk.sync_directory(directory)
-    return shards
+def _identity_by_salts(shards: list[ShardLog]) -> int:
+    """Return the identity of a store whose file does not say it."""
+    names = "/".join(log.identity for log in shards)
+    return int(hashlib.blake2b(names.encode(), digest_size=8).hexdigest(), 16)

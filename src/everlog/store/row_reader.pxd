@@ -7,7 +7,7 @@ from everlog.base.records cimport Layout, Records, marked, padded
 from everlog.base.topic_table cimport TopicTable
 from everlog.store.mapped_memory cimport address, ahead, faulted, unguard
 
-cdef uint32_t _MAGIC, _VERSION, _PAYLOADS_LAST, _WITH_PROPERTIES, _WITH_OFFSETS
+cdef uint32_t _MAGIC, _VERSION, _PAYLOADS_LAST, _WITH_PROPERTIES, _WITH_OFFSETS, _WITH_PUBLISHERS, _WITH_PACKET_IDS
 cdef uint64_t _LOW
 cdef Py_ssize_t _HEADER_BYTES, _ROW_BYTES, _AHEAD, _NOTE_WORDS, _PLACE_WORDS
 
@@ -38,7 +38,7 @@ cdef class RowReader:
     cdef Py_ssize_t _batch_of(self, Py_ssize_t row) noexcept nogil
 
     @cython.locals(raw="const unsigned char*", at=Py_ssize_t, size=Py_ssize_t, kind=uint32_t, version=uint32_t, count=Py_ssize_t,
-                   new=Py_ssize_t, end=Py_ssize_t)
+                   new=Py_ssize_t, end=Py_ssize_t, known=uint32_t, begin=Py_ssize_t)
     cdef bint _open(self, Py_ssize_t batch, uint64_t* place) noexcept nogil
 
     @cython.locals(raw="const unsigned char*", batch=Py_ssize_t, opened=Py_ssize_t, previous=Py_ssize_t,

@@ -3,7 +3,8 @@
 The segment may be a mapped file: of each row only its own words of the columns and its own bytes are touched. A batch
 is trusted if its header agrees with the batch index and with its own size; a row if its topic is the one it was looked
 up by and its check, which covers time, flags, properties and payload, is right. Otherwise the result is None, and the
-caller reads the segment batch by batch, which tells damage from bad postings. Any thread may ask; the interpreter lock
+caller reads the segment batch by batch, which tells damage from bad postings. Publishers, which that check does not
+cover, are left out. Any thread may ask; the interpreter lock
 is free while rows are fetched.
 """
 
@@ -27,6 +28,8 @@ _LOW = 0xFFFFFFFF
 _HEADER_BYTES = 64
 _WITH_PROPERTIES = 0x01
 _WITH_OFFSETS = 0x02
+_WITH_PUBLISHERS = 0x04
+_WITH_PACKET_IDS = 0x08
 _ROW_BYTES = 25  # in the batch that is made, without properties and payload
 _AHEAD = 16  # rows: how far ahead payloads are prefetched
 
@@ -145,7 +148,10 @@ class RowReader:
         kind = get32(raw, at + 4)
         count = get32(raw, at + 24)
         version = kind & 0xFFFF
-        if get32(raw, at) != _MAGIC or version not in (_PAYLOADS_LAST, _VERSION) or kind >> 16 & ~_WITH_PROPERTIES:
+        known = _WITH_PROPERTIES
+        if version == _VERSION:
+            known |= _WITH_PUBLISHERS | _WITH_PACKET_IDS
+        if get32(raw, at) != _MAGIC or version not in (_PAYLOADS_LAST, _VERSION) or kind >> 16 & ~known:
             return False
         if get32(raw, at + 8) != size or get64(raw, at + 16) != self.offset_of[batch] or count != self.count_of[batch]:
             return False
@@ -170,8 +176,15 @@ class RowReader:
         end += padded(4 * (count + 1))
         place[6] = end
         end += padded(4 * count) + (padded(4 * (new + 1)) if new else 0) + padded(get32(raw, at + 52))
-        place[7] = end
         place[9] = get32(raw, at + 56)
+        if kind >> 16 & _WITH_PACKET_IDS:
+            end += padded(2 * count)
+        if kind >> 16 & _WITH_PUBLISHERS:
+            begin = at + size - padded(place[9])  # the publishers' names end where the properties begin
+            if begin < end + padded(4 * count):
+                return False
+            end = begin
+        place[7] = end
         end += padded(place[9])
         if version == _PAYLOADS_LAST:
             place[8] = end

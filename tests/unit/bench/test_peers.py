@@ -3,7 +3,8 @@
 import pytest
 
 from everlog.base import UsageError
-from everlog.bench.load import CASES, SCENARIOS, Options, judge
+from everlog.bench.load import ALL_CASES, SCENARIOS, Options, judge
+from everlog.bench.load.bare_disk import measure_disk
 from everlog.bench.load.cases import figure_of
 
 
@@ -24,6 +25,36 @@ def test_case_can_be_compared_with_another_of_ours() -> None:
     assert (verdict.found, verdict.met) == (0.96, True)
 
 
+def test_what_the_disk_takes_is_allowed_on_top() -> None:
+    reports = {
+        ("lone-1k/s", "everlog"): {"status": "ok", "broker": {"cpu_us_per_msg": 100.0}, "latency_us": {"p50": 300.0}},
+        ("lone-1k/s", "mosquitto"): {"status": "ok", "broker": {"cpu_us_per_msg": 40.0}, "latency_us": {"p50": 100.0}},
+        ("lone-1k/s", "bare disk"): {"status": "ok", "sync": {"cpu_us": 50.0, "p50_us": 150.0}},
+    }
+    assert [(verdict.bound, verdict.met) for verdict in judge(reports)] == [(105.0, True), (280.0, False)]
+
+
+def test_a_demand_on_the_disk_is_capped() -> None:
+    def verdict(disk: float, ours: float) -> tuple[float | None, bool | None]:
+        reports = {
+            ("in-16K", "everlog"): {"status": "ok", "mb_per_s": ours},
+            ("in-16K", "bare disk"): {"status": "ok", "write": {"1M": disk}},
+        }
+        return judge(reports)[0].bound, judge(reports)[0].met
+
+    assert verdict(disk=1000, ours=650) == (600.0, True)
+    assert verdict(disk=9000, ours=899) == (900.0, False)
+
+
+def test_without_the_disk_a_demand_on_it_stays_open() -> None:
+    assert [one.met for one in judge({("in-16K", "everlog"): {"status": "ok", "mb_per_s": 1e9}})] == [None, None]
+
+
+def test_the_bare_disk_is_measured() -> None:
+    found = measure_disk()
+    assert all(value > 0 for part in (found["sync"], found["write"]) for value in part.values())
+
+
 def test_missing_peer_leaves_the_verdict_open() -> None:
     assert [verdict.met for verdict in judge({("in-q1", "everlog"): {"status": "ok", "msgs_per_s": 1.0}})] == [
         None,
@@ -37,10 +68,10 @@ def test_figures_are_found_by_dotted_name() -> None:
 
 
 def test_every_case_is_a_possible_run() -> None:
-    for case in CASES:
+    for case in ALL_CASES:
         for changes in ({}, *case.others.values()):
             SCENARIOS[case.scenario].fix(Options(case.scenario, 1883, **{**case.options, **changes}))
-    assert len({case.name for case in CASES}) == len(CASES)
+    assert len({case.name for case in ALL_CASES}) == len(ALL_CASES)
 
 
 @pytest.mark.parametrize(

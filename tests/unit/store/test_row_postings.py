@@ -26,7 +26,7 @@ class Made:
     """A segment in memory, as a log would write it, with its row postings."""
 
     def __init__(self, runs: list[list[Message]], base: int = 100, step_us: int = 10) -> None:
-        self.batches = segment_batches(runs, base, step_us)
+        self.batches = segment_batches(runs, base, step_us, named=len(runs) % 2 == 1)
         data = bytearray(GAP)
         self.positions = array("Q")
         for records in self.batches:

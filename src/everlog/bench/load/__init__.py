@@ -4,5 +4,5 @@ from everlog.bench.load.against import Line, Rounds, Spread, between_cases, cont
 from everlog.bench.load.brokers import Broker, installed, started
 from everlog.bench.load.cases import CASES, CPU, P50, P99, RATE, Case
 from everlog.bench.load.options import Options
-from everlog.bench.load.peers import TROUBLES, Report, Verdict, compare, judge, save
+from everlog.bench.load.peers import ALL_CASES, TROUBLES, Report, Verdict, compare, judge, save
 from everlog.bench.load.scenarios import SCENARIOS, play

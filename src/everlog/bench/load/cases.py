@@ -7,22 +7,32 @@ from typing import Any
 from everlog.bench.load.brokers import Broker
 
 PEER = "mosquitto"
+DISK = "bare disk"  # measured beside the brokers, see `bare_disk`
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """A demand that a figure of ours is at least or at most `value` times the peer's, another case's, or 1."""
+    """A demand that a figure of ours is at least or at most `value` times the peer's, another case's, or 1.
+
+    A figure of the bare disk is what it is compared with, or is added `plus` times.
+    """
 
     figure: str
     value: float
     at_least: bool
-    against: str = PEER  # a broker's name, the name of a case, or "" for an absolute value
+    against: str = PEER  # a broker's name, DISK, the name of a case, or "" for an absolute value
+    plus: float = 0.0
+    disk: str = ""  # the figure of the disk
+    cap: float = 0.0  # no more than this is asked for, if it is not 0
 
     @property
     def words(self) -> str:
         """The demand in words, such as `rate at least 3x mosquitto`."""
         unit = "" if not self.against else f"x {self.against}"
-        return f"{LABELS.get(self.figure, self.figure)} at {'least' if self.at_least else 'most'} {self.value:g}{unit}"
+        more = f" + {self.plus:g}x {LABELS.get(self.disk, self.disk)}" if self.plus else ""
+        cap = f", or {self.cap:g}" if self.cap else ""
+        most = "least" if self.at_least else "most"
+        return f"{LABELS.get(self.figure, self.figure)} at {most} {self.value:g}{unit}{more}{cap}"
 
 
 RATE, CPU, P50, P99 = "msgs_per_s", "broker.cpu_us_per_msg", "latency_us.p50", "latency_us.p99"
@@ -38,6 +48,10 @@ LABELS = {
     "kb_per_connection": "KiB/connection",
     "lost": "lost",
     "seconds": "seconds",
+    "mb_per_s": "MB/s",
+    "sync.cpu_us": "CPU of a bare sync",
+    "sync.p50_us": "p50 of a bare sync",
+    "sync.p99_us": "p99 of a bare sync",
 }
 
 
@@ -53,11 +67,18 @@ class Case:
     timed: bool = True  # the list's seconds apply
     shards: int = 0  # of Everlog's log, where it matters; only Everlog plays such a case, and keeps everything
     slow_shard_ms: int = 0  # what a sync of the first of them takes longer
+    keeps: bool = True  # Everlog keeps every message, or none
+    arguments: tuple[str, ...] = ()  # more of Everlog's command line
 
     @property
     def has_latency(self) -> bool:
         """Whether messages are sent on a schedule, so that latencies are the broker's."""
         return self.scenario == "bystander" or "rate" in self.options
+
+    @property
+    def needs_disk(self) -> bool:
+        """Whether a demand is about the bare disk."""
+        return any(demand.disk for demand in self.demands)
 
     def is_for(self, broker: Broker) -> bool:
         """Return whether a broker plays this case."""

@@ -4,17 +4,20 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from everlog.base import EverlogError
+from everlog.bench.load.bare_disk import measure_disk
 from everlog.bench.load.brokers import Broker, started
-from everlog.bench.load.cases import CASES, PEER, Case, Demand, figure_of
+from everlog.bench.load.cases import CASES, DISK, PEER, Case, Demand, figure_of
 from everlog.bench.load.options import Options
 from everlog.bench.load.scenarios import play
+from everlog.bench.load.speed_cases import SPEED_CASES
 
 OURS = "everlog"
+ALL_CASES = (*CASES, *SPEED_CASES)
 TROUBLES = ("lost", "duplicates", "out_of_order", "foreign", "corrupt", "wrong_qos_or_retain", "unexpected_acks")
 _CALM_PCT = 25.0  # of a CPU for other programs; beyond, a run may be repeated
 
@@ -24,18 +27,33 @@ Reports = dict[tuple[str, str], Report]  # by case and broker
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The outcome of a demand; `found` is None when there is nothing to compare with."""
+    """The outcome of a demand: our figure and what it is compared with; None where there is nothing to compare."""
 
     case: str
     demand: Demand
-    found: float | None
+    ours: float | None
+    base: float | None = 1.0
+    more: float | None = 0.0  # of the disk, added to what is asked for
+
+    @property
+    def found(self) -> float | None:
+        """Our figure as a multiple of what it is compared with."""
+        return self.ours / self.base if self.ours is not None and self.base else None
+
+    @property
+    def bound(self) -> float | None:
+        """The least or the most that our figure may be."""
+        if not self.base or self.more is None:
+            return None
+        bound = self.demand.value * self.base + self.more
+        return min(bound, self.demand.cap) if self.demand.cap else bound
 
     @property
     def met(self) -> bool | None:
         """Whether it is met; None when that can't be told."""
-        if self.found is None:
+        if self.ours is None or self.bound is None:
             return None
-        return self.found >= self.demand.value if self.demand.at_least else self.found <= self.demand.value
+        return self.ours >= self.bound if self.demand.at_least else self.ours <= self.bound
 
 
 @contextlib.contextmanager
@@ -66,6 +84,8 @@ def compare(
                 report = _calmest(case, broker, seconds, repeat, cpus)
                 reports[case.name, broker.name] = report
                 tell(case.name, broker.name, report)
+            if case.needs_disk:
+                reports[case.name, DISK] = measure_disk()
     return reports
 
 
@@ -88,34 +108,46 @@ def _noise(report: Report) -> float:
 def play_case(case: Case, broker: Broker, seconds: float, cpus: set[int] | None) -> Report:
     """Play a case once on a broker that is started for it."""
     changes = dict(case.options) | dict(case.others.get(broker.program, {}))
-    arguments = ("--shards", str(case.shards)) if case.shards else ()
+    arguments: tuple[str, ...] = ()
+    if broker.is_everlog:
+        broker = replace(broker, keeps=broker.keeps and case.keeps)
+        arguments = case.arguments
     if case.shards:
+        arguments = (*arguments, "--shards", str(case.shards))
         changes["shards"] = case.shards
     if case.timed:
         changes["seconds"] = seconds
     try:
         with started(broker, cpus, arguments, case.slow_shard_ms) as running:
             label = f"{broker.name}/{case.name}"
-            return play(Options(case.scenario, running.port, pids=(running.pid,), label=label, **changes))
+            options = Options(case.scenario, running.port, pids=(running.pid,), label=label, **changes)
+            report = play(options)
+            report["mb_per_s"] = round(report.get("msgs_per_s", 0.0) * options.size / 1e6, 1)
+            return report
     except EverlogError as error:
         return {"scenario": case.scenario, "status": "failed", "error": str(error)}
 
 
 def judge(reports: Reports) -> list[Verdict]:
     """Return what became of every demand on ours."""
-    verdicts = []
-    for case in CASES:
-        mine = reports.get((case.name, OURS))
-        for demand in case.demands if mine is not None else ():
-            assert mine is not None
-            found = figure_of(mine, demand.figure) if mine["status"] == "ok" else None
-            if demand.against:
-                of_peer = demand.against == PEER
-                other = reports.get((case.name, PEER) if of_peer else (demand.against, OURS), {})
-                base = figure_of(other, demand.figure)
-                found = found / base if found is not None and base else None
-            verdicts.append(Verdict(case.name, demand, found))
-    return verdicts
+    return [
+        _verdict(case, demand, mine, reports)
+        for case in ALL_CASES
+        if (mine := reports.get((case.name, OURS))) is not None
+        for demand in case.demands
+    ]
+
+
+def _verdict(case: Case, demand: Demand, mine: Report, reports: Reports) -> Verdict:
+    disk = figure_of(reports.get((case.name, DISK), {}), demand.disk) if demand.disk else None
+    base: float | None = 1.0
+    if demand.against == DISK:
+        base = disk
+    elif demand.against:
+        other = (case.name, PEER) if demand.against == PEER else (demand.against, OURS)
+        base = figure_of(reports.get(other, {}), demand.figure)
+    more = 0.0 if not demand.plus else None if disk is None else demand.plus * disk
+    return Verdict(case.name, demand, figure_of(mine, demand.figure) if mine["status"] == "ok" else None, base, more)
 
 
 def save(path: Path, reports: Reports, verdicts: Sequence[Verdict]) -> None:
@@ -123,7 +155,14 @@ def save(path: Path, reports: Reports, verdicts: Sequence[Verdict]) -> None:
     content = {
         "runs": [{"case": case, "peer": broker, **report} for (case, broker), report in reports.items()],
         "demands": [
-            {"case": verdict.case, "demand": verdict.demand.words, "found": verdict.found, "met": verdict.met}
+            {
+                "case": verdict.case,
+                "demand": verdict.demand.words,
+                "ours": verdict.ours,
+                "bound": verdict.bound,
+                "found": verdict.found,
+                "met": verdict.met,
+            }
             for verdict in verdicts
         ],
     }

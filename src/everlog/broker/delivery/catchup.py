@@ -247,6 +247,8 @@ class Catchup:
         start = self._log.shards[shard].start
         if self.cold is not None and at < start:
             return self.cold.read(session, shard, at, plan.filters, start)
+        if at < start:  # what the log has dropped since it was read is not handed out either
+            return plan.reader.read_shard(shard, at, _SLICE_RECORDS, _SLICE_BYTES)
         return self._shared.read(plan.reader, plan.filters, shard, at, _SLICE_RECORDS, _SLICE_BYTES)
 
     def lose(self, session: Session, shard: int, first: int, stop: int) -> None:

@@ -1,0 +1,78 @@
+"""The cases of `everlog bench check` beside those of `bench peers`: payloads of every size, crowds, lone messages."""
+
+from typing import Any
+
+from everlog.bench.load.cases import CPU, DISK, P50, P99, RATE, Case, Demand
+
+_WRITE_1M, _WRITE_400K = "write.1M", "write.400K"
+_SYNC_CPU, _SYNC_P50, _SYNC_P99 = "sync.cpu_us", "sync.p50_us", "sync.p99_us"
+_MB = "mb_per_s"
+_KIB = (1, 4, 16, 64, 256)
+
+
+def _sized(kib: int, publishers: int) -> dict[str, Any]:
+    return {"qos": 1, "window": 50, "publishers": publishers, "size": kib << 10}
+
+
+def _kept(kib: int) -> Case:
+    demands = (Demand(_MB, 0.6, True, DISK, disk=_WRITE_1M, cap=900), Demand(CPU, 1, False))
+    return Case(f"in-{kib}K", "ingest", _sized(kib, 4), demands)
+
+
+_AS_FAST = (Demand(RATE, 1, True),)
+_THRICE = (Demand(RATE, 3, True),)
+_IN_MEMORY = ("--durability", "memory")
+
+SPEED_CASES = (
+    *map(_kept, _KIB),
+    Case(
+        "in-16K-1p",
+        "ingest",
+        _sized(16, 1),
+        (Demand(_MB, 0.6, True, DISK, disk=_WRITE_400K), Demand(CPU, 1.3, False)),
+    ),
+    *(Case(f"in-{kib}K-mem", "ingest", _sized(kib, 4), _AS_FAST, arguments=_IN_MEMORY) for kib in _KIB),
+    *(
+        Case(f"in-{kib}K-off", "ingest", _sized(kib, 4), _THRICE if kib == 16 else _AS_FAST, keeps=False)
+        for kib in _KIB
+    ),
+    Case(
+        "fan-16K-off",
+        "fanout",
+        {"qos": 1, "window": 50, "size": 16 << 10},
+        _THRICE,
+        keeps=False,
+    ),
+    Case("crowd-500", "many", {"connections": 500}, (Demand(RATE, 1.8, True), Demand(CPU, 0.6, False))),
+    Case(
+        "lone-1k/s",
+        "fanout",
+        {"qos": 1, "rate": 1000.0},
+        (
+            Demand(CPU, 1, False, plus=1.3, disk=_SYNC_CPU),
+            Demand(P50, 1, False, plus=1.2, disk=_SYNC_P50),
+        ),
+    ),
+    Case(
+        "connect-1k",
+        "idle",
+        {"connections": 1000, "hold": 1.0},
+        (Demand(RATE, 0.8, True), Demand("kb_per_connection", 3, False, "")),
+        timed=False,
+    ),
+    Case(
+        "crowd-10k",
+        "many",
+        {"connections": 10_000, "rate": 12_000.0},
+        (
+            Demand(CPU, 1.2, False, plus=1, disk=_SYNC_CPU),
+            Demand(P99, 5000, False, "", plus=1, disk=_SYNC_P99),
+        ),
+    ),
+    Case(
+        "fan-1:1000-q1",
+        "fanout",
+        {"qos": 1, "subscribers": 1000, "window": 50, "outstanding": 100_000},
+        (Demand(RATE, 15, True),),
+    ),
+)
