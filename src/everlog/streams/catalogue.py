@@ -99,6 +99,7 @@ class Catalogue:
         state.has_rows = True
         state.filed = state.last
         state.ids = None
+        state.set_config(state.config)
         return state
 
     def write(self, rows: Iterable[Row], gone: Iterable[str], time_us: int) -> None:

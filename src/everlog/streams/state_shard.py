@@ -75,6 +75,7 @@ class StateShard:
         archive: Archive | None = None,
     ) -> None:
         self.settings = settings or ShardSettings()
+        self._post = post
         self.journal = journal
         self.scratch = f"{directory}/scratch"  # for copies, which nobody needs after a restart
         shutil.rmtree(self.scratch, ignore_errors=True)
@@ -84,11 +85,10 @@ class StateShard:
         self.epoch = journal.epoch
         self.failure: EverlogError | None = None
         self.on_failure: Callable[[EverlogError], None] = lambda failure: None
-        self.views = Views(directory, self.settings)
+        self.views = Views(directory, self.settings, run, self.post_failure)
         self.time_us = self.views.replay(journal)
         self.committed = journal.committed
         self._next = journal.end
-        self._post = post
         self._thread = threading.get_ident()
         self._wants: Callable[[str], bool] = lambda name: False
         self._feed: Callable[[list[FeedEvent]], None] | None = None

@@ -53,6 +53,7 @@ class StreamFile:
         self.name = name
         self.born = born
         self.is_closed = False
+        self.closed = threading.Event()  # set by whoever has another thread close it
         self.lock = threading.Lock()
         self.is_new = False  # its directory entry is not yet synced
         if create and not os.path.exists(path):
@@ -137,12 +138,19 @@ class StreamFile:
                 self._put_id(position, record)
             for effect in cast(list[Any], record.effects):
                 kind = type(effect)
-                if kind is PutMessage and _is_plain(effect):
+                is_plain = (kind is PutMessage or kind is PutKey) and (
+                    effect.headers is None
+                    and effect.timestamp is None
+                    and effect.upload is None
+                    and not effect.expires_us
+                    and not effect.copied_us
+                )
+                if is_plain and kind is PutMessage:
                     messages += (effect.seq, position, record.time_us, effect.value)
                     if len(messages) == 4 * tables.GROUP:
                         self._connection.execute(tables.PUT_PLAIN_MESSAGES, messages)
                         messages.clear()
-                elif kind is PutKey and _is_plain(effect):
+                elif is_plain:
                     entries += (effect.key, effect.revision, position, record.time_us, effect.value)
                     if len(entries) == 5 * tables.GROUP:
                         self._connection.execute(tables.PUT_PLAIN_ENTRIES, entries)
@@ -341,16 +349,6 @@ def sync_directory(path: str) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _is_plain(effect: Any) -> bool:
-    return (
-        effect.headers is None
-        and effect.timestamp is None
-        and not effect.expires_us
-        and effect.upload is None
-        and not effect.copied_us
-    )
 
 
 def _rest(effect: PutMessage | PutKey) -> tuple[Any, ...]:

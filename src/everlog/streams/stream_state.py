@@ -77,6 +77,7 @@ class StreamState:
         "is_hidden",
         "is_plain",
         "is_removed",
+        "is_simple",
         "kind",
         "last",
         "last_seq",
@@ -137,6 +138,12 @@ class StreamState:
         self.is_plain = not (
             config.max_messages or config.max_bytes or config.max_age_us or config.max_message_bytes or config.max_rate
         )
+        self._look()
+
+    def _look(self) -> None:
+        """Note whether this is what most streams are: one that is there, without limits."""
+        is_there = self.born != NO_POSITION and not self.is_removed and not self.is_hidden
+        self.is_simple = is_there and self.is_plain and self.kind is Kind.STREAM
 
     def take(self, position: int, record: Record, size: int) -> None:
         """Be as the record says, whose encoded size is given."""
@@ -172,6 +179,7 @@ class StreamState:
             self.is_removed = False
             self.last_seq = 0
         self.born = position
+        self._look()
 
     def _take_effect(self, effect: object, record: Record) -> bool:
         """Note what concerns more than rows; return whether the effect is visible to followers."""
@@ -254,10 +262,16 @@ class StreamState:
 
     def applied(self, count: int) -> None:
         """Forget the first pending records, which the file has now."""
-        for _ in range(count):
-            position, record = self.pending.popleft()
+        pending = self.pending
+        for k in reversed(range(count)):
+            position, record = pending[k]
             if record.is_visible:
                 self.applied_position, self.applied_epoch = position, record.epoch
+                break
+        if count == len(pending):
+            pending.clear()
+        for _ in range(min(count, len(pending))):
+            pending.popleft()
         if self.kind is Kind.KV:
             self._keep_front()
         self.overlay.clear()

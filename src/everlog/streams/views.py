@@ -6,8 +6,9 @@ file *and* its row in the catalogue are synced: `whole` is the position below wh
 """
 
 from collections import OrderedDict
+from collections.abc import Callable
 
-from everlog.base import StorageError
+from everlog.base import EverlogError, StorageError
 from everlog.streams.catalogue import Catalogue, Row, row_of
 from everlog.streams.effects import DropAll, PutKey, Record, SetConfig, decode_record
 from everlog.streams.open_files import OpenFiles
@@ -21,10 +22,16 @@ from everlog.streams.values import Kind
 class Views:
     """Streams by name, as memory, catalogue and files together know them. Used by one thread, except where said."""
 
-    def __init__(self, directory: str, settings: ShardSettings) -> None:
+    def __init__(
+        self,
+        directory: str,
+        settings: ShardSettings,
+        run: Callable[[Callable[[], None]], None],
+        failed: Callable[[EverlogError], None],
+    ) -> None:
         self.settings = settings
         self.catalogue = Catalogue(f"{directory}/catalogue.db")
-        self.files = OpenFiles(f"{directory}/files", settings.most_open)
+        self.files = OpenFiles(f"{directory}/files", settings.most_open, run, failed)
         self._whole_before = self.catalogue.whole  # when it was opened: records below it are in files alone
         self.pending_bytes = 0
         self.pending_rows = 0
@@ -118,7 +125,7 @@ class Views:
         if state.has_removal:
             removal = next((k for k in reversed(range(len(records))) if _removes(records[k][1])), -1)
         if removal >= 0:
-            opened = self.files.opened_file(state.name)
+            opened = self.files.unsynced_file(state.name)
             if (opened is not None and opened.born != state.born) or removal == len(records) - 1:
                 self.files.remove(state.name)
         if removal < len(records) - 1:
@@ -199,7 +206,7 @@ class Views:
         """Return what is to be synced now, for another thread to do."""
         self.flush(time_us)
         names = list(self._unsynced)
-        files = [file for name in names if (file := self.files.opened_file(name)) is not None]
+        files = [file for name in names if (file := self.files.unsynced_file(name)) is not None]
         return SyncRound(self.catalogue, files, dict(self._written))
 
     def end_sync(self, done: "SyncRound", end: int) -> int:

@@ -50,7 +50,7 @@ class Writes:
         request = call.request
         if type(request) is requests.Set:
             state = self._shard.views.find(request.stream)
-            if state is not None and _is_simple(request, state):
+            if state is not None and state.is_simple and _is_simple(request):
                 self._append(state, request, answer)
                 return
         if isinstance(request, requests.Upload):
@@ -289,21 +289,18 @@ class Writes:
         )  # fmt: skip
 
 
-def _is_simple(request: requests.Set, state: StreamState) -> bool:
+def _is_simple(request: requests.Set) -> bool:
+    """Return whether a request is what most are: an append of a value and nothing else."""
     message = request.message
     return (
-        state.is_plain
-        and state.kind is Kind.STREAM
-        and request.seq is None
+        request.seq is None
         and request.message_id is None
-        and not request.ttl_us
-        and request.expected_last_seq is None
         and request.upload is None
+        and request.expected_last_seq is None
         and message.headers is None
         and message.timestamp is None
+        and not request.ttl_us
         and request.level is not Level.ARCHIVED
-        and not state.is_hidden
-        and not _is_unborn(state)
     )
 
 

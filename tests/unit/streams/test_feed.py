@@ -4,6 +4,7 @@ from tests.state_shards import Owner
 
 from everlog.streams import (
     AllDeleted,
+    Call,
     CaughtUp,
     Configured,
     Delete,
@@ -99,13 +100,12 @@ def test_a_bootstrap_while_writes_go_on_has_no_gap_and_no_repeat(tmp_path):
     owner.add("s", *[b"%d" % n for n in range(100)])
     owner.events.clear()
     found = []
-    from everlog.streams import Call
-
     owner.shard.handle_series(Call(FeedBootstrap("s", chunk_bytes=500)), found.append)
     follower = Follower()
     steps = 0
     for answer in found[0]:
         follower.take(owner, [answer.result])
+        assert all(one.position <= 99 for one in getattr(answer.result, "messages", ()))
         owner.add("s", b"new %d" % steps)
         owner.result(Set("s", Message(b"changed"), seq=90))
         owner.result(Delete("s", [80]))

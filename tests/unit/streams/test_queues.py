@@ -82,6 +82,18 @@ def test_its_state_survives_restarts(owner):
     closed.shard.close()
 
 
+def test_a_replay_applies_nothing_twice(owner):
+    configure(owner)
+    (first,) = take(owner)
+    owner.result(QueueAck("s", "q", [first.ticket]))
+    owner.shard.views.apply_all(owner.shard.committed)  # in the file, and in what is replayed
+    again = owner.reopen(is_clean=False)
+    again.shard.views.apply_all(again.shard.committed)
+    last = again.reopen()
+    assert last.result(QueueLag("s", "q")).acked == 1
+    last.shard.close()
+
+
 def test_a_message_that_is_given_back_comes_again_after_its_delay(owner):
     configure(owner)
     (first,) = take(owner)

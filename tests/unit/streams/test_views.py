@@ -91,7 +91,7 @@ def test_uncommitted_records_are_in_no_file(tmp_path):
     assert [bool(one) for one in asked] == [True, True, False, False]
     path = owner.shard.views.files.path("s")
     owner.shard.views.apply_all(2)
-    assert owner.shard.views.files.opened_file("s").rows("SELECT max(seq) FROM messages") == [(2,)]
+    assert owner.shard.views.files.unsynced_file("s").rows("SELECT max(seq) FROM messages") == [(2,)]
     again = owner.reopen(is_clean=False)
     assert seqs(again) == [1, 2]
     assert again.shard.views.files.path("s") == path
@@ -168,7 +168,7 @@ def test_the_file_of_a_removed_stream_is_not_taken_for_a_new_ones(tmp_path):
     owner = Owner(tmp_path / "shard")
     owner.add("s", *[b"old"] * 70)
     path = owner.shard.views.files.path("s")
-    owner.shard.views.files.opened_file("s").sync()
+    owner.shard.views.files.unsynced_file("s").sync()
     content = Path(path).read_bytes()
     owner.result(Remove("s"))
     owner.shard.close()
