@@ -43,6 +43,7 @@ _HOMES = {
         "user_property_columns",
     ),
     "everlog.commitlog.sync_write": ("commit_around", "write_blocks"),
+    "everlog.commitlog.aside": ("Aside",),
     "everlog.mqtt.entry_scan": ("skip_filters", "skip_pairs"),
     "everlog.mqtt.inbound": ("Decoder",),
     "everlog.mqtt.outbound": ("PublishWriter", "write_acks", "write_answers", "write_told_acks"),
@@ -87,6 +88,7 @@ class Twin:
     time_column: Any
     topic_column: Any
     user_property_columns: Any
+    Aside: Any
     commit_around: Any
     write_blocks: Any
     Decoder: Any

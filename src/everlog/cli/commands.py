@@ -15,6 +15,7 @@ import typer
 
 from everlog import __version__
 from everlog.base import EverlogError, UsageError
+from everlog.cli.visible import visible_line
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 
@@ -123,4 +124,4 @@ def _stub() -> None:
 
 
 def _complain(message: str) -> None:
-    print(f"everlog: {message}", file=sys.stderr)
+    print(f"everlog: {visible_line(message)}", file=sys.stderr)
