@@ -61,7 +61,7 @@ class MemoryShard:
             self.commit_now()
             self.announce()
 
-    def commit_here(self) -> bool:
+    def commit_here(self, until_ns: int = 0) -> bool:
         """Commit in the same way; whether it is done."""
         self.commit()
         return not self.manual and self.failure is None and self.trouble is None

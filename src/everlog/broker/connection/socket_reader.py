@@ -71,18 +71,18 @@ class SocketReader:
         self._in_line = False  # for a turn to take what waits
 
     def get_buffer(self, sizehint: int) -> Any:
-        """Return the buffer that all connections share: what is read is used up before the next read."""
-        return self.traffic.buffer
+        """Return the buffer that all connections share, most often: what is read is used up before the next read."""
+        return self.traffic.buffer if self._blocked else self.decoder.room_in(self.traffic.buffer)
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take bytes that have arrived in the shared buffer."""
-        self._receive(self.traffic.buffer, nbytes)
+        """Take bytes that have arrived in the buffer."""
+        self._receive(self.traffic.buffer, nbytes, True)
 
     def receive(self, data: bytes) -> None:
         """Take bytes that have arrived by another way, such as a WebSocket."""
-        self._receive(data, len(data))
+        self._receive(data, len(data), False)
 
-    def _receive(self, data: bytes | bytearray, size: int) -> int:
+    def _receive(self, data: bytes | bytearray, size: int, in_room: bool) -> int:
         traffic = self.traffic
         traffic.bytes_in += size
         known = traffic.table.count
@@ -93,7 +93,7 @@ class SocketReader:
             if size >= _ALIVE_BYTES:
                 self.last_seen = traffic.time()
             return 0
-        events = decoder.feed(data, size)
+        events = decoder.arrived(traffic.buffer, size) if in_room else decoder.feed(data, size)
         if size >= _ALIVE_BYTES:
             self.last_seen = traffic.time()
         self._take(events, known)
@@ -169,8 +169,8 @@ class SocketReader:
             refused = traffic.rules.keep(run, session, refused, self.decoder.version)
         if run.any_flags & _RETAIN:
             refused = traffic.rules.retain(run, session, refused)
-            if acks:
-                output.hold()  # a retained message is acknowledged when the tables have it too
+            if acks and (duplicates or traffic.router.retained.must_store):
+                output.hold()  # a retained message that is in no log is acknowledged when the tables have it
         new_qos_2 = count_qos_2(run) if at_qos_2 else 0
         if refused:
             acks, ended = refuse(acks, run, refused, output)

@@ -44,7 +44,9 @@ class Shard(Protocol):
 
     def commit(self) -> None: ...  # returns at once; `on_commit` tells when it is done
 
-    def commit_here(self) -> bool: ...  # at once if that is quick, else as `commit`; whether it is done
+    def commit_here(self, until_ns: int = 0) -> bool:
+        """Commit at once if that is quick, in any case until then, else as `commit` does; return whether it is done."""
+        ...
 
     def read(self, offset: int, max_bytes: int) -> list[Records]: ...
 

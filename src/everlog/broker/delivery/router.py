@@ -8,6 +8,7 @@ Invariant: everything below `routed[shard]` has been handed to every live subscr
 """
 
 from collections.abc import Callable
+from time import perf_counter_ns
 from typing import Any
 
 import cython
@@ -31,6 +32,7 @@ if not cython.compiled:
     from everlog.broker.delivery.kept_topics import KeptTopics
     from everlog.broker.delivery.pending_acks import AckQueue, PendingAcks
 
+_PATIENCE_NS = 2_000_000  # that a turn of the event loop has for all disks; others wait meanwhile
 _RETAIN = 0x01
 _READ_BYTES = 4 << 20
 _GATHERED_BYTES = 1 << 20  # gathered messages are routed at once beyond this
@@ -82,7 +84,7 @@ class Router:
         self.own = OwnMessages(table)
         self._soon = soon
         self._shards = list(log.shards)
-        self._gathered = RecordBuilder()
+        self._gathered = RecordBuilder(checked=False)
         self._gathered_offset = 0
         self._turn_asked = False
         self._now = 0  # the time of the turn that is asked for
@@ -212,16 +214,18 @@ class Router:
                 awaited[number] = shard.end
         return list(awaited.items())
 
-    def retain(self, run: PublishRun, publisher: str) -> dict[int, int]:
+    def retain(self, run: PublishRun, publisher: str | None) -> dict[int, int]:
         """Retain the messages of a run that ask for it; return the rows that can't be, each with its topic id."""
-        return self.retained.take_run(run, self.now_us(), self.table, publisher)
+        routes = self.kept.routes if self.kept.extend(run) else None
+        return self.retained.take_run(run, self.now_us(), self.table, publisher, routes)
 
     def send(self, packet: Publish, named: PublisherName | None = None) -> None:
         """Publish a message of the broker's own: a will, whose client is `named`, a `$SYS` topic."""
         run = self.own.run(packet)
         if run is not None:
             if run.any_flags & _RETAIN:
-                self.retained.take_run(run, self.now_us(), self.table)
+                for row in self.retain(run, None):
+                    run.columns.flags[row] &= ~_RETAIN  # sent on, but not retained, at a start from the log neither
             self.publish(run, named=named)
 
     def name_of(self, session: Session) -> PublisherName | None:
@@ -254,7 +258,9 @@ class Router:
         return kept
 
     def _gather(self, run: PublishRun, routes: bytearray | None, publisher: Session | None) -> int:
-        """Take what is not kept of a run; with this turn's end, or before, it is routed."""
+        """Take what is not kept of a run, if anybody is there to get it; it is routed by the end of this turn."""
+        if len(self.audiences) == 0:
+            return 0
         builder = self._gathered
         taken = builder.append(run.columns, run.start, run.stop, self._now, self.table, routes, NOT_KEPT)
         if publisher is not None and taken:
@@ -284,9 +290,10 @@ class Router:
 
     def _commit(self) -> int:
         self.committing = True
+        until_ns = perf_counter_ns() + _PATIENCE_NS
         for shard in self._shards:
             if shard.end > shard.committed:
-                shard.commit_here()
+                shard.commit_here(until_ns)
         self.committing = False  # before the look at what is committed, so that no commit goes unseen
         self.committed()
         return 0
