@@ -12,6 +12,7 @@ from dataclasses import replace
 from everlog.app.clock_watch import ClockWatch
 from everlog.app.cold_tier import cold_tier
 from everlog.app.decoy_key import read_decoy_key
+from everlog.app.file_limit import FileLimit, raise_file_limit
 from everlog.app.log_lines import set_up_logging
 from everlog.app.plugins import load_methods
 from everlog.app.retention_loop import RetentionLoop, RetentionOptions
@@ -39,8 +40,10 @@ _log = logging.getLogger("everlog")
 def run(settings: Settings) -> int:
     """Run a broker; the exit code."""
     set_up_logging(settings.logging.level, settings.logging.format)
-    for warning in warnings_of(settings):
-        _log.warning(warning)
+    file_limit = raise_file_limit()
+    for warning in (*warnings_of(settings), file_limit.warning(settings.limits.connections)):
+        if warning is not None:
+            _log.warning(warning)
     # What messages make dies by itself; what lives, sessions and names, is many. The first two steps of a collection
     # look at 5,000 and 25,000 objects, a millisecond and a few; the third looks at all, and so is rare.
     gc.set_threshold(5_000, 5, 320)
@@ -56,7 +59,7 @@ def run(settings: Settings) -> int:
         if cold is not None:
             parts.callback(cold.close)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_serve(settings, store, tables, cold, ClockWatch(log.data)))
+            runner.run(_serve(settings, store, tables, cold, ClockWatch(log.data), file_limit))
     return 0
 
 
@@ -69,7 +72,12 @@ def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
 
 
 async def _serve(
-    settings: Settings, store: LogStore, tables: SqliteTables, cold: ColdStore | None, watch: ClockWatch
+    settings: Settings,
+    store: LogStore,
+    tables: SqliteTables,
+    cold: ColdStore | None,
+    watch: ClockWatch,
+    file_limit: FileLimit,
 ) -> None:
     security = Security(
         allow_anonymous=settings.allows_anonymous,
@@ -92,6 +100,7 @@ async def _serve(
         now_us=watch.clock.now_us,
         due_us=watch.clock.due_us,
     )
+    broker.connections.gate.reserve_files(file_limit.files, file_limit.reserve)
     stopping = asyncio.Event()
     async with AsyncExitStack() as parts:  # ended in the opposite order
         broker.start()
