@@ -9,6 +9,7 @@ import signal
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 
+from everlog import _kernels
 from everlog.app.clock_watch import ClockWatch
 from everlog.app.cold_tier import cold_tier
 from everlog.app.decoy_key import read_decoy_key
@@ -41,7 +42,8 @@ def run(settings: Settings) -> int:
     """Run a broker; the exit code."""
     set_up_logging(settings.logging.level, settings.logging.format)
     file_limit = raise_file_limit()
-    for warning in (*warnings_of(settings), file_limit.warning(settings.limits.connections)):
+    kernels = "compiled" if os.environ.get("EVERLOG_PURE") == "1" else _kernels.describe()  # else it is meant
+    for warning in (*warnings_of(settings, kernels), file_limit.warning(settings.limits.connections)):
         if warning is not None:
             _log.warning(warning)
     # What messages make dies by itself; what lives, sessions and names, is many. The first two steps of a collection
