@@ -133,10 +133,10 @@ class Printer:
     def take(self, messages: list[Message]) -> int:
         """Print and flush; returns how many were taken: fewer than all when that is enough."""
         lines: list[bytes] = []
-        taken = 0
+        taken, finished = 0, self.finished
         for message in messages:
-            if self.finished or (self.retained_only and not message.retain):
-                self.finished = True
+            if finished or (self.retained_only and not message.retain):
+                finished = True
                 break
             taken += 1
             if (self.no_retained and message.retain) or self._is_excluded(message):
@@ -144,9 +144,10 @@ class Printer:
             lines.append(self.form(message))
             if self.left is not None:
                 self.left -= 1
-                self.finished = self.left == 0
+                finished = self.left == 0
         self.out.write(b"".join(lines))
         self.out.flush()
+        self.finished = finished  # not before it is written: what can't be is an error
         return taken
 
     def _is_excluded(self, message: Message) -> bool:
