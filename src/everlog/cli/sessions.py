@@ -120,7 +120,7 @@ def show(data: Data, client_id: Annotated[str, typer.Argument(metavar="CLIENT_ID
         snapshot = saved.tables.load()
         one = next((one for one in snapshot.sessions if one.row.client_id == client_id), None)
         if one is None:
-            raise UsageError(f"no session {client_id!r}", hint="see: everlog sessions list DATA_DIR")
+            raise _unknown(client_id)
         at = saved.reached(one.cursor.positions, snapshot.routed)
         lines = {
             "client id": client_id,
@@ -169,7 +169,7 @@ def drop(
     *,
     target: Target,
 ) -> int:
-    """Drop a session and all it is owed. A running broker is asked by a clean start with its client id."""
+    """Drop a session and all it is owed. A running broker is asked by a connection with its client id."""
     if data is not None:
         _drop_stored(data, client_id)
     else:
@@ -179,9 +179,14 @@ def drop(
 
 
 async def _drop_by_broker(client_id: str, target: Target) -> None:
-    client = AsyncClient(replace(target.connect, client_id=client_id))
-    await client.open(target.host, target.port, target.tls)
+    """Resume the session, to see whether there is one; it ends with the connection, since no expiry is asked for."""
+    sparing = replace(target.connect.properties, receive_maximum=1)  # little of what it is owed is on its way to us
+    connect = replace(target.connect, client_id=client_id, clean_start=False, properties=sparing)
+    client = AsyncClient(connect)
+    connack = await client.open(target.host, target.port, target.tls)
     await client.close()
+    if not connack.session_present:
+        raise _unknown(client_id)
 
 
 def _drop_stored(data: Path, client_id: str) -> None:
@@ -191,8 +196,12 @@ def _drop_stored(data: Path, client_id: str) -> None:
         raise UsageError(f"{error}", hint="leave --data out to ask the broker that runs") from None
     with store, closing(SqliteTables(data / "sessions.db")) as tables:
         if all(one.row.client_id != client_id for one in tables.load().sessions):
-            raise UsageError(f"no session {client_id!r}", hint="see: everlog sessions list DATA_DIR")
+            raise _unknown(client_id)
         tables.apply(Changes(ended=(client_id,)), durable=True)
+
+
+def _unknown(client_id: str) -> UsageError:
+    return UsageError(f"no session {client_id!r}", hint="see: everlog sessions list DATA_DIR")
 
 
 def _state(one: StoredSession) -> str:

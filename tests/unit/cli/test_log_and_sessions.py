@@ -211,3 +211,6 @@ def test_a_running_broker_drops_a_session_when_asked(capsys: pytest.CaptureFixtu
             pump.connect("pump", False, expiry=3600)
         output(capsys, "sessions", "drop", "pump", "-h", "127.0.0.1", "-p", broker.port)
         eventually(lambda: broker.call(lambda: broker.inside.session_count) == 0, "the session is gone")
+        assert main(["sessions", "drop", "typo", "-h", "127.0.0.1", "-p", str(broker.port)]) == 2
+        assert "no session 'typo'" in capsys.readouterr().err
+        eventually(lambda: broker.call(lambda: broker.inside.session_count) == 0, "asking has left none")
