@@ -117,11 +117,17 @@ class BrokerCollector(Collector):
     def _lag(self) -> Iterator[Metric]:
         counted = self.numbers.survey
         yield _gauge("sessions_behind", "Sessions that have messages of the log before them.", counted.behind)
-        yield _gauge("session_lag_max_messages", "The largest lag of a session.", counted.max_lag)
+        yield _gauge(
+            "session_lag_max_messages",
+            "The largest lag of a session: at most so many messages wait for it.",
+            counted.max_lag,
+        )
         if not self._names_clients:
             return
         most = GaugeMetricFamily(
-            "everlog_session_lag_messages", "The lag of the sessions most behind.", labels=["client_id"]
+            "everlog_session_lag_messages",
+            "The lag of the sessions most behind: at most so many messages wait for each.",
+            labels=["client_id"],
         )
         for lag, client_id in counted.most_behind:
             most.add_metric([client_id], lag)

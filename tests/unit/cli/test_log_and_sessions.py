@@ -11,6 +11,7 @@ from tests.shard_logs import columns_of
 
 from everlog.base import TopicTable
 from everlog.cli import main
+from everlog.cli.waiting import WaitingCounter
 from everlog.commitlog import LogSettings
 from everlog.sessions import SqliteTables
 from everlog.store import LogStore, TopicClasses
@@ -162,6 +163,42 @@ def test_sessions_are_listed_with_how_far_behind_they_are(
     (line,) = [line for line in output(capsys, "sessions", "list", left_behind).splitlines() if "pump" in line]
     cells = [cell.strip() for cell in line.split("│")[1:-1]]
     assert (cells[0], cells[4], cells[5], cells[6], cells[7]) == ("pump", "2", "2", "4", "")
+
+
+def test_only_messages_that_match_wait_for_a_session(
+    left_behind: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, table = LogStore.open(str(left_behind)), TopicTable()
+    for _ in range(100):
+        store.append(columns_of([(b"other", b"x")], table), 0, 1, 1, table)
+    store.commit()
+    store.shards[0].wait_committed(store.shards[0].end, 10)
+    store.close()
+
+    def waiting() -> tuple[str, dict[str, object]]:
+        (line,) = [line for line in output(capsys, "sessions", "list", left_behind).splitlines() if "pump" in line]
+        (found,) = map(json.loads, output(capsys, "sessions", "list", left_behind, "--json").splitlines())
+        return line.split("│")[7].strip(), found
+
+    text, found = waiting()
+    assert (text, found["waiting"], found["exact"]) == ("4", 4, True)
+    assert (found["client_id"], found["filters"], found["under_way"]) == ("pump", 2, 2)
+    monkeypatch.setattr(WaitingCounter.__init__, "__defaults__", (50,))
+    text, found = waiting()
+    assert (text, found["waiting"], found["exact"]) == ("≤ 104", 104, False)
+
+
+def test_listings_are_json_where_that_is_asked_for(left_behind: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def rows(*words: object) -> list[dict[str, object]]:
+        return [json.loads(line) for line in output(capsys, *words, "--json").splitlines()]
+
+    assert rows("log", "topics", left_behind) == [{"topic": "a/x", "messages": 7}]
+    (segment,) = rows("log", "segments", left_behind)
+    assert [segment[name] for name in ("from", "to", "records", "state")] == [0, 7, 7, "open"]
+    (shown,) = rows("sessions", "show", left_behind, "pump")
+    waits = {"filter": "a/#", "qos": 1, "waiting": 4}, {"filter": "b", "qos": 1, "waiting": 0}
+    assert shown["subscriptions"] == list(waits)
+    assert {"setting": "log.shards", "value": "1", "source": "default"} in rows("config", "show")
 
 
 def test_a_session_is_shown_with_what_waits_for_each_filter(
