@@ -19,6 +19,7 @@ COUNTERS = {
     "connects_refused": "CONNECTs refused.",
     "connects_limited": "Connections refused because of limits.connections or limits.connects_per_second.",
     "sessions_refused": "CONNECTs refused because of limits.sessions or limits.sessions_bytes.",
+    "sessions_expired": "Sessions that ended because their client was away for longer than their expiry.",
     "disconnects": "Connections that ended, of clients accepted or not.",
     "vanished": "Clients gone without a DISCONNECT.",
     "protocol_errors": "Connections ended because the peer broke the protocol or a limit.",
@@ -166,6 +167,14 @@ class BrokerCollector(Collector):
             for shard in self.numbers.shards:
                 family.add_metric([str(shard.shard)], getattr(shard, attribute))
             yield family
+        for name, text, attribute in (
+            ("commits", "Commits.", "commits"),
+            ("commit_seconds", "Time that commits spent writing and syncing.", "write_s"),
+        ):
+            counter = CounterMetricFamily(f"everlog_log_{name}", text, labels=["shard"])
+            for shard in self.numbers.shards:
+                counter.add_metric([str(shard.shard)], getattr(shard, attribute))
+            yield counter
         failed = GaugeMetricFamily("everlog_log_failed", "1 when the shard can't be written.", labels=["shard"])
         for number, has_failed in enumerate(self.numbers.failed):
             failed.add_metric([str(number)], has_failed)
