@@ -15,6 +15,7 @@ from everlog.app.cold_tier import cold_tier
 from everlog.app.decoy_key import read_decoy_key
 from everlog.app.file_limit import FileLimit, raise_file_limit
 from everlog.app.log_lines import set_up_logging
+from everlog.app.persistence import BesideBroker
 from everlog.app.plugins import load_methods
 from everlog.app.retention_loop import RetentionLoop, RetentionOptions
 from everlog.app.settings import (
@@ -60,12 +61,13 @@ def run(settings: Settings) -> int:
         cold = cold_tier(log.data, store.identity)
         if cold is not None:
             parts.callback(cold.close)
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_serve(settings, store, tables, cold, ClockWatch(log.data), file_limit))
     return 0
 
 
-def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
+def loop_factory() -> type[asyncio.AbstractEventLoop] | None:
+    """Return what makes the event loop of a server, or None for asyncio's own."""
     try:
         import uvloop
     except ImportError:  # not on every system; asyncio's own loop does the same, slower
@@ -94,6 +96,7 @@ async def _serve(
         security,
         keep=[(text, settings.keep.min_qos) for text in settings.keep.filters],
         never=settings.keep.never,
+        publishers=settings.keep.publishers,
         seed=secrets.randbits(64),
         tables=tables,
         cold=cold,
@@ -107,6 +110,10 @@ async def _serve(
     async with AsyncExitStack() as parts:  # ended in the opposite order
         broker.start()
         parts.push_async_callback(broker.stop)
+        if settings.persist.enabled:
+            persistence = BesideBroker(broker, settings, watch.clock, loop_factory())
+            persistence.arm()
+            parts.push_async_callback(persistence.stop)
         listening = await listen(broker.connections, listeners_of(settings))
         parts.callback(listening.close)
         url = await _serve_http(settings, broker, listening, watch.clock, parts)
@@ -115,7 +122,10 @@ async def _serve(
         parts.push_async_callback(topics.stop)
         options = RetentionOptions(settings.log.data, settings.retention.await_table, cold is not None)
         spills = broker.router.spills
-        loop = RetentionLoop(store, broker.reports.unread_loss, options, watch.clock.due_us, spills=spills)
+        retained_at = None if broker.write_behind is None else broker.write_behind.retained_at
+        loop = RetentionLoop(
+            store, broker.reports.unread_loss, options, watch.clock.due_us, spills=spills, retained_at=retained_at
+        )
         for task in (loop.run(), watch.run()):
             parts.callback(asyncio.create_task(task).cancel)
         _on_signals(stopping, broker, listening)

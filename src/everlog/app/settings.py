@@ -134,6 +134,13 @@ class Keep(Section, frozen=True, kw_only=True):
             "service and the responses to clients"
         ),
     ] = ("everlog/p/#", "response/#")
+    publishers: Annotated[
+        bool,
+        Meta(
+            description="who has published a message is kept with it, by client id and user name; "
+            "Spark shows the client id"
+        ),
+    ] = True
 
 
 class Sessions(Section, frozen=True, kw_only=True):
@@ -251,6 +258,20 @@ class Groups(Section, frozen=True, kw_only=True):
     ] = ()
 
 
+class Persist(Section, frozen=True, kw_only=True):
+    """Streams and key-value stores, served by the broker's process from their first use on."""
+
+    enabled: Annotated[bool, Meta(description="serve `everlog stream`, `everlog kv` and the Python client")] = True
+    data: Annotated[
+        FilePath | None, Meta(description="where they are kept; `none`: the directory `persist` in `log.data`")
+    ] = None
+    shards: Annotated[
+        Annotated[int, Meta(ge=1, le=254)] | None,
+        Meta(description="state shards; fixed once the directory exists, `none`: what it has, 1 when it is made"),
+    ] = None
+    message_bytes: Annotated[Bytes, Meta(description="the largest value of a message or key")] = 64 << 20
+
+
 class Settings(Struct, frozen=True, kw_only=True):
     """Everything that can be set; the defaults are a broker for one machine."""
 
@@ -261,6 +282,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     retention: Retention = field(default_factory=Retention)
     limits: Limits = field(default_factory=Limits)
     groups: Groups = field(default_factory=Groups)
+    persist: Persist = field(default_factory=Persist)
     security: Security = field(default_factory=Security)
     http: Http = field(default_factory=Http)
     logging: Logging = field(default_factory=Logging)

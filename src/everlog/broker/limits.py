@@ -44,5 +44,5 @@ class Limits:
     cold_bytes: int = 64 << 20  # read from the cold tier and not yet sent, 2 MiB a session; more wait their turn
     sessions: int = 1_000_000  # that are stored, and so outlive their connection; more: QUOTA_EXCEEDED
     session_expiry_s: int = 7 * 24 * 3600  # the longest; 3.1.1 sessions that are not clean get this
-    keep_alive_s: int = 0  # the longest that a client may ask for; 0 leaves it to the client
+    keep_alive_s: int = 0  # the longest that an MQTT 5 client may ask for; 0 leaves it to the client, as MQTT 3 does
     durable_wildcard: bool = False  # may `#`, `+/+` and the like keep what no setting keeps; else NOT_AUTHORIZED

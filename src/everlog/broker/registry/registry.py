@@ -308,7 +308,8 @@ class Registry:
         will = unpack_pairs(will)
         properties = replace(will.properties, will_delay_interval=None)
         packet_id = 1 if will.qos else 0
-        self._router.send(Publish(will.topic, will.payload, will.qos, will.retain, False, packet_id, properties))
+        packet = Publish(will.topic, will.payload, will.qos, will.retain, False, packet_id, properties)
+        self._router.send(packet, self._router.name_of(session))
 
     def refuse_will(self, session: Session) -> None:
         """Give up the will of a client that may be connected no more."""
@@ -378,7 +379,7 @@ class Registry:
             self._committed(),
             tuple(self._router.routed),
             self._router.now_us(),
-            self._router.retained.take_changes(),
+            self._router.retained.saving,
         )
 
     def _committed(self) -> list[int]:
