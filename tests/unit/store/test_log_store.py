@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import pytest
 from tests.messages import Message, to_columns
+from tests.shard_logs import columns_of
 from tests.simulated_disk import SimulatedDisk
 from tests.stores import PLENTY, Row, append, drain, fill, filters, numbered, open_store, rows_of, settle, small
 
@@ -351,3 +352,13 @@ def test_a_file_is_no_data_directory(tmp_path: Path, where: str) -> None:
     for writable in (True, False):
         with pytest.raises(UsageError, match="Not a directory"):
             LogStore.open(str(tmp_path / where), writable=writable)
+
+
+def test_what_commits_take_is_counted(tmp_path: Path) -> None:
+    store, table = LogStore.open(str(tmp_path)), TopicTable()
+    store.append(columns_of([(b"a", b"x")], table), 0, 1, 1, table)
+    store.commit()
+    store.shards[0].wait_committed(1, 10)
+    (found,) = store.statistics()
+    store.close()
+    assert (found.commits, found.write_s > 0) == (1, True)

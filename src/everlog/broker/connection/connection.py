@@ -159,6 +159,11 @@ class Connection(asyncio.BufferedProtocol):
         return self._peer
 
     @property
+    def file_number(self) -> int:
+        """The number of its socket; 0 if it has none."""
+        return file_number_of(self.output.transport)
+
+    @property
     def takes_packets(self) -> bool:
         """Whether it neither waits for a decision about the client, nor works on an earlier packet, nor closes."""
         return not (self._works or self.is_entering or self.state in (State.CONNECTING, State.CLOSING))
@@ -339,3 +344,9 @@ def peer_of(transport: asyncio.BaseTransport) -> str:
     """Return where a peer connects from, for the log."""
     peer = transport.get_extra_info("peername")
     return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer or "local")
+
+
+def file_number_of(transport: asyncio.BaseTransport | None) -> int:
+    """Return the number of a transport's socket; 0 if it has none."""
+    wire = None if transport is None else transport.get_extra_info("socket")
+    return 0 if wire is None else int(wire.fileno())
