@@ -10,6 +10,7 @@ from tests.buckets import in_directory, in_memory
 from tests.postgres_server import new_schema, shared_server
 from tests.state_shards import TestClock
 
+from everlog.base import StorageError
 from everlog.streams import (
     Answer,
     Call,
@@ -28,7 +29,7 @@ from everlog.streams import (
     ShardSettings,
     StateShard,
 )
-from everlog.tiering import ObjectJournal, PostgresJournal, make_journal_tables
+from everlog.tiering import GroupJournal, ObjectJournal, PostgresJournal, make_journal_tables
 
 SETTINGS = ShardSettings(sync_us=1, keep_records=0, apply_rows=2)
 
@@ -126,6 +127,23 @@ def test_a_server_that_was_replaced_answers_no_more_writes(serve: Serve) -> None
     assert answer.code == ErrorCode.FENCED
     assert second.result(Get("stream", seq)).messages[0].value == b"one"
     assert second.result(Info("stream")).messages == 1
+
+
+def test_a_server_that_lacks_what_was_trimmed_does_not_begin_without_it(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("everlog.tiering.numbered.MILESTONES", (4, 16, 64))
+    first = serve(1)
+    for number in range(30):
+        first.result(Set("stream", Message(b"%d" % number)))
+    journal = first.shard.journal
+    assert isinstance(journal, GroupJournal)
+    journal.allow_trim(20)
+    first.tick()
+    first.result(Set("stream", Message(b"more")))
+    assert journal.start == 20
+    with pytest.raises(StorageError, match="restore the shard"):
+        serve(2)
 
 
 def test_a_compare_and_set_is_won_by_one_of_two_owners(serve: Serve) -> None:
