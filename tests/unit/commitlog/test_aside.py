@@ -2,6 +2,7 @@
 
 import errno
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -186,9 +187,23 @@ def test_a_close_ends_what_was_left(log: ShardLog, disk: StallingDisk) -> None:
     assert payloads(log) == [b"payload %d" % n for n in range(3)]
 
 
-def test_nobody_waits_for_ever_however_steps_meet(tmp_path: Path, disk: StallingDisk) -> None:
-    disk.stall.go_on.release(100_000)
+@pytest.fixture
+def many_switches() -> Iterator[None]:
+    """Threads take turns after each few bytecodes."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(usual)
+
+
+@pytest.mark.usefixtures("many_switches")
+@pytest.mark.parametrize(("others", "count"), [((), 4000), (("roll", "remark"), 1000)], ids=["alone", "with others"])
+def test_nobody_waits_for_ever_however_steps_meet(
+    tmp_path: Path, disk: StallingDisk, others: tuple[str, ...], count: int
+) -> None:
+    disk.stall.go_on.release(count)
     log = ShardLog.open(disk, f"{tmp_path}/shard", small(segment_bytes=1 << 20))
+    log.on_commit = lambda _, committed: None  # so that nobody but the thread that commits ends what was left
     committer, done = log._committer, threading.Event()
     assert committer is not None
 
@@ -196,20 +211,20 @@ def test_nobody_waits_for_ever_however_steps_meet(tmp_path: Path, disk: Stalling
         while not done.is_set():
             call()
 
-    others = [threading.Thread(target=disturb, args=(call,)) for call in (committer.roll, committer.remark)]
-    for other in others:
-        other.start()
-    for number in range(400):
+    threads = [threading.Thread(target=disturb, args=(getattr(committer, name),)) for name in others]
+    for thread in threads:
+        thread.start()
+    for number in range(count):
         append(log, numbered(1, number))
         if commit_quickly(log) < 0:
             log.commit()
         if number % 7 == 0:
             log.wait_committed(number + 1, 60)
     log.commit()
-    log.wait_committed(400, 60)
+    log.wait_committed(count, 60)
     done.set()
-    for other in others:
-        other.join(60)
-        assert not other.is_alive()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
     log.close()
-    assert payloads(log) == [b"payload %d" % n for n in range(400)]
+    assert payloads(log) == [b"payload %d" % n for n in range(count)]
