@@ -32,3 +32,7 @@ class StorageError(EverlogError):
 
 class Unavailable(EverlogError):
     """Not possible now, though nobody did anything wrong: closing, read-only, over a limit."""
+
+
+class Fenced(Unavailable):
+    """Somebody else owns what was to be written: nothing that was not seen committed is known to be written."""

@@ -4,6 +4,7 @@ The file is described in `docs/formats/session-tables.md`. An unknown version is
 and never replaced. Used by one thread at a time, not always the same one.
 """
 
+import contextlib
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -102,6 +103,10 @@ class SqliteTables:
             raise StorageError(f"{self.path} is damaged: {error}", hint=_DAMAGED) from error
 
     def _open(self) -> sqlite3.Connection:
+        with contextlib.suppress(
+            OSError
+        ):  # SQLite says why it can't be opened; its other files get the mode of this one
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=5)
         try:
             self._prepare(connection)

@@ -94,7 +94,7 @@ async def kept(
     disk.log = store  # type: ignore[assignment]
     try:
         groups = GroupOptions(ordered=("g",) if ordered else ())
-        async with Running(disk, cold=cold, groups=groups) as running:
+        async with Running(disk, cold=cold, groups=groups, publishers=False) as running:
             yield Kept(running, store, RetentionOptions(str(data), await_table, cold is not None))
     finally:
         store.close()

@@ -1,0 +1,124 @@
+"""The files of streams that are open, of which there are at most so many: the least recently used is closed first.
+
+Closing syncs, so it is done on another thread; whoever wants that stream again meanwhile waits for it.
+"""
+
+import hashlib
+import os
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+
+from everlog.base import EverlogError, StorageError
+from everlog.streams.stream_file import StreamFile, sync_directory
+from everlog.streams.stream_state import StreamState
+
+MOST_CLOSING = 64  # files that are being closed; at the limit the next one waits for the first
+
+
+class OpenFiles:
+    """Open files by name. A file's path is a hash of its stream's name, so no directory is ever listed.
+
+    `run` does work on another thread; `failed` is told, there, when a file can't be closed.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        most_open: int,
+        run: Callable[[Callable[[], None]], None],
+        failed: Callable[[EverlogError], None],
+    ) -> None:
+        self.directory = directory
+        self.most_open = most_open
+        self.opened = 0  # how many times a file was opened
+        self._run = run
+        self._failed = failed
+        self._files: OrderedDict[str, StreamFile] = OrderedDict()
+        self._closing: OrderedDict[str, StreamFile] = OrderedDict()
+
+    def path(self, name: str) -> str:
+        """Return the path of a stream's file."""
+        code = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
+        return f"{self.directory}/{code[:2]}/{code}.db"
+
+    def get(self, state: StreamState, *, create: bool = False) -> StreamFile | None:
+        """Return the file of a stream, or None if it has none and none is to be made."""
+        file = self._files.get(state.name)
+        if file is not None:
+            self._files.move_to_end(state.name)
+            return file
+        self._wait_closed(state.name)
+        path = self.path(state.name)
+        if not create and not os.path.exists(path):
+            return None
+        file = StreamFile(path, state.name, state.born, state.kind, create=create)
+        if file.is_stale:  # of a stream of this name that was removed
+            file.close()
+            self._unlink(path)
+            if not create:
+                return None
+            file = StreamFile(path, state.name, state.born, state.kind, create=True)
+        self.opened += 1
+        self._files[state.name] = file
+        while len(self._files) > self.most_open:
+            self._evict(next(iter(self._files)))
+        return file
+
+    def unsynced_file(self, name: str) -> StreamFile | None:
+        """Return a stream's file if it is open, or is just being closed."""
+        return self._files.get(name) or self._closing.get(name)
+
+    def remove(self, name: str) -> None:
+        """Remove a stream's file."""
+        self._wait_closed(name)
+        file = self._files.pop(name, None)
+        if file is not None:
+            file.close()
+        self._unlink(self.path(name))
+
+    def _unlink(self, path: str) -> None:
+        for one in (path, path + "-wal"):
+            with suppress(FileNotFoundError):
+                os.unlink(one)
+        with suppress(FileNotFoundError):
+            sync_directory(os.path.dirname(path))
+
+    def _evict(self, name: str) -> None:
+        """Have a file closed on another thread."""
+        if len(self._closing) >= MOST_CLOSING:
+            self._wait_closed(next(iter(self._closing)))
+        file = self._closing[name] = self._files.pop(name)
+        self._run(lambda: self._close(file))
+
+    def _close(self, file: StreamFile) -> None:
+        try:
+            file.sync()
+            file.close()
+        except EverlogError as error:
+            self._failed(error)
+        finally:
+            file.closed.set()
+
+    def _wait_closed(self, name: str) -> None:
+        file = self._closing.pop(name, None)
+        if file is not None:
+            file.closed.wait()
+
+    def close(self) -> None:
+        """Close all files, synced; every one is closed even if one fails."""
+        while self._closing:
+            self._wait_closed(next(iter(self._closing)))
+        failure: StorageError | None = None
+        while self._files:
+            _, file = self._files.popitem()
+            try:
+                file.sync()
+                file.close()
+            except StorageError as error:
+                failure = error
+        if failure is not None:
+            raise failure
+
+    def __len__(self) -> int:
+        return len(self._files)

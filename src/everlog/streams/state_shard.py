@@ -1,0 +1,451 @@
+"""A state shard as its owner runs it: decides, appends effects, answers and feeds when they are committed.
+
+All on one thread, by turns (`ports.Shard`). Requests are decided as they come, on the state after all that was decided
+before; `turn` appends what was decided and asks for one commit. A failed commit ends the shard: what it knows is ahead
+of what is written, so it refuses everything, and its server opens it again.
+"""
+
+import os
+import shutil
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from everlog.base import EverlogError, Fenced, StorageError, Unavailable, UsageError
+from everlog.streams import requests
+from everlog.streams.draft import Draft
+from everlog.streams.effects import Record, encode_record
+from everlog.streams.feed import Feed, event_of
+from everlog.streams.feed_events import FeedEvent
+from everlog.streams.housekeeping import Housekeeping
+from everlog.streams.ports import Archive, Clock, Journal
+from everlog.streams.queues import Queues
+from everlog.streams.reads import Reads
+from everlog.streams.refusal import Refused
+from everlog.streams.replies import Answer, CaughtUp, Failure, Reply, Result, Written
+from everlog.streams.shard_settings import ShardSettings
+from everlog.streams.stream_file import StreamFile
+from everlog.streams.stream_state import StreamState
+from everlog.streams.values import ErrorCode, Level
+from everlog.streams.views import Views
+from everlog.streams.writes import Writes
+
+Answers = Callable[[Any], None]  # takes an Answer, or a series of them
+Post = Callable[[Callable[[], None]], None]
+
+
+class Waiting:
+    """A record that was decided, and who waits for it."""
+
+    __slots__ = ("answer", "before", "level", "position", "record", "result", "state")
+
+    def __init__(
+        self,
+        position: int,
+        state: StreamState,
+        record: Record,
+        level: Level,
+        answer: Callable[[Answer], None] | None,
+        result: Result | None,
+        before: tuple[int, int] | None,
+    ) -> None:
+        self.position = position
+        self.state = state
+        self.record = record
+        self.level = level
+        self.answer = answer
+        self.result = result  # None for what a write is answered
+        self.before = before  # the stream's (epoch, last seq) before it, if followers are told
+
+
+class StateShard:
+    """The owner of one state shard. `post` brings a call to the shard's thread; `run` does work on another one."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        directory: str,
+        clock: Clock,
+        *,
+        post: Post,
+        run: Post,
+        settings: ShardSettings | None = None,
+        archive: Archive | None = None,
+    ) -> None:
+        self.settings = settings or ShardSettings()
+        self._post = post
+        self.journal = journal
+        self.scratch = f"{directory}/scratch"  # for copies, which nobody needs after a restart
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        os.makedirs(self.scratch)
+        self.clock = clock
+        self.archive = archive
+        self.epoch = journal.epoch
+        self.failure: EverlogError | None = None
+        self.on_failure: Callable[[EverlogError], None] = lambda failure: None
+        self.views = Views(directory, self.settings, run, self.post_failure)
+        self.time_us = self.views.replay(journal)
+        self.committed = journal.committed
+        self._next = journal.end
+        self._thread = threading.get_ident()
+        self._wants: Callable[[str], bool] = lambda name: False
+        self._feed: Callable[[list[FeedEvent]], None] | None = None
+        self._records: list[tuple[str, bytes]] = []  # decided in this turn
+        self._decided: list[Waiting] = []
+        self._waiting: deque[Waiting] = deque()  # appended and not committed
+        self._later: deque[tuple[int, Callable[[], None], Answers]] = deque()  # reads that wait for a commit
+        self._reached = -1  # the end of a commit that was reported while it was asked for, on this thread
+        self._is_asking = False
+        self._reads = Reads(self.settle, self.settings, self.scratch)
+        self._following = Feed(journal, self.settle, self.settings)
+        self.writes = Writes(self)
+        self._queues = Queues(self)
+        self._housekeeping = Housekeeping(self, run)
+        self._closed = False
+        self.writes.remove_unfinished()
+        self.turn()
+
+    # ---- requests ----
+
+    def handle(self, call: requests.Call, answer: Callable[[Answer], None]) -> None:
+        """Take a request that has one answer."""
+        request = call.request
+        try:
+            self._check(call)
+            if type(request) in _WRITES:
+                self.writes.handle(call, answer)
+            elif isinstance(request, _QUEUE_REQUESTS):
+                self._queues.handle(request, answer)
+            elif isinstance(request, _READS):
+                state = self.existing(request.stream)
+                self.when_settled(state, partial(self._read, state, request, answer), answer)
+            else:
+                raise Refused(ErrorCode.BAD_REQUEST, "this request has a series of answers")
+        except EverlogError as error:
+            answer(self.failure_of(error))
+
+    def handle_series(self, call: requests.Call, answer: Callable[[Iterator[Answer] | Answer], None]) -> None:
+        """Take a request that has a series of answers: a generator of them."""
+        request = call.request
+        try:
+            self._check(call)
+            state = self.views.find(request.stream)
+            if state is not None and (state.is_removed or state.is_hidden):
+                state = None
+            if state is None and not isinstance(request, requests.FeedBootstrap | requests.FeedResume):
+                raise not_found(request.stream)
+            self.when_settled(state, lambda: answer(self._series(state, request)), answer)
+        except EverlogError as error:
+            answer(self.failure_of(error))
+
+    def _check(self, call: requests.Call) -> None:
+        if self.failure is not None:
+            raise self.failure
+        if self._closed:
+            raise Unavailable("the shard is closed")
+        if call.seen_epoch > self.epoch or (call.seen_epoch == self.epoch and call.seen_position >= self._next):
+            raise Refused(
+                ErrorCode.BEHIND,
+                f"epoch {self.epoch} ends at {self._next}, and the caller has seen more",
+                hint="ask the owner",
+            )
+        if len(self._waiting) + len(self._later) > self.settings.waiting:
+            raise Refused(ErrorCode.BUSY, "too many requests wait for a commit", hint="try again later")
+
+    def failure_of(self, error: EverlogError) -> Failure:
+        """Return what a caller gets for an error."""
+        if isinstance(error, Refused):
+            return error.failure(self.epoch)
+        code = ErrorCode.STORAGE
+        if isinstance(error, Fenced):
+            code = ErrorCode.FENCED
+        elif isinstance(error, UsageError):
+            code = ErrorCode.BAD_REQUEST
+        elif isinstance(error, Unavailable):
+            code = ErrorCode.UNAVAILABLE
+        return Failure(code, error.message, error.hint, self.epoch)
+
+    # ---- reads ----
+
+    def existing(self, name: str) -> StreamState:
+        """Return a stream that is there for callers."""
+        state = self.views.find(name)
+        if state is None or state.is_removed or state.is_hidden:
+            raise not_found(name)
+        return state
+
+    def settle(self, state: StreamState) -> StreamFile | None:
+        """Apply what is committed of a stream, and return its file."""
+        if state.pending:
+            self.views.apply(state, self.committed)
+        return self.views.file_of(state)
+
+    def when_settled(self, state: StreamState | None, work: Callable[[], None], answer: Answers) -> None:
+        """Do work now, or when all that was decided so far for a stream is committed."""
+        if state is None or state.last < self.committed:
+            work()
+        else:
+            self._later.append((state.last + 1, work, answer))
+
+    def _read(self, state: StreamState, request: Any, answer: Callable[[Answer], None]) -> None:
+        reads = self._reads
+        if state.is_removed:
+            raise not_found(state.name)
+        if isinstance(request, requests.KvGet):
+            result = reads.kv_get(state, request)
+        elif isinstance(request, requests.Get):
+            result = reads.get(state, request)
+        elif isinstance(request, requests.ReadValue):
+            result = reads.read_value(state, request)
+        else:
+            result = reads.info(state, self._queues.names(state))
+        answer(self.reply(result))
+
+    def _series(self, state: StreamState | None, request: Any) -> Iterator[Answer]:
+        """Yield replies to a request that has many; an error ends them."""
+        try:
+            for result in self._results(state, request):
+                yield self.reply(result, is_last=getattr(result, "is_last", False) or isinstance(result, _ENDS))
+        except EverlogError as error:
+            yield self.failure_of(error)
+
+    def _results(self, state: StreamState | None, request: Any) -> Iterator[Result]:
+        if isinstance(request, requests.FeedBootstrap):
+            return self._following.bootstrap(state, request.prefix, request.chunk_bytes)
+        if isinstance(request, requests.FeedResume):
+            return self._following.resume(state, request.epoch, request.position, request.prefix, request.chunk_bytes)
+        assert state is not None
+        if isinstance(request, requests.GetAll):
+            return self._reads.get_all(state, request)
+        if isinstance(request, requests.KvKeys):
+            return self._reads.keys(state, request)
+        if isinstance(request, requests.Download):
+            return self._reads.download(state, request)
+        raise Refused(ErrorCode.BAD_REQUEST, "this request has one answer")
+
+    def reply(self, result: Result, *, is_last: bool = True) -> Reply:
+        """Return a reply as of all that is committed."""
+        return Reply(self.epoch, self.committed - 1, Level.FSYNC, result, is_last)
+
+    # ---- deciding ----
+
+    def now(self) -> int:
+        """Return the time for a record: never below that of any before it."""
+        self.time_us = max(self.time_us, self.clock.now_us())
+        return self.time_us
+
+    def draft(self, state: StreamState) -> Draft:
+        """Return a draft of writes to a stream."""
+        return Draft(state, self.views.file_of, self.epoch, self.settings.max_message_bytes)
+
+    def decided(
+        self,
+        state: StreamState,
+        record: Record,
+        level: Level,
+        answer: Callable[[Answer], None] | None,
+        result: Result | None = None,
+    ) -> None:
+        """Take a decision: it is appended with the others of this turn, and answered when its level is reached."""
+        data = encode_record(record)
+        position = self._next
+        self._next = position + 1
+        before = None
+        if self._feed is not None and self._wants(state.name) and record.is_visible:
+            before = (state.epoch, state.last_seq)
+            state.unfed += 1
+        self.views.take(state, position, record, len(data))
+        self._records.append((state.name, data))
+        self._decided.append(Waiting(position, state, record, level, answer, result, before))
+        if state.next_due_us:
+            self._housekeeping.be_due(state)
+
+    # ---- turns ----
+
+    def turn(self) -> None:
+        """Append what was decided since the last turn, and ask for one commit of it all."""
+        if not self._records or self.failure is not None:
+            return
+        records, decided = self._records, self._decided
+        self._records, self._decided = [], []
+        self._waiting.extend(decided)
+        expected = self._next - len(records)
+        try:
+            if self.journal.append(records) != expected:
+                raise StorageError("somebody else appended to the journal", hint="one owner may have it open")
+        except EverlogError as error:
+            self._fail(error)
+            return
+        self._answer_early(decided)
+        self._reached, self._is_asking = -1, True
+        self.journal.commit(self._commit_done, self._commit_failed)
+        self._is_asking = False
+        if self._reached >= 0:
+            self._on_commit(self._reached)
+
+    def _answer_early(self, decided: list[Waiting]) -> None:
+        """Answer what asked for no more than memory, and tell followers of it if they know all before it."""
+        events = []
+        for one in decided:
+            if one.level is not Level.MEMORY:
+                continue
+            if one.before is not None and one.state.unfed == 1:
+                events.append(self._event(one))
+            if one.answer is not None:
+                self._answer(one, Level.MEMORY)
+                one.answer = None
+        self._tell(events)
+
+    def _event(self, one: Waiting) -> FeedEvent:
+        assert one.before is not None
+        one.state.unfed -= 1
+        before, one.before = one.before, None
+        return event_of(one.state.name, one.position, one.record, before, self.settings.value_bytes)
+
+    def _tell(self, events: list[FeedEvent]) -> None:
+        if events and self._feed is not None:
+            self._feed(events)
+
+    def _commit_done(self, committed: int) -> None:
+        if self._is_asking and threading.get_ident() == self._thread:
+            self._reached = committed
+        else:
+            self._post(partial(self._on_commit, committed))
+
+    def _commit_failed(self, error: EverlogError) -> None:
+        self._post(partial(self._fail, error))
+
+    def _on_commit(self, committed: int) -> None:
+        """Answer and feed what is committed now, do what waited for it, and apply what has gathered."""
+        if self.failure is not None or committed <= self.committed:
+            return
+        self.committed = committed
+        waiting = self._waiting
+        reached = []
+        while waiting and waiting[0].position < committed:
+            reached.append(waiting.popleft())
+        self._tell([self._event(one) for one in reached if one.before is not None])
+        for one in reached:
+            if one.answer is None:
+                continue
+            if one.level is Level.ARCHIVED:
+                self._answer_archived(one)
+            else:
+                self._answer(one, Level.FSYNC)
+        while self._later and self._later[0][0] <= committed:
+            _, work, answer = self._later.popleft()
+            try:
+                work()
+            except EverlogError as error:
+                answer(self.failure_of(error))
+        try:
+            self.views.apply_ripe(committed)
+        except EverlogError as error:
+            self._fail(error)
+
+    def _answer(self, one: Waiting, level: Level) -> None:
+        """Answer a request whose level was reached."""
+        assert one.answer is not None
+        record, result = one.record, one.result
+        if result is None:
+            facts = (record.seq, record.time_us, one.position, record.previous, False, record.seqs, record.count)
+            result = Written(*facts)
+        one.answer(Reply(self.epoch, one.position, level, result))
+
+    def _answer_archived(self, one: Waiting) -> None:
+        """Answer a request when it is in the bucket."""
+        assert self.archive is not None
+        answer = partial(self._answer, one, Level.ARCHIVED)
+        self.archive.want(one.position + 1, lambda end: self._post(answer))
+
+    def _fail(self, error: EverlogError) -> None:
+        """End the shard: everybody who waits is told, and everything is refused."""
+        if self.failure is not None:
+            return
+        self.failure = error
+        waiting = [*self._waiting, *self._decided]
+        self._waiting.clear()
+        self._decided.clear()
+        self._records.clear()
+        for one in waiting:
+            if one.answer is not None:
+                one.answer(self.failure_of(error))
+        later = list(self._later)
+        self._later.clear()
+        for _, _, answer in later:
+            answer(self.failure_of(error))
+        self.on_failure(error)
+
+    # ---- the rest ----
+
+    def follow(self, wants: Callable[[str], bool], feed: Callable[[list[FeedEvent]], None] | None) -> None:
+        """Call `feed` with the events of the streams that `wants` says yes to."""
+        self._wants, self._feed = wants, feed
+
+    def tick(self) -> None:
+        """Do what time demands."""
+        if self.failure is None and not self._closed:
+            try:
+                self._housekeeping.tick()
+            except EverlogError as error:
+                self._fail(error)
+
+    def post(self, call: Callable[[], None]) -> None:
+        """Have a call made on the shard's thread; from any thread."""
+        self._post(call)
+
+    def post_failure(self, error: EverlogError) -> None:
+        """End the shard; from any thread."""
+        self._post(partial(self._fail, error))
+
+    def snapshot(self, name: str, path: str) -> int:
+        """Write a stream's committed state as a new SQLite file, and return the position that it is as of."""
+        return self.copy_to(self.existing(name), path)
+
+    def copy_to(self, state: StreamState, path: str) -> int:
+        """Write a stream as a new SQLite file, and return the position that it is as of."""
+        return self._reads.copy_to(state, path)
+
+    def load_ids(self, state: StreamState) -> None:
+        """Have a stream's message ids in memory."""
+        self.writes.load_ids(state)
+
+    def abandon(self) -> None:
+        """Let go of the files as they are: the journal failed or is another owner's, and nothing more is written."""
+        self._closed = True
+        self.writes.close()
+        self.views.close()
+
+    def close(self) -> None:
+        """Commit and apply what waits, so that the next owner finds it in files, and close the journal."""
+        if self._closed:
+            return
+        self.turn()
+        self._closed = True
+        try:
+            self.journal.close()
+            if self.failure is None:
+                self._on_commit(self.journal.committed)
+            self._housekeeping.close()
+        finally:
+            self.writes.close()
+            self.views.close()
+
+
+def not_found(name: str) -> Refused:
+    """Return the refusal of a request on a stream that is not there."""
+    return Refused(ErrorCode.NOT_FOUND, f"there is no {name!r}", hint="write to it, or configure it, first")
+
+
+_WRITES = {
+    requests.Set, requests.Delete, requests.DeleteAll, requests.KvPut, requests.KvCreate, requests.KvCas,
+    requests.KvDelete, requests.Batch, requests.Configure, requests.Remove, requests.Upload, requests.Fork,
+}  # fmt: skip
+_QUEUE_REQUESTS = (
+    requests.QueueConfigure, requests.QueueRemove, requests.QueueTake, requests.QueueAck, requests.QueueNack,
+    requests.QueueLag, requests.QueueDead, requests.QueueRevive,
+)  # fmt: skip
+_ENDS = CaughtUp
+_READS = (requests.Get, requests.KvGet, requests.ReadValue, requests.Info)

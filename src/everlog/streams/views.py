@@ -1,0 +1,282 @@
+"""The streams of a shard: which are in memory, what their files have, what is synced, what the journal may drop.
+
+Records gather per stream and are applied when enough have come, when they have waited long, when the stream is read, or
+when there is no room for more. Only committed records are applied. A stream's records leave the journal only when its
+file *and* its row in the catalogue are synced: `whole` is the position below which that is true of all streams.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from everlog.base import EverlogError, StorageError
+from everlog.streams.catalogue import Catalogue, Row, row_of
+from everlog.streams.effects import DropAll, PutKey, Record, SetConfig, decode_record
+from everlog.streams.open_files import OpenFiles
+from everlog.streams.ports import Journal
+from everlog.streams.shard_settings import ShardSettings
+from everlog.streams.stream_file import StreamFile
+from everlog.streams.stream_state import ROW_BYTES, StreamState
+from everlog.streams.values import Kind
+
+
+class Views:
+    """Streams by name, as memory, catalogue and files together know them. Used by one thread, except where said."""
+
+    def __init__(
+        self,
+        directory: str,
+        settings: ShardSettings,
+        run: Callable[[Callable[[], None]], None],
+        failed: Callable[[EverlogError], None],
+    ) -> None:
+        self.settings = settings
+        self.catalogue = Catalogue(f"{directory}/catalogue.db")
+        self.files = OpenFiles(f"{directory}/files", settings.most_open, run, failed)
+        self._whole_before = self.catalogue.whole  # when it was opened: records below it are in files alone
+        self.pending_bytes = 0
+        self.pending_rows = 0
+        self._apply_rows = settings.apply_rows
+        self._apply_bytes = settings.apply_bytes
+        self._states: OrderedDict[str, StreamState] = OrderedDict()
+        self._unapplied: OrderedDict[str, int] = OrderedDict()  # name -> time of its oldest pending record
+        self._ripe: dict[str, None] = {}  # names with so many pending records that they are to be applied
+        self._unsynced: dict[str, int] = {}  # name -> its records from this position on are in the journal alone
+        self._rows: dict[str, Row] = {}  # of the catalogue, to be written
+        self._gone: dict[str, int] = {}  # names of removed streams -> their last position
+        self._written: dict[str, int] = {}  # name -> up to where the row that was written tells
+
+    # ---- finding ----
+
+    def find(self, name: str) -> StreamState | None:
+        """Return a stream, or None if there is none; a removed one that is still in memory is returned too."""
+        state = self._states.get(name)
+        if state is not None:
+            self._states.move_to_end(name)
+            return state
+        state = self.catalogue.load(name)
+        if state is not None:
+            self._states[name] = state
+        return state
+
+    def add(self, state: StreamState) -> None:
+        """Take in a new stream, which has its first record soon."""
+        self._states[state.name] = state
+
+    def file_of(self, state: StreamState) -> StreamFile | None:
+        """Return a stream's file, or None if it has none yet."""
+        if not state.has_rows:
+            return None
+        file = self.files.get(state)
+        if file is None and 0 <= state.born < self._whole_before:
+            raise StorageError(
+                f"{self.files.path(state.name)}, the file of {state.name}, is missing", hint="restore it from a backup"
+            )
+        if file is not None and file.applied < state.filed < self._whole_before:
+            raise StorageError(
+                f"{file.path}, the file of {state.name}, is older than it was", hint="restore it from a backup"
+            )
+        return file
+
+    def hidden(self) -> list[str]:
+        """Return the streams that are being copied."""
+        names = [state.name for state in self._states.values() if state.is_hidden and not state.is_removed]
+        return list(dict.fromkeys([*names, *self.catalogue.hidden()]))
+
+    # ---- gathering ----
+
+    def take(self, state: StreamState, position: int, record: Record, size: int) -> None:
+        """Have a stream take a record, whose encoded size is given."""
+        state.take(position, record, size)
+        self.pending_bytes += size + ROW_BYTES
+        self.pending_rows += 1
+        name, rows = state.name, len(state.pending)
+        if rows == 1:
+            self._unapplied[name] = record.time_us
+        if rows >= self._apply_rows or state.pending_bytes >= self._apply_bytes:
+            self._ripe[name] = None
+        if name not in self._unsynced:
+            self._unsynced[name] = position
+
+    def replay(self, journal: Journal) -> int:
+        """Take in the records that the files may not have; return the time of the last one."""
+        time_us: int = self.catalogue.time_us
+        start = max(self.catalogue.whole, journal.start)
+        for position, name, effect in journal.read(start, journal.committed):
+            record = decode_record(effect)
+            time_us = max(time_us, record.time_us)
+            state = self.find(name)
+            if state is None:
+                state = StreamState(name, _kind_of(record))
+                self.add(state)
+            self.take(state, position, record, len(effect))
+            if self.pending_bytes > self.settings.pending_bytes:
+                self.relieve(journal.committed)
+        return time_us
+
+    # ---- applying ----
+
+    def apply(self, state: StreamState, committed: int) -> None:
+        """Apply a stream's committed records to its file."""
+        records = [one for one in state.pending if one[0] < committed]
+        if not records:
+            return
+        before, last = state.pending_bytes, records[-1]
+        removal = -1
+        if state.has_removal:
+            removal = next((k for k in reversed(range(len(records))) if _removes(records[k][1])), -1)
+        if removal >= 0:
+            opened = self.files.unsynced_file(state.name)
+            if (opened is not None and opened.born != state.born) or removal == len(records) - 1:
+                self.files.remove(state.name)
+        if removal < len(records) - 1:
+            file = self.file_of(state) or self.files.get(state, create=True)
+            assert file is not None
+            file.apply(records[removal + 1 :], state.config, state.forgotten)
+        state.has_rows = removal < len(records) - 1
+        state.applied(len(records))
+        self.pending_bytes += state.pending_bytes - before
+        self.pending_rows -= len(records)
+        self._note_applied(state, last)
+
+    def _note_applied(self, state: StreamState, last: tuple[int, Record]) -> None:
+        name = state.name
+        self._ripe.pop(name, None)
+        self._unapplied.pop(name, None)
+        if state.pending:
+            self._unapplied[name] = state.pending[0][1].time_us
+        if not state.has_rows:
+            self._rows.pop(name, None)
+            self._gone[name] = last[0]
+        elif not any(_is_whole(effect) for _, one in state.pending for effect in one.effects):
+            self._rows[name] = row_of(state, *last)
+            self._gone.pop(name, None)
+
+    def apply_ripe(self, committed: int) -> None:
+        """Apply the streams of which enough has gathered, and more if there is no room."""
+        for name in list(self._ripe):
+            state = self._states[name]
+            self.apply(state, committed)
+            if len(state.pending) >= self.settings.apply_rows:
+                self._ripe[name] = None
+        self.relieve(committed)
+
+    def relieve(self, committed: int) -> None:
+        """Apply streams, those that have waited longest first, until what is pending fits its limits."""
+        settings = self.settings
+        for name in list(self._unapplied):
+            if self.pending_bytes <= settings.pending_bytes and self.pending_rows <= settings.pending_rows:
+                return
+            self.apply(self._states[name], committed)
+
+    def apply_old(self, committed: int, before_us: int) -> None:
+        """Apply the streams whose oldest pending record is older than a time."""
+        for name, since_us in list(self._unapplied.items()):
+            if since_us > before_us:
+                return
+            self.apply(self._states[name], committed)
+
+    def apply_all(self, committed: int) -> None:
+        """Apply everything that is committed."""
+        for name in list(self._unapplied):
+            self.apply(self._states[name], committed)
+
+    def note(self, state: StreamState) -> None:
+        """Have the row of a stream without pending records written again: when something expires changed."""
+        facts = (state.time_us, state.last_seq, state.messages, state.bytes)
+        self._rows[state.name] = row_of(state, state.last, Record(0, 0, *facts, []))
+
+    # ---- syncing ----
+
+    def flush(self, time_us: int) -> None:
+        """Write the catalogue's rows of what was applied since the last time."""
+        if not self._rows and not self._gone:
+            return
+        self.catalogue.write(self._rows.values(), self._gone, time_us)
+        for name, row in self._rows.items():
+            self._written[name] = row[4]
+        self._written |= self._gone
+        for name in self._gone:
+            state = self._states.get(name)
+            if state is not None and not state.pending and state.is_removed:
+                del self._states[name]
+        self._rows.clear()
+        self._gone.clear()
+
+    def begin_sync(self, time_us: int) -> "SyncRound":
+        """Return what is to be synced now, for another thread to do."""
+        self.flush(time_us)
+        names = list(self._unsynced)
+        files = [file for name in names if (file := self.files.unsynced_file(name)) is not None]
+        return SyncRound(self.catalogue, files, dict(self._written))
+
+    def end_sync(self, done: "SyncRound", end: int) -> int:
+        """Take in what was synced, and return up to where the files have everything; `end` is the journal's."""
+        for name, synced in done.synced.items():
+            if name not in self._unsynced:
+                continue
+            state = self._states.get(name)
+            if state is None or state.last <= synced:
+                del self._unsynced[name]
+                self._written.pop(name, None)
+            else:
+                self._unsynced[name] = max(self._unsynced[name], synced + 1)
+        return min(self._unsynced.values(), default=end)
+
+    def forget_idle(self) -> None:
+        """Let go of streams in memory that were not used lately and have nothing pending, beyond the limit."""
+        excess = len(self._states) - self.settings.most_states
+        if excess <= 0:
+            return
+        for name in list(self._states):
+            state = self._states[name]
+            if not state.pending and not state.unfed and name not in self._rows and name not in self._gone:
+                del self._states[name]
+                excess -= 1
+                if not excess:
+                    return
+
+    def close(self) -> None:
+        """Close files and catalogue."""
+        try:
+            self.files.close()
+        finally:
+            self.catalogue.close()
+
+
+class SyncRound:
+    """What is synced at once: files that are open, then the catalogue. `run` may be called on any thread.
+
+    A file that was closed was synced then, so each file has all that the rows which were written before say.
+    """
+
+    def __init__(self, catalogue: Catalogue, files: list[StreamFile], written: dict[str, int]) -> None:
+        self.synced: dict[str, int] = {}  # name -> up to where file and row are synced
+        self._catalogue = catalogue
+        self._files = files
+        self._written = written
+
+    def run(self) -> None:
+        """Sync the files and the rows that tell of them."""
+        for file in self._files:
+            file.sync()
+        self._catalogue.sync()
+        self.synced = self._written
+
+
+def _is_whole(effect: object) -> bool:
+    """Return whether an effect is on the stream as a whole: a row written before it is applied would tell too much."""
+    return isinstance(effect, SetConfig | DropAll)
+
+
+def _removes(record: Record) -> bool:
+    return any(isinstance(effect, DropAll) and effect.is_removed for effect in record.effects)
+
+
+def _kind_of(record: Record) -> Kind:
+    """Return the kind of a stream of which only records in the middle of its life are known: it is removed later."""
+    for effect in record.effects:
+        if isinstance(effect, SetConfig):
+            return effect.kind
+        if isinstance(effect, PutKey):
+            return Kind.KV
+    return Kind.STREAM
