@@ -29,12 +29,13 @@ class PublishRules:
     def reserve(self) -> None:
         """Note which new names begin with $: section 4.7.2, such topics are the server's own."""
         table, reserved = self._traffic.table, self._traffic.reserved
+        first = len(reserved)
+        note_reserved(table, reserved)
         if self._awaited is not None:
             prefix, call = self._awaited
-            if any(table.name(topic).startswith(prefix) for topic in range(len(reserved), table.count)):
+            if any(name.startswith(prefix) for name in table.all_names(first)):
                 self._awaited = None
                 call()
-        note_reserved(table, reserved)
 
     def call_once(self, prefix: bytes, call: Callable[[], None]) -> None:
         """Have something called when the first message comes whose topic name begins so."""

@@ -8,6 +8,7 @@ from tests.restarts import Client, Disk, Running, eventually
 
 from everlog.broker.delivery import RetainedSaving
 from everlog.mqtt import Puback, Publish, Subscribe, Subscription
+from everlog.sessions import RetainedRow
 
 KEPT = [("k/#", 0)]
 
@@ -110,6 +111,62 @@ async def test_what_is_in_no_log_holds_against_what_the_log_has_before_it(last: 
                     await fourth.saved()
                 await fourth.saved()
                 assert {row.after for row in fourth.disk.tables.load().retained} == {0}
+
+
+async def test_a_topic_that_was_cleared_in_no_log_leaves_nothing_in_the_tables(slow: None) -> None:
+    async with Running(Disk()) as first:
+        first.inside.keep("t/#")
+        for number in range(5):
+            await retain(first, f"t/{number}", b"kept")
+        first.inside.keep_no_more("t/#")
+        await retain(first, "t/0", b"")
+        assert RetainedRow("t/0", None, 5) in first.disk.tables.load().retained
+        while first.inside.retained_unsaved or first.inside.retained_at != (5,):
+            await first.saved()
+        rows = list(first.disk.tables.load().retained)
+        assert [(row.topic, row.after) for row in rows] == [(f"t/{number}", 0) for number in range(1, 5)]
+
+
+async def test_offsets_that_a_log_gives_out_again_count() -> None:
+    async with Running(Disk()) as first:
+        first.disk.log.shards[0].manual = True  # nothing is committed
+        first.inside.keep("t/#")
+        client = await first.client("never answered", clean=True, expiry=0)
+        client.send(*(Publish(f"t/{number}", b"lost", 1, True, packet_id=number + 1) for number in range(3)))
+        await eventually(lambda: first.inside.retained_count == 3)
+        first.inside.keep_no_more("t/#")
+        await retain(first, "t/0", b"in no log")
+        left = first.disk.after_crash()
+        first.disk.log.shards[0].manual = False
+        first.disk.log.shards[0].commit()
+    async with Running(left) as second:
+        assert (await retained(second))["t/0"] == b"in no log"
+        second.inside.keep("t/#")
+        await retain(second, "t/0", b"kept")
+        async with Running(second.disk.after_crash()) as third:
+            assert (await retained(third))["t/0"] == b"kept"
+
+
+async def test_the_numbers_of_topics_are_known_until_the_tables_have_all_of_them(slow: None) -> None:
+    topics = [f"k/{number}" for number in range(16)]
+    async with Running(Disk(), keep=KEPT) as first:
+        for topic in topics[:8]:
+            await retain(first, topic, b"x")
+        await first.saved()  # one of those that are there by now
+        for topic in topics[8:]:
+            await retain(first, topic, b"x")
+        client = await first.client("s", receive_maximum=1)
+        await client.subscribe("k/#")
+        while not first.inside.retained_at[0]:
+            await first.saved()
+        async with Running(first.disk.after_crash(), keep=KEPT) as second:
+            back = await second.client("s", receive_maximum=1)
+            came = []
+            for _ in topics:
+                one = await back.expect(Publish)
+                back.send(Puback(one.packet_id))
+                came.append(one.topic)
+            assert came == topics
 
 
 async def test_the_tables_are_as_far_as_the_log_when_nothing_is_retained() -> None:
