@@ -14,14 +14,17 @@ PATIENCE_S = 120.0  # for what a busy machine with a slow disk does at once othe
 
 
 class BrokerProcess:
-    """A broker with its data in `directory/data`; each sync of that takes `sync_ms` longer. Arguments are flags."""
+    """A broker with its data in `directory/data`; each sync of that takes `sync_ms` longer. Arguments are flags.
 
-    def __init__(self, directory: Path, *arguments: str, sync_ms: int = 0) -> None:
+    One that `may_stall` does so in syncs, as `slow_syncs` has it.
+    """
+
+    def __init__(self, directory: Path, *arguments: str, sync_ms: int = 0, may_stall: bool = False) -> None:
         self.port = free_port()
         self.data = directory / "data"
         self._command = [sys.executable, "-m", "everlog", "serve", "--port", str(self.port), "--data", str(self.data)]
         self._command += ["--http-port", "none", *arguments]
-        slow = slow_syncs(directory, self.data, sync_ms) if sync_ms else {}
+        slow = slow_syncs(directory, self.data, sync_ms) if sync_ms or may_stall else {}
         self._environment = {**os.environ, **slow, "PYTHONFAULTHANDLER": "1"}
         self._process: subprocess.Popen[bytes]
 

@@ -55,6 +55,21 @@ class Authority:
         )
         return pair
 
+    def revoke(self, *pairs: Pair) -> str:
+        """A revocation list with the certificates of these."""
+        base = self._directory
+        (base / "index.txt").write_text("")
+        (base / "crlnumber").write_text("01\n")
+        (base / "ca.cnf").write_text(
+            f"[ca]\ndefault_ca=it\n[it]\ndatabase={base}/index.txt\ncrlnumber={base}/crlnumber\n"
+            f"certificate={self.pair.cert}\nprivate_key={self.pair.key}\ndefault_md=sha256\ndefault_crl_days=2\n"
+        )
+        config = ("ca", "-config", str(base / "ca.cnf"))
+        for pair in pairs:
+            _openssl(*config, "-revoke", pair.cert)
+        _openssl(*config, "-gencrl", "-out", str(base / "crl.pem"))
+        return str(base / "crl.pem")
+
 
 def _openssl(*arguments: str) -> None:
     done = subprocess.run(["openssl", *arguments], capture_output=True, text=True, check=False)

@@ -206,6 +206,24 @@ class Inside:
         """How many sessions can be sent to."""
         return len(self._broker.router.fanout.sinks)
 
+    def keep(self, text: str) -> None:
+        """Have what matches a filter kept from now on, as if a durable session asked for it."""
+        self._broker.router.kept.add(text)
+
+    def keep_no_more(self, text: str) -> None:
+        """Take back one `keep`."""
+        self._broker.router.kept.remove(text)
+
+    @property
+    def retained_unsaved(self) -> bool:
+        """Whether there are retained messages that only the log has."""
+        return self._broker.router.retained.saving.waits
+
+    @property
+    def retained_at(self) -> tuple[int, ...]:
+        """Up to where in each shard the tables have the retained messages."""
+        return self._broker.router.retained.saving.durable_at
+
     @property
     def retained_count(self) -> int:
         """How many retained messages there are."""

@@ -5,7 +5,15 @@
 
 from collections.abc import Callable, Iterable
 
-from everlog.base import MessageColumns, RecordBuilder, Records, StorageError, TopicTable
+from everlog.base import (
+    MessageColumns,
+    PublisherColumn,
+    PublisherName,
+    RecordBuilder,
+    Records,
+    StorageError,
+    TopicTable,
+)
 from everlog.store import Found, Lost, Positions, ReadResult, ShardStatistics
 from everlog.topics import Filter, matches
 
@@ -33,11 +41,12 @@ class MemoryShard:
         table: TopicTable,
         routes: bytearray | None = None,
         wanted: int = 0,
+        publisher: PublisherName | PublisherColumn | None = None,
     ) -> int:
         """Append messages; how many of them are this shard's."""
         if self.failure is not None:
             raise self.failure
-        taken = self._builder.append(columns, start, stop, now_us, table, routes, wanted)
+        taken = self._builder.append(columns, start, stop, now_us, table, routes, wanted, publisher)
         self.end += taken
         return taken
 
@@ -52,7 +61,7 @@ class MemoryShard:
             self.commit_now()
             self.announce()
 
-    def commit_here(self) -> bool:
+    def commit_here(self, until_ns: int = 0) -> bool:
         """Commit in the same way; whether it is done."""
         self.commit()
         return not self.manual and self.failure is None and self.trouble is None

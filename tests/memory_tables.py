@@ -1,6 +1,16 @@
 """Session tables in memory."""
 
-from everlog.sessions import Changes, Cursor, GroupRow, SessionRow, Snapshot, StoredSession, SubscriptionRow
+from everlog.sessions import (
+    Changes,
+    Cursor,
+    GroupRow,
+    RetainedNames,
+    RetainedRow,
+    SessionRow,
+    Snapshot,
+    StoredSession,
+    SubscriptionRow,
+)
 
 
 class MemoryTables:
@@ -10,7 +20,9 @@ class MemoryTables:
         self._rows: dict[str, SessionRow] = {}
         self._subscriptions: dict[str, dict[str, SubscriptionRow]] = {}
         self._cursors: dict[str, Cursor] = {}
-        self._retained: dict[str, bytes] = {}
+        self._retained: dict[str, RetainedRow] = {}
+        self._names: dict[int, RetainedNames] = {}
+        self._retained_at: tuple[int, ...] = ()
         self._groups: dict[tuple[str, str], GroupRow] = {}
         self._routed: tuple[int, ...] = ()
         self._alive_us = 0
@@ -25,9 +37,10 @@ class MemoryTables:
             )
             for client_id, row in sorted(self._rows.items(), key=lambda item: item[0].encode())
         ]
-        retained = sorted(self._retained.items(), key=lambda item: item[0].encode())
+        retained = sorted(self._retained.values(), key=lambda row: row.topic.encode())
+        names = [self._names[first] for first in sorted(self._names)]
         groups = [self._groups[key] for key in sorted(self._groups, key=lambda key: (key[0].encode(), key[1].encode()))]
-        return Snapshot(self._routed, self._alive_us, sessions, retained, groups)
+        return Snapshot(self._routed, self._alive_us, sessions, retained, groups, names, self._retained_at)
 
     def apply(self, changes: Changes, durable: bool = False) -> None:
         """Write all changes."""
@@ -45,16 +58,20 @@ class MemoryTables:
             self._subscriptions[client_id] = dict(sorted(filters.items(), key=lambda item: item[0].encode()))
         for client_id, cursor in changes.cursors:
             self._cursors[client_id] = cursor
-        for topic, message in changes.retained:
-            if message is None:
-                self._retained.pop(topic, None)
+        for one in changes.retained:
+            if one.message is None and not one.after:
+                self._retained.pop(one.topic, None)
             else:
-                self._retained[topic] = message
+                self._retained[one.topic] = one
+        self._names.update((named.first, named) for named in changes.retained_names)
+        for first in changes.ended_names:
+            self._names.pop(first, None)
         for key in changes.ended_groups:
             self._groups.pop(key, None)
         for group in changes.groups:
             self._groups[group.name, group.filter] = group
         self._routed = self._routed if changes.routed is None else changes.routed
+        self._retained_at = self._retained_at if changes.retained_at is None else changes.retained_at
         self._alive_us = self._alive_us if changes.alive_us is None else changes.alive_us
 
     def close(self) -> None:

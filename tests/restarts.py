@@ -5,7 +5,7 @@ import contextlib
 import copy
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from everlog.base import StorageError
 from everlog.broker import Broker
@@ -93,7 +93,7 @@ def check_positions(changes: Changes, committed: Sequence[int]) -> None:
     stored = [unpack_offsets(row.since) for _, row in changes.subscribed]
     stored += [unpack_offsets(cursor.positions) for _, cursor in changes.cursors]
     stored += [unpack_offsets(row.positions) for row in changes.groups]
-    stored += [changes.routed or ()]
+    stored += [changes.routed or (), changes.retained_at or ()]
     for positions in stored:
         above = [(at, end) for at, end in zip(positions, committed, strict=False) if at > end]
         assert not above, f"stored positions above the committed end: {above}"
@@ -102,9 +102,11 @@ def check_positions(changes: Changes, committed: Sequence[int]) -> None:
 class Running:
     """`async with Running(disk) as broker:`; leaving it is a clean stop."""
 
+    keep: ClassVar[list[tuple[str, int]]] = []  # unless the settings say so
+
     def __init__(self, disk: Disk, **settings: Any) -> None:
         self.disk = disk
-        self._settings = settings
+        self._settings = {"keep": self.keep, **settings}
         self._clients: list[Client] = []
         self._stopped = False
         self.broker: Broker

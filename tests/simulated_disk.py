@@ -8,8 +8,9 @@ should have written, although reads still show it.
 import errno
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from everlog.base import StorageError
 from everlog.commitlog.ports import Block, Note
@@ -91,6 +92,21 @@ class SimulatedFile:
         if note is not None:
             note[0].write_at(0, [note[1]])
 
+    def commit_aside(self, aside: Any, position: int, blocks: Sequence[Block], note: Note, patience_ns: int) -> bool:
+        if self._disk.random.random() >= self._disk.leaves:
+            self.commit_at(position, blocks, note)
+            return True
+        try:
+            self.write_at(position, blocks)
+            aside.rest = partial(self._commit_rest, note)
+        except OSError as error:
+            aside.rest = partial(_fail, error)
+        return False
+
+    def _commit_rest(self, note: Note) -> None:
+        self.sync()
+        note[0].write_at(0, [note[1]])
+
     def allocate(self, position: int, size: int) -> None:
         try:
             self._call("allocate")
@@ -129,6 +145,24 @@ class SimulatedFile:
         pass
 
 
+def _fail(error: OSError) -> None:
+    raise error
+
+
+class SimulatedAside:
+    """What a commit has left to do."""
+
+    rest: Callable[[], None] | None = None
+
+    def end(self) -> None:
+        rest, self.rest = self.rest, None
+        assert rest is not None, "nothing is under way"
+        rest()
+
+    def close(self) -> None:
+        assert self.rest is None, "a commit is under way"
+
+
 class SimulatedLock:
     """A lock that is held until it is released or the machine stops."""
 
@@ -152,6 +186,7 @@ class SimulatedDisk:
         self.crash_after: int | None = None  # so many changes from now, SimulatedCrash is raised in the middle of one
         self.fault: Fault = lambda kind, path: None
         self.skips: Callable[[str, str], bool] = lambda kind, path: False  # a mutant: this sync does nothing
+        self.leaves = 0.0  # how likely a commit that need not be waited for takes longer
         self.pads = False  # whether a commit that may end in zeros does so now and then
         self._names: dict[str, _Inode] = {}
         self._durable_names: dict[str, _Inode] = {}
@@ -214,6 +249,9 @@ class SimulatedDisk:
                 _change_names(self._durable_names, *change)
             self._changes.clear()
         self.tick()
+
+    def aside(self) -> SimulatedAside:
+        return SimulatedAside()
 
     def lock(self, path: str) -> SimulatedLock:
         if path in self.locks:

@@ -21,7 +21,10 @@ from tests.inside import Inside
 from tests.restarts import SlowTables
 from tests.simulated_disk import SimulatedCrash, SimulatedDisk
 
-SETTINGS = LogSettings(segment_bytes=700, batch_bytes=300, tail_bytes=400, merge_below=4, merge_records=8)
+SETTINGS = LogSettings(
+    segment_bytes=700, batch_bytes=300, tail_bytes=400, merge_below=4, merge_records=8, preallocate_bytes=0
+)
+SLOW = 0.5  # how likely a commit is left to the thread that commits, or turns out to take long
 KEEP = [("#", 0)]
 
 
@@ -114,9 +117,12 @@ class Wire(asyncio.Transport):
         self._loop.call_soon(self._feed, data)
 
     def _feed(self, data: bytes) -> None:
-        if not self.is_gone:
-            self._connection.get_buffer(-1)[: len(data)] = data
-            self._connection.buffer_updated(len(data))
+        while data and not self.is_gone:
+            room = self._connection.get_buffer(-1)
+            part, data = data[: len(room)], data[len(room) :]
+            room[: len(part)] = part
+            del room
+            self._connection.buffer_updated(len(part))
 
     def send(self, *packets: Packet) -> None:
         self.sent += b"".join(encode(packet, 5) for packet in packets)
@@ -169,6 +175,7 @@ class SteppedBroker:
     ) -> None:
         self.loop = SteppedLoop()
         self.disk = disk
+        disk.leaves = SLOW
         self.room = room  # bytes that a client need not have read
         self.store = LogStore.open("data", SETTINGS, shards=shards, disk=disk, background=False)
         self.tables = tables if tables is not None else CrashTables()
@@ -176,6 +183,7 @@ class SteppedBroker:
         self.asked: deque[int] = deque()  # shards that were asked to commit
         for number, shard in enumerate(self.store.shards):
             shard._wake = partial(self._ask, number)
+            shard.commit_here = partial(self._commit_here, number)  # type: ignore[method-assign]
         self.broker = Broker(
             self.store,
             Limits(output_bytes=room),
@@ -193,6 +201,15 @@ class SteppedBroker:
     def _ask(self, number: int) -> None:
         if number not in self.asked:
             self.asked.append(number)
+
+    def _commit_here(self, number: int, until_ns: int) -> bool:
+        """Have a commit that is quick now and then, or turns out to take longer, or is left to the thread at once."""
+        shard, chance = self.store.shards[number], self.disk.random.random()
+        assert shard._committer is not None
+        if chance < SLOW or shard._committer.quick_step(shard.end, 0) < 0:
+            shard.commit()
+            return False
+        return shard.committed == shard.end
 
     def connect(self) -> Wire:
         return Wire(self.loop, self.broker.connections.new(), self.room)

@@ -43,9 +43,11 @@ _HOMES = {
         "user_property_columns",
     ),
     "everlog.commitlog.sync_write": ("commit_around", "write_blocks"),
+    "everlog.commitlog.aside": ("Aside",),
     "everlog.mqtt.entry_scan": ("skip_filters", "skip_pairs"),
     "everlog.mqtt.inbound": ("Decoder",),
     "everlog.mqtt.outbound": ("PublishWriter", "write_acks", "write_answers", "write_told_acks"),
+    "everlog.bus.nats_decoder": ("NatsDecoder",),
     "everlog.sessions.received_ids": ("ReceivedIds",),
     "everlog.sessions.window": ("Window",),
     "everlog.broker.delivery.partition": ("Partitioner", "merge_rows"),
@@ -86,6 +88,7 @@ class Twin:
     time_column: Any
     topic_column: Any
     user_property_columns: Any
+    Aside: Any
     commit_around: Any
     write_blocks: Any
     Decoder: Any
@@ -95,6 +98,7 @@ class Twin:
     write_told_acks: Any
     skip_filters: Any
     skip_pairs: Any
+    NatsDecoder: Any
     ReceivedIds: Any
     Window: Any
     Partitioner: Any

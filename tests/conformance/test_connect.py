@@ -28,6 +28,13 @@ def connect_bytes(
     return bytes((0x10, len(body))) + body
 
 
+def expect_malformed(client):
+    """A CONNECT that can't be read ends the connection, and an MQTT 5 client is told why."""
+    if client.version == 5:
+        assert client.expect(Connack).reason is Reason.MALFORMED_PACKET
+    client.expect_closed()
+
+
 @clauses("MQTT-3.1.0-1", v4="MQTT-3.1.0-1")
 @pytest.mark.parametrize(
     "first",
@@ -45,6 +52,15 @@ def test_a_second_connect_closes(stage, version):
     client = stage.connected("twice", version)
     client.send(Connect(version, "twice"))
     client.expect_closed(Reason.PROTOCOL_ERROR)
+
+
+@pytest.mark.parametrize("head", [b"\x00\x04MQTT\x09", b"\x00\x03XYZ\x05", b""])
+def test_a_second_connect_of_another_protocol_closes(stage, version, head, caplog):
+    client = stage.connected("twice", version)
+    body = head + bytes(10)
+    client.send_bytes(bytes((0x10, len(body))) + body)
+    client.expect_closed(Reason.PROTOCOL_ERROR)
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 @clauses("MQTT-3.1.0-2 MQTT-3.2.0-2", v4="MQTT-3.1.0-2")
@@ -75,10 +91,10 @@ def test_an_unknown_protocol_level_is_refused(stage, level):
 
 
 @clauses("MQTT-3.1.2-3 MQTT-3.1.4-1", v4="MQTT-3.1.2-3 MQTT-3.1.4-1 MQTT-3.2.2-6")
-def test_the_reserved_connect_flag_closes_without_connack(stage, version):
+def test_the_reserved_connect_flag_closes(stage, version):
     client = stage.client(version)
     client.send_bytes(connect_bytes(0x03, version=version))
-    client.expect_closed()
+    expect_malformed(client)
 
 
 @clauses(
@@ -105,7 +121,7 @@ def test_flags_and_payload_that_do_not_fit_close(stage, version, flags, more):
     if version == 5 and flags & 0x04 and more:
         more = b"\x00" + more
     client.send_bytes(connect_bytes(flags, b"\x00\x01c" + more, version))
-    client.expect_closed()
+    expect_malformed(client)
 
 
 @clauses(v4="MQTT-3.1.2-22")
@@ -134,7 +150,7 @@ def test_a_payload_in_its_order_is_taken(stage, version):
 def test_a_payload_without_a_client_id_closes(stage, version):
     client = stage.client(version)
     client.send_bytes(connect_bytes(payload=b"", version=version))
-    client.expect_closed()
+    expect_malformed(client)
 
 
 @clauses(
@@ -153,7 +169,7 @@ def test_strings_that_are_not_utf_8_close(stage, version, bad, field):
     }[field]
     client = stage.client(version)
     client.send_bytes(connect_bytes(flags, payload, version))
-    client.expect_closed()
+    expect_malformed(client)
 
 
 @clauses("MQTT-3.1.3-2 MQTT-3.1.3-5 MQTT-3.1.4-5", v4="MQTT-3.1.3-2 MQTT-3.1.3-5 MQTT-3.1.4-4")
@@ -254,6 +270,23 @@ def test_the_servers_keep_alive_is_announced_where_it_differs(stages):
     assert stage.call(lambda: [c.keep_alive_s for c in stage.inside.connections]) == [45, 90, 90]
 
 
+@pytest.mark.parametrize("version", [3, 4])
+def test_a_client_that_cant_be_told_keeps_its_keep_alive(stages, version):
+    stage = stages(limits=Limits(keep_alive_s=60))
+    for name, seconds in (("a", 30), ("b", 600), ("c", 0)):
+        assert not stage.client(version).connect(name, keep_alive=seconds).reason.is_error
+    assert stage.call(lambda: [c.keep_alive_s for c in stage.inside.connections]) == [45, 900, 0]
+
+
+def test_a_malformed_connect_is_told_why(stage):
+    client = stage.client()
+    client.send_bytes(connect_bytes(flags=0x03, version=5))  # the reserved flag
+    answer = client.expect(Connack)
+    assert answer.reason is Reason.MALFORMED_PACKET
+    assert "reserved" in (answer.properties.reason_string or "")
+    client.expect_closed()
+
+
 @clauses("MQTT-3.2.2-15 MQTT-3.2.2-17 MQTT-3.3.4-7")
 def test_connack_says_what_the_client_may_send(stages):
     stage = stages(limits=Limits(receive_maximum=7, packet_bytes=1234, topic_aliases=5))
@@ -347,14 +380,14 @@ def test_an_auth_packet_with_reserved_flags_closes(stage):
 def test_a_connect_without_a_property_length_closes(stage):
     client = stage.client()
     client.send_bytes(connect_bytes(version=5, properties=b"", payload=b""))
-    client.expect_closed()
+    expect_malformed(client)
 
 
 @clauses("MQTT-3.1.4-1", v4="MQTT-3.1.4-1 MQTT-4.8.0-1")
 def test_bytes_behind_the_last_field_of_connect_close(stage, version):
     client = stage.client(version)
     client.send_bytes(connect_bytes(payload=b"\x00\x01cXX", version=version))
-    client.expect_closed()
+    expect_malformed(client)
 
 
 def test_a_client_over_the_connections_is_told_so(stages, version):

@@ -48,6 +48,22 @@ def test_no_more_than_the_receive_maximum_is_under_way(stages, qos, kept):
     assert got == list(range(20))
 
 
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize(
+    ("qos", "wrong"), [(1, [Pubrec]), (1, [Pubcomp]), (2, [Puback]), (2, [Pubcomp]), (2, [Pubrec, Puback])]
+)
+@clauses("MQTT-4.13.1-1", v4="MQTT-4.8.0-1")
+def test_an_ack_of_the_wrong_kind_closes(stage, version, qos, wrong):
+    client = stage.connected("c", version)
+    client.subscribe("a", qos=qos)
+    stage.connected("p").publish("a", "x", qos)
+    one = client.expect(Publish)
+    client.send(*(kind(one.packet_id) for kind in wrong))
+    if len(wrong) > 1:
+        client.expect(Pubrel)
+    client.expect_closed(Reason.PROTOCOL_ERROR if version == 5 else None)
+
+
 @clauses("MQTT-3.3.4-9")
 def test_a_pubrec_with_an_error_gives_room(stage):
     client = stage.connected("c", receive_maximum=1)

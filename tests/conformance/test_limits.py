@@ -121,6 +121,31 @@ def test_whoever_holds_most_of_an_unfinished_packet_goes_first(stages, version):
     stage.until(lambda: stage.inside.unfinished_bytes == 0)
 
 
+def test_a_stalled_upload_goes_before_a_larger_one_that_goes_on(stages, version):
+    stage = stages(limits=Limits(unfinished_bytes=200_000, packet_bytes=1_000_000))
+    message = encode(Publish("a", b"x" * 180_000, 1, packet_id=1), version)
+    tiny, honest = stage.connected("tiny", version), stage.connected("honest", version)
+    stalled = [stage.connected(f"s{number}", version) for number in range(3)]
+    at(stage, 1)
+    tiny.send_bytes(message[:10])
+    for number, one in enumerate(stalled, 1):
+        one.send_bytes(message[:20_000])
+        stage.until(lambda number=number: stage.inside.unfinished_bytes == 10 + 20_000 * number)
+    at(stage, 5)
+    honest.send_bytes(message[:130_000])
+    stage.until(lambda: stage.inside.unfinished_bytes == 190_010)
+    at(stage, 6)
+    honest.send_bytes(message[130_000:150_000])
+    stage.until(lambda: stage.broker.metrics.unfinished == 1)
+    honest.send_bytes(message[150_000:])
+    assert honest.expect(Puback).packet_id == 1
+    tiny.send_bytes(message[10:])
+    assert tiny.expect(Puback).packet_id == 1
+    for one in stalled:
+        one.close()
+    stage.until(lambda: stage.inside.unfinished_bytes == 0)
+
+
 def test_packets_in_pieces_are_counted_until_they_are_whole(stage, version):
     client = stage.connected("c", version)
     message = encode(Publish("a", b"x" * 200_000, 1, packet_id=1), version)

@@ -73,6 +73,31 @@ def test_pieces_of_any_size(stage, version, seed):
     check_opening(client)
 
 
+@clauses("MQTT-4.2-1")
+def test_large_messages_of_many_clients_in_pieces_that_mix(stage, version):
+    chance = random.Random(7)
+    watcher = stage.connected("w", version)
+    watcher.subscribe("a/#", qos=0)
+    clients, streams, sent = [], [], []
+    for number, size in enumerate((1_000, 100_000, 150_000, 700_000)):
+        payloads = [str(number * 10 + k) * (size // 2) for k in range(1, 4)]
+        packets = [Publish(f"a/{number}", one.encode(), 1, packet_id=k + 1) for k, one in enumerate(payloads)]
+        clients.append(stage.connected(f"c{number}", version))
+        streams.append(b"".join(encode(packet, version) for packet in packets))
+        sent.append(payloads)
+    while any(streams):
+        number = chance.choice([k for k, stream in enumerate(streams) if stream])
+        size = chance.choice((1, 100, 20_000, 60_000))
+        clients[number].send_bytes(streams[number][:size])
+        streams[number] = streams[number][size:]
+    for client in clients:
+        assert [client.expect(Puback).packet_id for _ in range(3)] == [1, 2, 3]
+    got = [watcher.expect(Publish) for _ in range(12)]
+    for number, payloads in enumerate(sent):
+        assert [one.payload.decode() for one in got if one.topic == f"a/{number}"] == payloads
+    assert stage.inside.unfinished_bytes == 0
+
+
 @clauses("MQTT-3.12.4-1", v4="MQTT-3.12.4-1")
 def test_every_pingreq_is_answered(stage, version):
     client = stage.connected("c", version)
@@ -162,6 +187,7 @@ def test_reason_codes_that_a_packet_does_not_have_close(stage, data):
 def test_no_disconnect_before_a_connack(stage):
     client = stage.client()
     client.send_bytes(b"\x10\x0d\x00\x04MQTT\x05\x03\x00\x00\x00\x00\x00")
+    client.expect(Connack)
     client.expect_closed()
 
 

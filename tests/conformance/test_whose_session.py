@@ -49,11 +49,22 @@ def test_another_user_does_not_resume_a_session(stage: Stage, version: int) -> N
     assert again.connect("x", **KEEP, **by("alice")).session_present
 
 
-def test_another_user_may_begin_a_session_of_its_own(stage: Stage) -> None:
+@pytest.mark.parametrize("version", [4, 5])
+def test_another_user_does_not_end_a_durable_session(stage: Stage, version: int) -> None:
     alice = stage.connected("x", **KEEP, **by("alice"))
     alice.subscribe("a/#")
-    alice.close()
-    stage.offline("x")
+    for _ in range(2):  # while she is connected, and while she is away
+        for user in (by("bob"), {}):
+            refused = stage.client(version).connect("x", clean_start=True, **user)
+            assert refused.reason is Reason.NOT_AUTHORIZED
+        alice.close()
+        stage.offline("x")
+    assert stage.client(5).connect("x", **KEEP, **by("alice")).session_present
+    assert not stage.client(5).connect("x", clean_start=True, **by("alice")).reason.is_error
+
+
+def test_another_user_may_have_a_client_id_that_nothing_is_kept_for(stage: Stage) -> None:
+    stage.connected("x", **by("alice"))
     bob = stage.client(5)
     assert not bob.connect("x", **{**KEEP, "clean_start": True}, **by("bob")).session_present
     assert stage.call(lambda: [*stage.inside.sessions["x"].subscriptions]) == []

@@ -14,6 +14,8 @@ from everlog.sessions import (
     Changes,
     Cursor,
     GroupRow,
+    RetainedNames,
+    RetainedRow,
     SessionRow,
     SessionTables,
     SqliteTables,
@@ -45,7 +47,7 @@ class Kept:
         return {stored.row.client_id: stored for stored in self.reopened().load().sessions}
 
     def retained(self) -> dict[str, bytes]:
-        return dict(self.reopened().load().retained)
+        return {row.topic: row.message for row in self.reopened().load().retained}
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -142,9 +144,29 @@ def test_many_sessions_keep_their_own_filters(kept: Kept) -> None:
 
 
 def test_a_retained_message_is_replaced_and_removed(kept: Kept) -> None:
-    kept.tables.apply(Changes(retained=(("a", b"1"), ("b", b"2"), ("c", b"3"))), durable=True)
-    kept.tables.apply(Changes(retained=(("a", b"new"), ("b", None), ("nowhere", None))))
+    kept.tables.apply(
+        Changes(retained=(RetainedRow("a", b"1"), RetainedRow("b", b"2"), RetainedRow("c", b"3"))), durable=True
+    )
+    kept.tables.apply(
+        Changes(retained=(RetainedRow("a", b"new"), RetainedRow("b", None), RetainedRow("nowhere", None)))
+    )
     assert kept.retained() == {"a": b"new", "c": b"3"}
+
+
+def test_a_topic_without_a_message_is_stored_while_it_holds_against_the_log(kept: Kept) -> None:
+    rows = (RetainedRow("a", None, 7), RetainedRow("b", b"2", 9), RetainedRow("c", b"3"))
+    kept.tables.apply(Changes(retained=rows))
+    assert list(kept.reopened().load().retained) == list(rows)
+    kept.tables.apply(Changes(retained=(RetainedRow("a", None), RetainedRow("b", b"2"))))
+    assert list(kept.reopened().load().retained) == [RetainedRow("b", b"2"), RetainedRow("c", b"3")]
+
+
+def test_the_numbers_of_topics_are_kept_until_their_messages_are(kept: Kept) -> None:
+    named = (RetainedNames(3, 5, b"\0x"), RetainedNames(5, 90, b""))
+    kept.tables.apply(Changes(retained_names=named, retained_at=(4, 1 << 50)))
+    kept.tables.apply(Changes(ended_names=(3, 4)))
+    snapshot = kept.reopened().load()
+    assert (list(snapshot.retained_names), snapshot.retained_at) == ([named[1]], (4, 1 << 50))
 
 
 def test_how_far_the_broker_was_is_kept_until_it_is_said_again(kept: Kept) -> None:

@@ -49,6 +49,7 @@ class World:
         self.random = random = Random(seed)
         self.disk = SimulatedDisk(random)
         self.disk.pads = random.random() < 0.5
+        self.disk.leaves = 0.5
         self.durability = durability or random.choice(("fsync", "fsync", "fsync", "flush", "memory"))
         self.settings = LogSettings(
             durability=self.durability,  # type: ignore[arg-type]
@@ -78,6 +79,7 @@ class World:
         self.broken = False
         self.opening = False
         self.committing = False
+        self.left = False  # a commit may be under way
         self.seal_from = 14  # of 20: commits below it, seals from it to 16
         self.faulty = 0.0  # how likely the disk breaks before anything that is done
         self.undo: Callable[[], None] = lambda: None
@@ -129,7 +131,7 @@ class World:
         self.opening = True  # what recovery finds whole is committed before `open` returns
         log = self.open()
         self.check(log)
-        self.opening = self.committing = False
+        self.opening = self.committing = self.left = False
         for _ in range(0 if final else random.randrange(25)):
             if log.failure is not None:
                 self.check(log)
@@ -228,12 +230,18 @@ class World:
     def commit(self, log: ShardLog) -> None:
         self.committing = True  # what is synced is committed before `step` returns
         asked = log.end
-        if log.committed < log.end and self.random.random() < 0.3:
+        if self.random.random() < 0.4:
+            assert log._committer is not None
+            self.left = log._committer.quick_step(asked, 0) < 0  # or there was more to do; either way a step is due
+            self.committing = self.left or log.trouble is not None
+            return
+        if not self.left and log.committed < log.end and self.random.random() < 0.3:
             asked = self.random.randrange(log.committed, log.end) + 1
             with contextlib.suppress(StorageError):
                 log.wait_committed(asked, 0)
         else:
             log.commit_step()
+            self.left = False
         self.committing = log.trouble is not None  # and what failed may be there all the same
         if log.trouble is None and log.committed < asked:
             raise self.violated("a step commits what was asked for")

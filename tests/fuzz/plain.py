@@ -191,6 +191,19 @@ class Feeder:
             self.note(self.decoder.feed(chunk))
         return self
 
+    def read(self, shared: bytearray, *chunks: bytes) -> "Feeder":
+        """Put the chunks where the decoder wants them, as a connection does, in a buffer that others use in between."""
+        for chunk in chunks:
+            rest = chunk
+            while rest:
+                room = self.decoder.room_in(shared)
+                part, rest = rest[: len(room)], rest[len(room) :]
+                room[: len(part)] = part
+                del room
+                self.note(self.decoder.arrived(shared, len(part)))
+                shared[:] = b"\xee" * len(shared)
+        return self
+
     def note(self, events: Iterable[Any]) -> None:
         for event in events:
             assert self.error is None, "nothing comes after an error"

@@ -62,6 +62,9 @@ def fuzz_one(data: bytes) -> None:
         parts = Feeder(twin, version, from_client=from_client, **limits).feed(*cut(stream, data[1]))
         assert parts.outcome == expected, (twin, parts.outcome, expected)
         assert parts.decoder.buffered_bytes <= len(stream)
+        read = Feeder(twin, version, from_client=from_client, **limits).read(bytearray(48), *cut(stream, data[1]))
+        assert read.outcome == expected, (twin, read.outcome, expected)
+        assert read.decoder.buffered_bytes == parts.decoder.buffered_bytes
         onward = _send_on(twin, stream, version, from_client, limits)
         said.append((whole.shape, parts.shape, str(parts.error), parts.decoder.buffered_bytes, onward))
     assert all(each == said[0] for each in said), said

@@ -1,13 +1,15 @@
 """Stores with sealed segments to compact, and their rows in plain form to compare with."""
 
+from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
+from zlib import crc32
 
 import pyarrow as pa
 
-from everlog.base import MessageColumns, TopicTable
+from everlog.base import MessageColumns, PublisherColumn, PublisherName, TopicTable, name_publisher
 from everlog.commitlog import LogSettings
 from everlog.mqtt import NO_PROPERTIES, Decoder, Properties, Publish, encode
 from everlog.spark import SCHEMA
@@ -15,6 +17,7 @@ from everlog.store import ColdStore, LogStore, Reader
 from everlog.topics import Filter
 
 DAY_US = 86_400_000_000
+CLIENTS = ("meter-1", "mètre-2", "m3")
 NOON_US = 20_000 * DAY_US + DAY_US // 2  # of a day in 2024
 Row = tuple[int, int, bytes, int, bytes, bytes]  # offset, time, topic, flags, properties, payload
 
@@ -47,6 +50,17 @@ def messages(count: int, seed: int = 1, topics: int = 40) -> list[Publish]:
     return made
 
 
+def _place(message: Publish) -> int:
+    """Who publishes a message: nobody, or one of the clients."""
+    return crc32(message.payload) % (1 + len(CLIENTS))
+
+
+def publishers_of(published: Sequence[Publish]) -> PublisherColumn:
+    """Return the publishers of messages as the log takes them."""
+    names = [None, *(PublisherName(name_publisher(one, "ann")) for one in CLIENTS)]
+    return PublisherColumn(names, bytearray(array("I", map(_place, published))))
+
+
 def fill(
     where: Path,
     published: Sequence[Publish],
@@ -67,7 +81,9 @@ def fill(
         for start in range(0, len(published), run):
             decoder = Decoder(MessageColumns(run), table, max_aliases=0, version=5)
             (found,) = decoder.feed(b"".join(encode(one, 5) for one in published[start : start + run]))
-            store.append(found.columns, found.start, found.stop, first_us + step_us * (start // run), table)
+            who = publishers_of(published[start : start + run])
+            time_us = first_us + step_us * (start // run)
+            store.append(found.columns, found.start, found.stop, time_us, table, publisher=who)
             for log in store.shards:
                 log.commit_step()
         for log in store.shards:
@@ -132,7 +148,7 @@ def told(sent: Sequence[Publish]) -> list[dict[str, Any]]:
                 "response_topic": about.response_topic,
                 "correlation_data": about.correlation_data,
                 "user_properties": list(about.user_properties) or None,
-                "client_id": None,
+                "client_id": [None, *CLIENTS][_place(message)],
                 "payload": message.payload,
             }
         )

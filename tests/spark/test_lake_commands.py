@@ -2,6 +2,7 @@
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -22,6 +23,10 @@ def ends(data: Path) -> dict[int, int]:
     return {} if record is None else record.ends
 
 
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
 def check_rows(data: Path, table: Path) -> None:
     cold = LakeStore(locate(str(table)))
     for shard, end in ends(data).items():
@@ -37,6 +42,7 @@ def test_compact_fills_the_usual_table_and_says_how_far(
     said = capsys.readouterr().out
     assert f"{sum(ends(tmp_path).values()):,} rows in 2 files" in said
     check_rows(tmp_path, tmp_path / "lake")
+    assert {name: mode_of(tmp_path / name) for name in ("lake", "lake.json")} == {"lake": 0o700, "lake.json": 0o600}
     assert main(["spark", "compact", str(tmp_path)]) == 0
     assert "0 rows in 0 files" in capsys.readouterr().out
 

@@ -1,8 +1,6 @@
 """The table in a bucket: a server in a process of its own, which keeps to conditional puts, or does not."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +9,7 @@ from random import Random
 import pyarrow as pa
 import pytest
 from pyarrow import fs
+from tests.s3_server import BUCKET, serve
 from tests.spark.in_process import InProcess
 from tests.spark.lake_data import cold_rows, fill, log_rows, messages
 
@@ -24,66 +23,17 @@ from everlog.spark.source_options import read_options
 from everlog.store import read_lake_record
 from everlog.topics import parse_filter
 
-BUCKET = "everlog-test"
-
-SERVER = """
-import sys
-from moto.s3.responses import S3Response
-from moto.server import ThreadedMotoServer
-
-if sys.argv[1] == "careless":
-    really = S3Response.put_object
-
-    def put_object(self):
-        self.headers = {name: value for name, value in self.headers.items() if name.lower() != "if-none-match"}
-        return really(self)
-
-    S3Response.put_object = put_object
-server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-server.start()
-host, port = server.get_host_and_port()
-print(f"http://{host}:{port}", flush=True)
-sys.stdin.read()
-server.stop()
-"""
-
-
-def serve(kind: str) -> Iterator[dict[str, str]]:
-    """The options that reach a server, which ends with its standard input."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", SERVER, kind],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    assert process.stdout is not None
-    options = {
-        "AWS_ENDPOINT_URL": process.stdout.readline().strip(),
-        "AWS_ACCESS_KEY_ID": "somebody",
-        "AWS_SECRET_ACCESS_KEY": "a-secret",
-        "AWS_REGION": "us-east-1",
-        "AWS_ALLOW_HTTP": "true",
-    }
-    make_bucket(options)
-    yield options
-    process.communicate("")
-
-
-def make_bucket(options: dict[str, str]) -> None:
-    from everlog.spark.lake.location import _arrow_options
-
-    fs.S3FileSystem(**_arrow_options(options), allow_bucket_creation=True).create_dir(BUCKET)
-
 
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[dict[str, str]]:
-    yield from serve("careful")
+    with serve("careful") as options:
+        yield options
 
 
 @pytest.fixture(scope="module")
 def careless_bucket() -> Iterator[dict[str, str]]:
-    yield from serve("careless")
+    with serve("careless") as options:
+        yield options
 
 
 def place(options: dict[str, str], name: str) -> Location:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from tests.spark.frames import drop_log
 from tests.spark.in_process import close_stores
-from tests.spark.lake_data import NOON_US, damage, fill, messages, told
+from tests.spark.lake_data import NOON_US, damage, fill, messages, publishers_of, told
 
 from everlog.base import MessageColumns, StorageError, TopicTable, Unavailable, UsageError
 from everlog.commitlog import LogSettings
@@ -199,7 +199,7 @@ class Writing:
     def append(self, sent: Sequence[Publish], commit: bool = True, now_us: int = NOON_US) -> None:
         decoder = Decoder(MessageColumns(len(sent)), self.table, max_aliases=0, version=5)
         (run,) = decoder.feed(b"".join(encode(one, 5) for one in sent))
-        self.store.append(run.columns, run.start, run.stop, now_us, self.table)
+        self.store.append(run.columns, run.start, run.stop, now_us, self.table, publisher=publishers_of(sent))
         if commit:
             self.log.commit_step()
 
@@ -377,7 +377,7 @@ def reversioned(data: bytes, at: int, check_at: int) -> bytes:
 def test_a_store_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     fill(tmp_path, messages(100))
     about = (tmp_path / "store").read_bytes()
-    (tmp_path / "store").write_bytes(reversioned(about, 4, 12))
+    (tmp_path / "store").write_bytes(reversioned(about, 4, 20))
     with pytest.raises(StorageError, match=r"store version 99 is not known.*newer Everlog"):
         take_snapshot(str(tmp_path))
 

@@ -63,7 +63,7 @@ def made_rows(count: int, topics: int, payload_bytes: Sequence[int], seed: int =
         "response_topic": some(lambda n: f"answers/{n}"),
         "correlation_data": some(lambda n: b"%d" % n),
         "user_properties": some(lambda n: [(f"k{k}", f"v{n}") for k in range(n % 5)]),
-        "client_id": [None] * count,
+        "client_id": some(lambda n: f"client-{n % 7}"),
         "properties": some(lambda n: b"\x01" * (n % 40)),
         "payload": [chance.randbytes(chance.choice(payload_bytes)) for _ in range(count)],
     }
@@ -214,7 +214,7 @@ def test_with_a_topic_for_each_row_there_is_no_topic_file(tmp_path: Path) -> Non
 
 
 def test_a_plan_has_only_files_with_wanted_topics_and_weighs_them(tmp_path: Path) -> None:
-    fill(tmp_path, [*messages(3_000, topics=40), *messages(1_000, seed=2, topics=60)])
+    fill(tmp_path, [*messages(3_000, topics=40), *messages(1_200, seed=2, topics=60)])
     compact(tmp_path)
     found = planned(tmp_path, tier="table")
     everything = found.slices(4)

@@ -53,6 +53,9 @@ def test_a_broker_keeps_every_message_by_default_and_says_for_how_long(tmp_path:
             client.expect_nothing()
         with connected(broker.port, "durable", expiry=1000) as client:
             assert client.subscribe("#", qos=1) == (Reason.GRANTED_QOS_1,)
+        files = [data, *data.rglob("*")]
+        assert {data / "sessions.db", data / "sessions.db-wal", data / "keep.json"} < set(files)
+        assert not [path for path in files if path.stat().st_mode & 0o077]  # all of it is for its owner alone
         replayed = everlog("replay", "-p", str(broker.port), "sensors/#")
         assert (replayed.stdout, replayed.stderr) == ("21.5\n", "")
         hint = everlog("replay", "-p", str(broker.port), "response/#")

@@ -6,6 +6,7 @@ import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import paho.mqtt.client as paho
@@ -16,6 +17,7 @@ from tests.listening import eventually, on_loop, opened
 
 from everlog.base import Unavailable, UsageError
 from everlog.broker import Limits, Listener, listen
+from everlog.broker.transport.revocation_list import revoked_serials
 from everlog.mqtt import Connect, encode
 
 pytestmark = needs_openssl
@@ -164,6 +166,68 @@ def test_new_certificates_are_taken_without_a_restart(
         assert admitted(port, trusting(other, new))
         assert not admitted(port, trusting(other, old))  # its authority is no longer trusted
         assert not admitted(port, trusting(authority, old))  # and the old certificate no longer shown
+
+
+def test_a_minimum_version_is_kept_to(running: RunningBroker, authority: Authority, server: Pair) -> None:
+    with opened(running, replace(secured(server), min_version="1.3")) as listening:
+        older = trusting(authority)
+        older.maximum_version = ssl.TLSVersion.TLSv1_2
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            connected(listening.addresses()[0].port, older)
+        connected(listening.addresses()[0].port, trusting(authority)).close()
+
+
+def test_revoked_certificates_are_refused_and_at_a_reload_disconnected(running: RunningBroker, tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ca")
+    lost, stolen, good = (authority.issue(name) for name in ("lost", "stolen", "good"))
+    crl = tmp_path / "crl.pem"
+    shutil.copy(authority.revoke(lost), crl)
+    listener = replace(secured(authority.issue("server"), authority.cert, required=True), crl_file=str(crl))
+    with opened(running, listener) as listening:
+        port = listening.addresses()[0].port
+        assert not admitted(port, trusting(authority, lost))
+        peers = {}
+        for name, pair in (("stolen", stolen), ("good", good)):
+            peers[name] = connected(port, trusting(authority, pair))
+            peers[name].sendall(encode(Connect(4, name), 4))
+            assert peers[name].recv(4) == b"\x20\x02\x00\x00"
+        shutil.copy(authority.revoke(lost, stolen), crl)
+        running.call(lambda: listening.prepare_certificates()())
+        running.call(running.broker.connections.rules_changed)
+        assert peers["stolen"].recv(1) == b""
+        assert not admitted(port, trusting(authority, stolen))
+        peers["good"].sendall(b"\xc0\x00")
+        assert peers["good"].recv(2) == b"\xd0\x00"
+        crl.write_text("nonsense")
+        with pytest.raises(UsageError, match="has no revocation list"):
+            running.call(listening.prepare_certificates)
+        for peer in peers.values():
+            peer.close()
+
+
+def test_an_empty_revocation_list_revokes_nothing(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    assert revoked_serials(Path(authority.revoke()).read_bytes()) == frozenset()
+    with pytest.raises(ValueError, match="revocation list"):
+        revoked_serials(b"-----BEGIN X509 CRL-----MIIB-----END X509 CRL-----")
+
+
+@pytest.mark.parametrize("loop", [RunningBroker, ServedBroker])
+@pytest.mark.parametrize("kind", ["tcp", "tls"])
+def test_tcp_notices_peers_that_are_gone(
+    authority: Authority, server: Pair, loop: type[RunningBroker], kind: str
+) -> None:
+    listener = replace(secured(server), kind=kind, tcp_keepalive_s=40)
+    with loop() as broker, opened(broker, listener) as listening:
+        port = listening.addresses()[0].port
+        peer = connected(port, trusting(authority)) if kind == "tls" else socket.create_connection(("127.0.0.1", port))
+        peer.sendall(encode(Connect(4, "c"), 4))
+        assert peer.recv(1) == b"\x20"
+        accepted = broker.inside.transport("c").get_extra_info("socket")
+        assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        assert [accepted.getsockopt(socket.IPPROTO_TCP, one) for one in options] == [40, 10, 4]
+        peer.close()
 
 
 def install(source: Pair, target: Pair) -> None:

@@ -1,14 +1,14 @@
 """The retention loop: plans what goes, finds the readers that have not read it, removes it, and reports their loss.
 
 Readers that are behind hold nothing back, except those that were spilled, for which there is a limit of its own; what
-no table has is held back if the settings say so. What spills have left goes when nobody reads it any more. Files are
-touched in a thread.
+no table has is held back if the settings say so, and retained messages are until the session tables have them. What
+spills have left goes when nobody reads it any more. Files are touched in a thread.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from logging import WARNING
 
@@ -43,8 +43,10 @@ class RetentionLoop:
         now_us: Callable[[], int],
         clock: Callable[[], float] = time.perf_counter,
         spills: Spills | None = None,
+        retained_at: Callable[[], Awaitable[Sequence[int]]] | None = None,
     ) -> None:
         self._spills = spills
+        self._retained_at = retained_at
         self._store = store
         self._unread_loss = unread_loss
         self._options = options
@@ -66,7 +68,8 @@ class RetentionLoop:
         """Remove what is to go now, and report who lost by it."""
         store, now_us = self._store, self._now_us()
         needed = None if self._spills is None or not len(self._spills) else self._spills.needed()
-        plans, tabled = await asyncio.to_thread(self._plan, now_us, needed)
+        stored = None if self._retained_at is None else await self._retained_at()
+        plans, tabled = await asyncio.to_thread(self._plan, now_us, _lowest(needed, stored))
         state = self._unread_loss.state
         state.held_bytes = sum(plan.held_bytes for plan in plans)
         state.next_us = min((plan.next_us for plan in plans if plan.next_us is not None), default=None)
@@ -84,22 +87,21 @@ class RetentionLoop:
         if losing:  # sealing may have made segments smaller meanwhile, so that fewer went
             gone = replace(doomed, goes=tuple(log.start for log in store.shards))
             await run_in_slices(self._unread_loss.tell(losing, gone), self._clock)
-        await self._thin(now_us, tabled)
+        await self._thin(now_us, _lowest(tabled if self._options.await_table else None, stored))
         if self._spills is not None and store.has_spilled:
-            await self._collect_spilled(self._spills)
+            await self._collect_spilled(self._spills, stored)
 
-    async def _collect_spilled(self, spills: Spills) -> None:
+    async def _collect_spilled(self, spills: Spills, stored: Sequence[int] | None) -> None:
         """Give back the disk of what spills have left, as far as nobody who is connected may still read it."""
         needed, _ = await run_in_slices(spills.look(), self._clock)
         removes = not self._unread_loss.has_stored_readers  # they would be told of messages that were never theirs
-        below = tuple(needed)
+        below = _lowest(needed, stored) or ()
         for shard, one in await asyncio.to_thread(self._store.collect_spilled, below, removes=removes):
             self._told(shard, one, "spill_collected")
 
-    async def _thin(self, now_us: int, tabled: Positions) -> None:
+    async def _thin(self, now_us: int, below: Positions | None) -> None:
         """Empty what is too old of short-lived topics where other topics keep the segment."""
         state = self._unread_loss.state
-        below = tabled if self._options.await_table else None
         for shard, one in await asyncio.to_thread(self._store.thin, now_us, below):
             state.thinned += one.records
             state.thinned_bytes += one.bytes_before - one.bytes_after
@@ -120,9 +122,7 @@ class RetentionLoop:
         except StorageError as error:  # as if there were no table
             event(_log, "table_unknown", WARNING, reason=error)
         tabled = tuple(ends.get(shard, 0) for shard in range(len(store.shards)))
-        keep_from = tabled if self._options.await_table else None
-        if needed is not None:
-            keep_from = tuple(needed) if keep_from is None else tuple(map(min, keep_from, needed))
+        keep_from = _lowest(tabled if self._options.await_table else None, needed)
         return store.plan_retention(now_us, keep_from), tabled
 
     def _doomed(self, plans: list[RetentionPlan], tabled: Positions) -> Doomed:
@@ -138,5 +138,12 @@ class RetentionLoop:
         if not held or self._clock() < self._warn_again:
             return
         self._warn_again = self._clock() + WARN_EVERY_S
+        why = "no table has these messages" if self._options.await_table else "retained messages are not stored yet"
         for shard, size in held.items():
-            event(_log, "retention_held", WARNING, shard=shard, bytes=size, reason="no table has these messages")
+            event(_log, "retention_held", WARNING, shard=shard, bytes=size, reason=why)
+
+
+def _lowest(*positions: Sequence[int] | None) -> Positions | None:
+    """Return the lowest offset of each shard; None if there are no positions at all."""
+    given = [one for one in positions if one is not None]
+    return tuple(map(min, zip(*given, strict=True))) if given else None

@@ -11,7 +11,9 @@ from dataclasses import replace
 
 from everlog.app.clock_watch import ClockWatch
 from everlog.app.cold_tier import cold_tier
+from everlog.app.decoy_key import read_decoy_key
 from everlog.app.log_lines import set_up_logging
+from everlog.app.persistence import BesideBroker
 from everlog.app.plugins import load_methods
 from everlog.app.retention_loop import RetentionLoop, RetentionOptions
 from everlog.app.settings import (
@@ -24,6 +26,7 @@ from everlog.app.settings import (
     log_arguments,
 )
 from everlog.app.start_lines import announce
+from everlog.app.start_warnings import warnings_of
 from everlog.base import EverlogError
 from everlog.broker import Broker, ExpiryClock, Kind, Listener, Listening, Security, listen
 from everlog.commitlog import LogSettings
@@ -37,6 +40,8 @@ _log = logging.getLogger("everlog")
 def run(settings: Settings) -> int:
     """Run a broker; the exit code."""
     set_up_logging(settings.logging.level, settings.logging.format)
+    for warning in warnings_of(settings):
+        _log.warning(warning)
     # What messages make dies by itself; what lives, sessions and names, is many. The first two steps of a collection
     # look at 5,000 and 25,000 objects, a millisecond and a few; the third looks at all, and so is rare.
     gc.set_threshold(5_000, 5, 320)
@@ -51,12 +56,13 @@ def run(settings: Settings) -> int:
         cold = cold_tier(log.data, store.identity)
         if cold is not None:
             parts.callback(cold.close)
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_serve(settings, store, tables, cold, ClockWatch(log.data)))
     return 0
 
 
-def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
+def loop_factory() -> type[asyncio.AbstractEventLoop] | None:
+    """Return what makes the event loop of a server, or None for asyncio's own."""
     try:
         import uvloop
     except ImportError:  # not on every system; asyncio's own loop does the same, slower
@@ -72,6 +78,7 @@ async def _serve(
         password_file=settings.security.password_file,
         acl_file=settings.security.acl_file,
         methods=load_methods(settings.security.authentication_methods),
+        decoy_key=None if settings.security.password_file is None else read_decoy_key(settings.log.data),
     )
     broker = Broker(
         store,
@@ -79,6 +86,7 @@ async def _serve(
         security,
         keep=[(text, settings.keep.min_qos) for text in settings.keep.filters],
         never=settings.keep.never,
+        publishers=settings.keep.publishers,
         seed=secrets.randbits(64),
         tables=tables,
         cold=cold,
@@ -91,6 +99,10 @@ async def _serve(
     async with AsyncExitStack() as parts:  # ended in the opposite order
         broker.start()
         parts.push_async_callback(broker.stop)
+        if settings.persist.enabled:
+            persistence = BesideBroker(broker, settings, watch.clock, loop_factory())
+            persistence.arm()
+            parts.push_async_callback(persistence.stop)
         listening = await listen(broker.connections, listeners_of(settings))
         parts.callback(listening.close)
         url = await _serve_http(settings, broker, listening, watch.clock, parts)
@@ -99,7 +111,10 @@ async def _serve(
         parts.push_async_callback(topics.stop)
         options = RetentionOptions(settings.log.data, settings.retention.await_table, cold is not None)
         spills = broker.router.spills
-        loop = RetentionLoop(store, broker.reports.unread_loss, options, watch.clock.due_us, spills=spills)
+        retained_at = None if broker.write_behind is None else broker.write_behind.retained_at
+        loop = RetentionLoop(
+            store, broker.reports.unread_loss, options, watch.clock.due_us, spills=spills, retained_at=retained_at
+        )
         for task in (loop.run(), watch.run()):
             parts.callback(asyncio.create_task(task).cancel)
         _on_signals(stopping, broker, listening)
@@ -120,7 +135,15 @@ async def _serve_http(
     checks.append(disk_has_room(broker.space))
     warnings = [clock_is_believed(lambda: clock.is_believed)]
     port, must = http.port or DEFAULT_HTTP_PORT, bool(http.port)
-    web = await start_web(broker.reports, http.host, port, must=must, checks=checks, warnings=warnings)
+    web = await start_web(
+        broker.reports,
+        http.host,
+        port,
+        must=must,
+        names_clients=http.client_ids,
+        checks=checks,
+        warnings=warnings,
+    )
     if web is None:
         return None
     parts.push_async_callback(web.close)
@@ -157,9 +180,10 @@ def _reload(broker: Broker, listening: Listening) -> None:
 def listeners_of(settings: Settings) -> list[Listener]:
     """Every listener that the settings ask for."""
     one = settings.listener
-    plain = Listener(one.host, 0, origins=one.websocket_origins, backlog=one.backlog)
+    plain = Listener(one.host, 0, origins=one.websocket_origins, backlog=one.backlog, tcp_keepalive_s=one.tcp_keepalive)
     secure = replace(plain, cert_file=one.cert_file, key_file=one.key_file, client_ca_file=one.client_ca_file)
-    secure = replace(secure, require_client_cert=one.require_client_cert)
+    secure = replace(secure, require_client_cert=one.require_client_cert, crl_file=one.crl_file)
+    secure = replace(secure, min_version=one.tls_min_version)
     listeners: tuple[tuple[Listener, Kind, int | None], ...] = (
         (plain, "tcp", one.port),
         (plain, "ws", one.websocket_port),

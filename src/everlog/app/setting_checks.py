@@ -10,7 +10,13 @@ from everlog.topics import parse_filter
 
 SourceOf = Callable[[str], str]
 
-_FILES = ("listener.cert_file", "listener.key_file", "listener.client_ca_file", "security.acl_file")
+_FILES = (
+    "listener.cert_file",
+    "listener.key_file",
+    "listener.client_ca_file",
+    "listener.crl_file",
+    "security.acl_file",
+)
 
 
 def contradictions(settings: Settings, source_of: SourceOf) -> list[UsageError]:
@@ -52,6 +58,11 @@ def _listeners(settings: Settings, source_of: SourceOf) -> Iterator[UsageError]:
             yield UsageError(
                 f"{source_of(f'listener.{name}')}: no listener uses TLS", hint="set listener.tls_port = 8883"
             )
+    if listener.crl_file is not None and listener.client_ca_file is None:
+        yield UsageError(
+            f"{source_of('listener.crl_file')}: no authority whose certificates could be revoked",
+            hint="set listener.client_ca_file",
+        )
     if listener.require_client_cert and listener.client_ca_file is None:
         yield UsageError(
             f"{source_of('listener.require_client_cert')}: no authority to check client certificates against",

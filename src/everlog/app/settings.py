@@ -56,6 +56,20 @@ class Listener(Section, frozen=True, kw_only=True):
     require_client_cert: Annotated[
         bool, Meta(description="TLS clients must show a certificate; its CN is the user name")
     ] = False
+    crl_file: Annotated[
+        FilePath | None,
+        Meta(description="revoked client certificates (PEM, one list for each authority); read again by SIGHUP"),
+    ] = None
+    tls_min_version: Annotated[Literal["1.2", "1.3"], Meta(description="the oldest version of TLS that is spoken")] = (
+        "1.2"
+    )
+    tcp_keepalive: Annotated[
+        Annotated[float, Meta(ge=0, extra=DURATION)],
+        Meta(
+            description="after so long without a byte TCP asks whether a peer is there; after as long again without an "
+            "answer the peer is gone; `0` never"
+        ),
+    ] = 300.0
     backlog: Annotated[int, Meta(ge=1, description="connections that the system queues before they are accepted")] = (
         4096
     )
@@ -120,6 +134,13 @@ class Keep(Section, frozen=True, kw_only=True):
             "service and the responses to clients"
         ),
     ] = ("everlog/p/#", "response/#")
+    publishers: Annotated[
+        bool,
+        Meta(
+            description="who has published a message is kept with it, by client id and user name; "
+            "Spark shows the client id"
+        ),
+    ] = True
 
 
 class Sessions(Section, frozen=True, kw_only=True):
@@ -184,6 +205,9 @@ class Http(Section, frozen=True, kw_only=True):
         Port | None,
         Meta(description=f"`0` takes {DEFAULT_HTTP_PORT} if it is free; another must be free; `none` opens none"),
     ] = 0
+    client_ids: Annotated[
+        bool, Meta(description="`/metrics` names the clients most behind, to everybody who can reach the port")
+    ] = False
 
 
 class Logging(Section, frozen=True, kw_only=True):
@@ -234,6 +258,20 @@ class Groups(Section, frozen=True, kw_only=True):
     ] = ()
 
 
+class Persist(Section, frozen=True, kw_only=True):
+    """Streams and key-value stores, served by the broker's process from their first use on."""
+
+    enabled: Annotated[bool, Meta(description="serve `everlog stream`, `everlog kv` and the Python client")] = True
+    data: Annotated[
+        FilePath | None, Meta(description="where they are kept; `none`: the directory `persist` in `log.data`")
+    ] = None
+    shards: Annotated[
+        Annotated[int, Meta(ge=1, le=254)] | None,
+        Meta(description="state shards; fixed once the directory exists, `none`: what it has, 1 when it is made"),
+    ] = None
+    message_bytes: Annotated[Bytes, Meta(description="the largest value of a message or key")] = 64 << 20
+
+
 class Settings(Struct, frozen=True, kw_only=True):
     """Everything that can be set; the defaults are a broker for one machine."""
 
@@ -244,6 +282,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     retention: Retention = field(default_factory=Retention)
     limits: Limits = field(default_factory=Limits)
     groups: Groups = field(default_factory=Groups)
+    persist: Persist = field(default_factory=Persist)
     security: Security = field(default_factory=Security)
     http: Http = field(default_factory=Http)
     logging: Logging = field(default_factory=Logging)

@@ -37,9 +37,10 @@ class PublisherName:
 
 
 class PublisherColumn:
-    """The publishers of messages of several connections: for each message (u32) its place among `names`."""
+    """The publishers of messages of several connections: for each message (u32) its place among `names`, which holds
+    None for nobody."""
 
-    def __init__(self, names: list[PublisherName], places: bytearray) -> None:
+    def __init__(self, names: list[PublisherName | None], places: bytearray) -> None:
         self.names = names
         self.places = places
 

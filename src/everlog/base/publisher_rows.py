@@ -120,8 +120,10 @@ class PublisherRows:
             if places[i] >= known:
                 raise UsageError(f"message {i} is of publisher {places[i]} of {known}")
             one = column.names[places[i]]
-            who[at] = one.number_in(publishers, self.segment)
-            keeps_ids = keeps_ids or one.keeps_ids
+            who[at] = NO_PUBLISHER
+            if one is not None:
+                who[at] = one.number_in(publishers, self.segment)
+                keeps_ids = keeps_ids or one.keeps_ids
             at += 1
         if keeps_ids:
             self._note_ids(first, columns, start, stop, routes, wanted, column)
@@ -148,7 +150,7 @@ class PublisherRows:
                 keeps_ids = True
                 if column is not None:
                     one = column.names[u32s(column.places)[i]]
-                    keeps_ids = one.keeps_ids
+                    keeps_ids = one is not None and one.keeps_ids
                 if keeps_ids:
                     self.with_ids = True
                     if len(self.packet_ids) < 2 * (at + 1):

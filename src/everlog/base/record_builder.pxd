@@ -18,6 +18,7 @@ cdef enum:  # of columns and records
 
 cdef class RecordBuilder:
     cdef readonly TopicTable table
+    cdef readonly bint checked
     cdef readonly Py_ssize_t count, named, property_bytes, payload_bytes
     cdef readonly uint64_t first_time
     cdef public uint64_t last_time
@@ -31,7 +32,7 @@ cdef class RecordBuilder:
                    property_bytes=Py_ssize_t, payload_bytes=Py_ssize_t, known=Py_ssize_t,
                    times="uint32_t*", topics="uint32_t*", flags="unsigned char*", property_ends="uint32_t*",
                    payload_ends="uint32_t*", checks="uint32_t*", properties="unsigned char*",
-                   payloads="unsigned char*", ids="uint32_t*", route="unsigned char*", filtered=bint,
+                   payloads="unsigned char*", ids="uint32_t*", route="unsigned char*", filtered=bint, checked=bint,
                    delta=uint32_t, at=Py_ssize_t, property_at=Py_ssize_t, payload_at=Py_ssize_t, i=Py_ssize_t,
                    topic=Py_ssize_t, flag="unsigned char", begin=Py_ssize_t, middle=Py_ssize_t, size=Py_ssize_t,
                    check=uint32_t, mark="unsigned char*", stored="unsigned char", room=Py_ssize_t, taken=Py_ssize_t)

@@ -37,9 +37,12 @@ class RecordBuilder:
 
     Payloads go to where they stand in a batch: into a block, behind the room for a header. The block of a large batch
     is handed on as the batch, so that its payloads are copied once between a socket and the disk.
+
+    Unless `checked`, records have no checks of their own: such batches are used in memory and never stored.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, checked: bool = True) -> None:
+        self.checked = checked
         self.count = 0
         self.capacity = 0
         self.property_bytes = 0
@@ -171,6 +174,7 @@ class RecordBuilder:
         route = pointer(routes if routes is not None else b"")
         mark = pointer(self.mark)
         filtered = routes is not None
+        checked = self.checked
         delta = now_us - self.first_time
         at = self.count
         property_at = self.property_bytes
@@ -188,21 +192,22 @@ class RecordBuilder:
             stored = flag & 0x17  # DUP and the alias belong to the connection, not to the message
             if filtered and route[4 * topic + 3] & FOR_SPILL and route[4 * topic + 3] >> (flag >> 1 & 3) & 1:
                 stored |= FOR_SPILL
-            check = marked(mark, now_us, stored)
+            check = marked(mark, now_us, stored) if checked else 0
             if middle > begin:
                 room = middle - begin
                 if flag & HAS_ALIAS:
                     room = self._without_alias(source, begin, middle, properties, property_at)
                 else:
                     copy(properties, property_at, source, begin, room)
-                check = check_of(properties, property_at, room, check)
+                if checked:
+                    check = check_of(properties, property_at, room, check)
                 property_at += room
             copy(payloads, HEADER_BYTES + payload_at, source, middle, size)
             payload_at += size
             times[at] = delta
             topics[at] = ids[topic]
             flags[at] = stored
-            checks[at] = check_of(source, middle, size, check)
+            checks[at] = check_of(source, middle, size, check) if checked else 0
             at += 1
             property_ends[at] = property_at
             payload_ends[at] = payload_at

@@ -25,4 +25,4 @@ from everlog.broker.groups import GroupOptions, GroupState
 from everlog.broker.limits import Limits
 from everlog.broker.metrics import Metrics
 from everlog.broker.reports import NO_SPACE, Doomed, Numbers, Reports, Survey, UnreadLoss, run_in_slices
-from everlog.broker.transport import Address, Kind, Listener, Listening, cannot_listen, listen
+from everlog.broker.transport import Address, Kind, Listener, Listening, cannot_listen, connect_inside, listen

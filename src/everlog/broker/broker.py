@@ -40,6 +40,7 @@ class Broker:
         *,
         keep: list[tuple[str, int]] | None = None,
         never: Sequence[str] = (),
+        publishers: bool = True,
         seed: int = 0,
         tables: SessionTables | None = None,
         cold: ColdStore | None = None,
@@ -73,9 +74,8 @@ class Broker:
             due_us,
         )
         self.router.kept.configure(keep or (), never)
-        self.write_behind = None if tables is None else WriteBehind(tables, self.router.routed, retained)
-        if self.write_behind is not None:
-            retained.store_changes()
+        self.router.names_publishers = publishers
+        self.write_behind = None if tables is None else WriteBehind(tables, self.router.routed, retained.saving)
         changed = (lambda key: None) if self.write_behind is None else self.write_behind.mark_group
         self.groups = GroupRegistry(
             self.router, groups or GroupOptions(), self.time, self._soon, changed, limits.groups_bytes

@@ -25,7 +25,9 @@ class Limits:
     inflight_messages: int = 2048  # sent to a client and not acknowledged; more wait
     inflight_bytes: int = 64 << 20  # answers held back until commit, over all clients; beyond, reading stops
     unwritten_bytes: int = 64 << 20  # received and not yet written to a shard's log; beyond, reading stops
-    unfinished_bytes: int = 64 << 20  # of incomplete packets, over all; beyond, who has most: QUOTA_EXCEEDED
+    unfinished_bytes: int = (
+        64 << 20
+    )  # of incomplete packets, over all; beyond, who is stalled for longest: QUOTA_EXCEEDED
     output_bytes: int = 256 << 10  # unsent bytes of one client; beyond, it counts as slow and is sent nothing more
     queue_bytes: int = 4 << 20  # what waits for a slow client; beyond, QoS 0 is dropped; QoS 1 and 2 spill at a quarter
     spill_bytes: int = (
@@ -42,5 +44,5 @@ class Limits:
     cold_bytes: int = 64 << 20  # read from the cold tier and not yet sent, 2 MiB a session; more wait their turn
     sessions: int = 1_000_000  # that are stored, and so outlive their connection; more: QUOTA_EXCEEDED
     session_expiry_s: int = 7 * 24 * 3600  # the longest; 3.1.1 sessions that are not clean get this
-    keep_alive_s: int = 0  # the longest that a client may ask for; 0 leaves it to the client
+    keep_alive_s: int = 0  # the longest that an MQTT 5 client may ask for; 0 leaves it to the client, as MQTT 3 does
     durable_wildcard: bool = False  # may `#`, `+/+` and the like keep what no setting keeps; else NOT_AUTHORIZED

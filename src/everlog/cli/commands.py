@@ -15,6 +15,7 @@ import typer
 
 from everlog import __version__
 from everlog.base import EverlogError, UsageError
+from everlog.cli.visible import visible_line
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 
@@ -37,6 +38,9 @@ COMMANDS: dict[str, Command] = {
     "pub": Command("everlog.cli.client.pub:pub", "Publish messages."),
     "sub": Command("everlog.cli.client.sub:sub", "Subscribe and print what arrives."),
     "replay": Command("everlog.cli.client.replay:replay", "Print or publish again what was published in the past."),
+    "stream": Command("everlog.cli.persist.stream:app", "Streams: append, read, delete, follow, download."),
+    "kv": Command("everlog.cli.persist.kv:app", "Key-value stores: put, get, delete, list, follow."),
+    "persist": Command("everlog.cli.persist.persist:app", "Servers of streams and key-value stores."),
     "top": Command("everlog.cli.top:top", "Watch a running broker."),
     "sessions": Command("everlog.cli.sessions:app", "List, show and drop durable sessions."),
     "log": Command("everlog.cli.log:app", "Look into the log: segments, topics, the end, any range."),
@@ -120,4 +124,4 @@ def _stub() -> None:
 
 
 def _complain(message: str) -> None:
-    print(f"everlog: {message}", file=sys.stderr)
+    print(f"everlog: {visible_line(message)}", file=sys.stderr)

@@ -16,7 +16,7 @@ from rich.table import Table
 from everlog.base import GONE
 from everlog.cli.client.log_entry import Entry, entries, entry_printer, show_time
 from everlog.cli.data_directory import Data, open_store
-from everlog.cli.table_printer import print_table
+from everlog.cli.table_printer import cell, print_table
 from everlog.store import LogStore, Positions, locate, parse_begin
 from everlog.topics import Filter, parse_filter
 
@@ -84,7 +84,7 @@ def topics(
     table = Table("messages", "topic")
     table.columns[0].justify = "right"
     for name, count in counts.most_common(limit):
-        table.add_row(f"{count:,}", name.decode())
+        table.add_row(f"{count:,}", cell(name.decode()))
     print_table(table)
     if len(counts) > limit:
         print(f"{len(counts) - limit:,} more topics")

@@ -19,7 +19,8 @@ from everlog.cli.client.connect_options import NEVER, SESSION_AND_WILL, Target, 
 from everlog.cli.client.log_entry import show_time
 from everlog.cli.data_directory import Data, open_store
 from everlog.cli.option_groups import with_options
-from everlog.cli.table_printer import print_table
+from everlog.cli.table_printer import cell, print_table
+from everlog.cli.visible import visible_line
 from everlog.sessions import (
     LIVE,
     Changes,
@@ -85,8 +86,8 @@ def list_sessions(
         table = Table("client id", "user", "state", "expires", "filters", "under way", "behind", "lost")
         for lag, lost, one in behind[:limit]:
             table.add_row(
-                one.row.client_id,
-                one.row.user or "",
+                cell(one.row.client_id),
+                cell(one.row.user or ""),
                 _state(one),
                 _expires(one),
                 str(len(one.subscriptions)),
@@ -103,8 +104,8 @@ def list_sessions(
                 at = saved.reached(group.positions, snapshot.routed)
                 lost = saved.lost(at)
                 table.add_row(
-                    group.name,
-                    group.filter,
+                    cell(group.name),
+                    cell(group.filter),
                     f"{len(unpack_owed(group.owed)):,}",
                     f"{saved.lag(at):,}",
                     f"{lost:,}" if lost else "",
@@ -131,7 +132,7 @@ def show(data: Data, client_id: Annotated[str, typer.Argument(metavar="CLIENT_ID
             "positions": ", ".join(f"{shard}:{offset}" for shard, offset in enumerate(at)),
         }
         for name, value in lines.items():
-            print(f"{name:<11}{value}")
+            print(f"{name:<11}{visible_line(value)}")
         if lost := saved.lost(at):
             print(f"{'lost':<11}{lost:,} messages before its position were removed by retention")
         table = Table("filter", "QoS", "waiting")
@@ -140,7 +141,9 @@ def show(data: Data, client_id: Annotated[str, typer.Argument(metavar="CLIENT_ID
             begin = tuple(map(max, at, subscribed.since)) if subscribed.since else at
             waiting = "by its group" if subscribed.filter.startswith("$share/") else None
             table.add_row(
-                subscribed.filter, str(subscribed.qos), waiting or f"{_count(saved.store, subscribed.filter, begin):,}"
+                cell(subscribed.filter),
+                str(subscribed.qos),
+                waiting or f"{_count(saved.store, subscribed.filter, begin):,}",
             )
         print_table(table)
 
@@ -171,7 +174,7 @@ def drop(
         _drop_stored(data, client_id)
     else:
         asyncio.run(_drop_by_broker(client_id, target))
-    print(f"dropped {client_id}")
+    print(f"dropped {visible_line(client_id)}")
     return 0
 
 

@@ -15,6 +15,7 @@ from rich.text import Text
 from everlog.app import DEFAULT_HTTP_PORT
 from everlog.base import Unavailable, UsageError
 from everlog.cli.metrics_sample import Rates, Sample, parse_sample
+from everlog.cli.table_printer import cell
 
 _TIMEOUT_S = 10.0
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a broker is never reached through a web proxy
@@ -100,7 +101,7 @@ def view(rates: Rates, url: str, history: deque[float] | None = None) -> Rendera
     if behind:
         table = Table("most behind", "messages", box=None, pad_edge=False, show_edge=False)
         for client, lag in sorted(behind, key=lambda one: -one[1])[:5]:
-            table.add_row(_printable(client), _number(lag))
+            table.add_row(cell(client), _number(lag))
         parts.append(table)
     troubles = [(name, now.value(f"{name}_total")) for name in _TROUBLES if now.value(f"{name}_total")]
     if troubles:
@@ -154,8 +155,3 @@ def _duration(seconds: float) -> str:
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
     return f"{days}d {hour:02}:{minute:02}:{second:02}" if days else f"{hour:02}:{minute:02}:{second:02}"
-
-
-def _printable(text: str) -> Text:
-    """Return a client id with control characters made visible: it is the client's to choose."""
-    return Text("".join(c if c.isprintable() else "�" for c in text))

@@ -19,8 +19,9 @@ cdef class Committer:
     cdef SegmentWriter _writer
     cdef Tail _tail
     cdef bint _syncing, _in_memory
-    cdef object _gate, _stepping, _waiters
-    cdef list _held
+    cdef object _gate, _stepping, _leaving, _waiters
+    cdef list _held, _left
+    cdef Py_ssize_t _entering
     cdef Py_ssize_t _done
     cdef double _delay_s, _again_at
 
@@ -37,6 +38,20 @@ cdef class Committer:
     cdef bint _step(self, int64_t offset) except -1
 
     cdef bint _mend(self) except -1
+    cdef bint _enter(self) except -1
+
+    @cython.locals(group=list, done=int)
+    cpdef int quick_step(self, int64_t offset, int64_t patience_ns) except -2
+
+    @cython.locals(waiting=OpenBatch, writer=SegmentWriter)
+    cdef list _take_quickly(self, int64_t offset)
+    cdef int _write_aside(self, list group, int64_t patience_ns) except -2
+
+    @cython.locals(group=list)
+    cdef bint _end_left(self) except -1
+
+    @cython.locals(batches=list, records=Records)
+    cdef int _wrote(self, list group) except -1
 
     @cython.locals(rest=list, records=Records, segment=int64_t)
     cdef bint _commit(self, list group) except -1

@@ -1,7 +1,8 @@
 """Group commit: takes the batches that gathered, writes and syncs them, publishes them and tells whoever waits.
 
 `step` is a plain function: a thread drives it in a broker, the simulation drives it in tests. One lock guards what
-gathers; the write runs outside it, so that appends go on meanwhile.
+gathers; the write runs outside it, so that appends go on meanwhile. An event loop takes a `quick_step`, which leaves a
+write that takes too long under way: whoever takes the next step ends it first.
 
 When the disk fails (`trouble`), the group that was being written is held, and all that is appended gathers behind it;
 now and then a step tries to write the group again, where nothing is in doubt, and once that is done the log goes on by
@@ -56,7 +57,10 @@ class Committer:
         self._syncing = durability == "fsync"
         self._in_memory = durability == "memory"
         self._gate = threading.Lock()  # guards the open batch, failure, closed
-        self._stepping = threading.Lock()  # at most one group is being written
+        self._stepping = threading.Lock()  # at most one group is being written; a quick step may keep it
+        self._leaving = threading.Lock()  # guards what a quick step leaves under way, and who waits for a step
+        self._left: list[Placed] = []  # a group that is being written, though no step is
+        self._entering = 0  # threads that wait for a step
         self._waiters = Waiters()
         self._held: list[Placed] = []  # taken, and not yet written because of trouble
         self._delay_s = TRY_AGAIN_S
@@ -101,9 +105,95 @@ class Committer:
 
     def step(self) -> bool:
         """Commit what was asked for, after what is held if there is trouble; return False if nothing was committed."""
-        with self._stepping:
+        ended = self._enter()
+        try:
             mended = self.trouble is not None and self._mend()
-            return self._step(0) or mended
+            return self._step(0) or mended or ended
+        finally:
+            self._stepping.release()
+
+    def _enter(self) -> bool:
+        """Begin a step: wait for another thread's, or end what a quick one has left; return whether that was so."""
+        with self._leaving:
+            self._entering += 1  # no quick step is begun from here on
+            ended = self._end_left()
+        self._stepping.acquire()
+        with self._leaving:
+            self._entering -= 1
+        return ended
+
+    def quick_step(self, offset: int, patience_ns: int) -> int:
+        """Ask for what is below an offset and take a step, but wait no longer than that for the disk.
+
+        Return -1 if another thread is at it, or has to take it or end it.
+        """
+        if not self._stepping.acquire(False):
+            self.ask(offset)
+            return -1
+        self._leaving.acquire()
+        done = 0
+        try:
+            group = self._take_quickly(offset)
+            if group is None:
+                return -1
+            if group and self._syncing:
+                done = self._write_aside(group, patience_ns)
+            elif group:
+                done = self._commit(group)
+            return done
+        finally:
+            self._leaving.release()
+            if done >= 0:
+                self._stepping.release()
+
+    def _take_quickly(self, offset: int) -> list[Placed] | None:
+        """Take what was asked for; None if there is more to do than to write a small batch to the open segment."""
+        with self._gate:
+            waiting, writer = self._open_batch, self._writer
+            waiting.ask(offset)
+            if self.failure is not None:
+                return []
+            if self.trouble is not None or self._entering or not waiting.is_plain():
+                return None
+            if not writer.takes_quickly(waiting.segment, waiting.pending()):
+                return None
+            if not self._syncing and offset > writer.mark.reserved:
+                return None
+            return waiting.take()
+
+    def _write_aside(self, group: list[Placed], patience_ns: int) -> int:
+        """Write a group and publish it; return 0 in trouble, and -1 if it is left under way."""
+        try:
+            if not self._writer.write_aside([placed[0] for placed in group], patience_ns):
+                self._left = group
+                return -1
+        except OSError as error:
+            self._hold(group, error)
+            return 0
+        self._wrote(group)
+        return 1
+
+    def _end_left(self) -> bool:
+        """End what a quick step has left under way; return whether there was something."""
+        group, self._left = self._left, []
+        if not group:
+            return False
+        try:
+            self._writer.end_aside()
+            self._wrote(group)
+        except OSError as error:
+            self._hold(group, error)
+        finally:
+            self._stepping.release()
+        return True
+
+    def _wrote(self, group: list[Placed]) -> int:
+        """Publish a group of the open segment that is written."""
+        batches = [placed[0] for placed in group]
+        for records in batches:
+            self._open_batch.written(records.size)
+        self._publish(batches, self._writer.written)
+        return 0
 
     def try_step(self, offset: int) -> int:
         """Ask for what is below an offset and take a step; return -1 if another thread is at it, or has to be."""
@@ -155,15 +245,18 @@ class Committer:
         try:
             self._write(group)
         except OSError as error:
-            rest = group[self._done :]
-            records, segment = rest[0]
-            if self._writer.in_doubt and segment == self._writer.base and records.base_offset > segment:
-                with self._gate:
-                    rest = self._open_batch.move(rest)
-            self._held = rest
-            self._stumble(error)
+            self._hold(group[self._done :], error)
             return False
         return True
+
+    def _hold(self, rest: list[Placed], error: OSError) -> None:
+        """Hold what was not written because the disk failed."""
+        records, segment = rest[0]
+        if self._writer.in_doubt and segment == self._writer.base and records.base_offset > segment:
+            with self._gate:
+                rest = self._open_batch.move(rest)
+        self._held = rest
+        self._stumble(error)
 
     def _stumble(self, error: OSError) -> None:
         """Note that the disk failed, and when to try again."""
@@ -225,12 +318,16 @@ class Committer:
 
     def cut(self) -> None:
         """Cut the zeros off the end of the open segment: nothing more is written."""
-        with self._stepping:
+        self._enter()
+        try:
             self._writer.cut()
+        finally:
+            self._stepping.release()
 
     def remark(self) -> None:
         """Tell readers that segments were merged or removed."""
-        with self._stepping:
+        self._enter()
+        try:
             self._writer.layout += 1
             if self.failure is not None or self.closed:
                 return
@@ -238,10 +335,13 @@ class Committer:
                 self._writer.publish()
             except OSError as error:
                 self._stumble(error)
+        finally:
+            self._stepping.release()
 
     def roll(self) -> None:
         """Begin a new, empty segment now, unless the last one is empty or something waits to be written."""
-        with self._stepping:
+        self._enter()
+        try:
             with self._gate:
                 if self.failure is not None or self.trouble is not None or self._open_batch.pending():
                     return
@@ -255,6 +355,8 @@ class Committer:
                 self._writer.publish()
             except OSError as error:
                 self._stumble(error)
+        finally:
+            self._stepping.release()
 
     def wait(self, offset: int, timeout: float | None, lead: bool, ask: Callable[[], None]) -> None:
         """Return once everything below an offset is committed; raise StorageError as soon as the disk fails.
@@ -300,7 +402,8 @@ class Committer:
 
     def finish(self) -> None:
         """Take no more appends; at a clean stop, when all is synced, make the mark durable."""
-        with self._stepping:
+        self._enter()
+        try:
             with self._gate:
                 self.closed = True
             self._waiters.wake()
@@ -311,4 +414,6 @@ class Committer:
             except OSError as error:
                 self.fail_writing(error)
             finally:
-                self._writer.mark.close()
+                self._writer.close()
+        finally:
+            self._stepping.release()

@@ -21,8 +21,8 @@ cdef class HotPath:
 
     cpdef commit(self)
 
-    @cython.locals(committer=Committer, began=int64_t, done=int)
-    cpdef bint commit_here(self) except -1
+    @cython.locals(committer=Committer, began=int64_t, patience_ns=int64_t, done=int)
+    cpdef bint commit_here(self, int64_t until_ns=*) except -1
 
     @cython.locals(committer=Committer, began=int64_t)
     cpdef bint _commit_once(self) except -1

@@ -18,6 +18,7 @@ if not cython.compiled:
 
 READ_ONLY = "the log was opened read-only"
 QUICK_NS = 1_000_000  # a commit that takes longer than this is left to the thread that commits
+PATIENCE_NS = 2_000_000  # for a disk that is slower than usual
 QUICK_BYTES = 24 << 10  # and so is one of more than this
 
 
@@ -73,11 +74,12 @@ class HotPath:
             self._committer.ask(self._committer._open_batch.end)
             self._wake()
 
-    def commit_here(self) -> bool:
+    def commit_here(self, until_ns: int = 0) -> bool:
         """Commit in this thread if that is likely to be quick, else leave it to the thread that commits.
 
         Return whether it was committed here. Quick means that little has gathered, nobody else is at it, and a commit
-        took little time lately: then two changes of thread cost more than they save.
+        took little time lately: then two changes of thread cost more than they save. A disk that is slow this time is
+        waited for until `until_ns` of `perf_counter_ns`, at most for PATIENCE_NS; that thread does the rest.
         """
         committer = self._committer
         if committer is None:
@@ -88,7 +90,11 @@ class HotPath:
             self.commit()
             return False
         began = perf_counter_ns()
-        done = committer.try_step(committer._open_batch.end)
+        patience_ns = PATIENCE_NS if until_ns == 0 else min(PATIENCE_NS, until_ns - began)
+        if patience_ns <= 0:
+            self.commit()
+            return False
+        done = committer.quick_step(committer._open_batch.end, patience_ns)
         if done < 0 and committer.trouble is None:
             self._wake()
         elif done:

@@ -13,13 +13,13 @@ cdef enum:  # of segment_format
 
 cdef class OpenBatch:
     cdef Py_ssize_t _batch_bytes, _pending_limit, _segment_bytes, _closed_bytes, _position
-    cdef int64_t _segment_us, _segment_time, _segment
+    cdef int64_t _segment_us, _segment_time
     cdef uint64_t _span_us
     cdef bint _full
     cdef RecordBuilder _builder
     cdef list _closed
     cdef readonly Py_ssize_t in_flight_bytes
-    cdef readonly int64_t end, asked
+    cdef readonly int64_t end, asked, segment
 
     cpdef Py_ssize_t pending(self)
 
@@ -27,6 +27,7 @@ cdef class OpenBatch:
     cpdef Py_ssize_t append(self, MessageColumns columns, Py_ssize_t start, Py_ssize_t stop, uint64_t now_us,
                             TopicTable table, bytearray routes, int wanted, object publisher) except -1
 
+    cpdef bint is_plain(self)
     cpdef ask(self, int64_t offset)
 
     @cython.locals(first=int64_t)

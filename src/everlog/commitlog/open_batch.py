@@ -35,7 +35,7 @@ class OpenBatch:
         self._builder = RecordBuilder()
         self._closed: list[Placed] = []
         self._closed_bytes = 0
-        self._segment = end
+        self.segment = end  # that the open batch goes into
         self._position = HEADER_BYTES
         self._segment_time = 0  # of the segment's first record, 0 before there is one
         self._full = False  # the segment is, so the next begins as soon as no batch is open
@@ -54,7 +54,7 @@ class OpenBatch:
     ) -> None:
         """Go on in a segment; if it has no batches yet, only times must go on."""
         self._builder.continue_segment(names, last_time, publishers)
-        self._segment, self._position, self._segment_time = segment, position, first_time
+        self.segment, self._position, self._segment_time = segment, position, first_time
 
     @property
     def table(self) -> TopicTable:
@@ -90,6 +90,10 @@ class OpenBatch:
             self.close()
         return taken
 
+    def is_plain(self) -> bool:
+        """Return whether all that waits is in the open batch."""
+        return not self._closed
+
     def ask(self, offset: int) -> None:
         """Ask that what was appended below an offset be committed."""
         if offset > self.asked:
@@ -108,7 +112,7 @@ class OpenBatch:
         """Close the first rows of the open batch as a batch; if the segment is full then, the next begins."""
         builder = self._builder
         records = builder.take(self.end - builder.count, rows)
-        self._closed.append((records, self._segment))
+        self._closed.append((records, self.segment))
         self._closed_bytes += records.size
         self._position += FRAME_BYTES + records.size
         if self._segment_time == 0:
@@ -121,11 +125,11 @@ class OpenBatch:
 
     def begin_segment(self) -> int:
         """Begin a new segment, unless the current one is still empty, and return its base offset."""
-        if self._segment != self.end:
+        if self.segment != self.end:
             self._builder.start_segment()
-            self._segment, self._position, self._segment_time = self.end, HEADER_BYTES, 0
+            self.segment, self._position, self._segment_time = self.end, HEADER_BYTES, 0
             self._full = False
-        return self._segment
+        return self.segment
 
     def take(self) -> list[Placed]:
         """Take everything that was asked for; it is in flight until `written`."""
@@ -155,10 +159,10 @@ class OpenBatch:
         """
         first, old = group[0]
         base = first.base_offset
-        if self._segment == old:
+        if self.segment == old:
             self._builder.renew_table()
             table = self._builder.table
-            self._segment, self._segment_time = base, first.first_time
+            self.segment, self._segment_time = base, first.first_time
         else:
             table = first.table.duplicate()
         for records, segment in group + self._closed:
@@ -169,7 +173,7 @@ class OpenBatch:
         moved = [(leading, base)]
         moved += [(records, base if segment == old else segment) for records, segment in group[1:]]
         self._closed = [(records, base if segment == old else segment) for records, segment in self._closed]
-        if self._segment == base:
+        if self.segment == base:
             self._position = HEADER_BYTES
             for records, segment in moved + self._closed:
                 if segment == base:

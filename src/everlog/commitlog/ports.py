@@ -28,6 +28,12 @@ class File(Protocol):
         """
         ...
 
+    def commit_aside(
+        self, aside: "Aside", position: int, blocks: Sequence[Block], note: "Note", patience_ns: int
+    ) -> bool:
+        """Commit as `commit_at` does; return whether that was done within `patience_ns`, else `aside.end` ends it."""
+        ...
+
     def allocate(self, position: int, size: int) -> None:
         """Write zeros from a position on, as data are written; raise OSError if there is no room for all."""
         ...
@@ -46,6 +52,14 @@ class File(Protocol):
 
 
 Note = tuple[File, bytes]  # to be written at the beginning of another file, not synced
+
+
+class Aside(Protocol):
+    """A thread for commits that are not waited for longer than a moment; one at a time."""
+
+    def end(self) -> None: ...  # waits for what is under way, and raises OSError if it fails
+
+    def close(self) -> None: ...
 
 
 class Lock(Protocol):
@@ -72,6 +86,8 @@ class Disk(Protocol):
     def sync_directory(self, directory: str) -> None: ...
 
     def lock(self, path: str) -> Lock: ...  # StorageError that names the holder
+
+    def aside(self) -> Aside: ...
 
 
 class Classes(Protocol):

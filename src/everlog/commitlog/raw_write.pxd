@@ -1,16 +1,25 @@
 # The inline C twin of raw_write.py.
 from cpython.bytearray cimport PyByteArray_GET_SIZE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_Check, PyBytes_GET_SIZE
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport calloc, free, malloc
 
 from everlog.base.memory cimport pointer
 
 cdef extern from *:
     """
     #include <errno.h>
+    #include <limits.h>
+    #include <pthread.h>
+    #include <signal.h>
+    #include <stdlib.h>
     #include <string.h>
     #include <sys/uio.h>
+    #include <time.h>
     #include <unistd.h>
+    #ifdef __linux__
+    #include <linux/futex.h>
+    #include <sys/syscall.h>
+    #endif
 
     static int everlog_write_all(int fd, long long at, struct iovec *v, Py_ssize_t n, int sync,
                                  int mark_fd, const char *mark, Py_ssize_t mark_size) {
@@ -55,12 +64,105 @@ cdef extern from *:
         }
         return everlog_write_all(fd, 0, v, 0, 1, mark_fd, mark, mark_size);
     }
+
+    typedef struct {
+        unsigned begun, done;  /* how many; the thread sleeps on the first, whoever waits for it on the second */
+        int stopping, fd, mark_fd, failed;
+        long long at;
+        struct iovec *v;
+        Py_ssize_t n, mark_size;
+        const char *mark;
+        pthread_t thread;
+    } everlog_aside;
+
+    #ifdef __linux__
+    static void everlog_sleep_on(unsigned *word, unsigned value, const struct timespec *longest) {
+        syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, longest, NULL, 0);
+    }
+
+    static void everlog_wake_up(unsigned *word) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0); }
+
+    static void *everlog_aside_run(void *given) {
+        everlog_aside *a = given;
+        for (unsigned seen = 0;;) {
+            while (__atomic_load_n(&a->begun, __ATOMIC_ACQUIRE) == seen) everlog_sleep_on(&a->begun, seen, NULL);
+            seen++;
+            if (a->stopping) return NULL;
+            a->failed = everlog_write_all(a->fd, a->at, a->v, a->n, 1, a->mark_fd, a->mark, a->mark_size);
+            __atomic_store_n(&a->done, seen, __ATOMIC_RELEASE);
+            everlog_wake_up(&a->done);
+        }
+    }
+
+    static int everlog_aside_start(everlog_aside *a) {
+        pthread_attr_t attributes;
+        sigset_t all, before;
+        size_t stack = 128 << 10;
+        int failed = pthread_attr_init(&attributes);
+        if (failed) return failed;
+        pthread_attr_setstacksize(&attributes, stack < PTHREAD_STACK_MIN ? PTHREAD_STACK_MIN : stack);
+        sigfillset(&all);  /* signals are for the interpreter's threads */
+        pthread_sigmask(SIG_SETMASK, &all, &before);
+        failed = pthread_create(&a->thread, &attributes, everlog_aside_run, a);
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+        pthread_attr_destroy(&attributes);
+        return failed;
+    }
+
+    static void everlog_aside_begin(everlog_aside *a) {
+        __atomic_store_n(&a->begun, a->begun + 1, __ATOMIC_RELEASE);
+        everlog_wake_up(&a->begun);
+    }
+
+    static int everlog_aside_wait(everlog_aside *a, long long wait_ns) {
+        struct timespec now, end;
+        clock_gettime(CLOCK_MONOTONIC, &end);
+        if (wait_ns > 0) {
+            wait_ns += end.tv_nsec;
+            end.tv_sec += wait_ns / 1000000000;
+            end.tv_nsec = wait_ns % 1000000000;
+        }
+        for (;;) {
+            unsigned done = __atomic_load_n(&a->done, __ATOMIC_ACQUIRE);
+            if (done == a->begun) return 1;
+            if (wait_ns < 0) { everlog_sleep_on(&a->done, done, NULL); continue; }
+            clock_gettime(CLOCK_MONOTONIC, &now);
+            long long left = (end.tv_sec - now.tv_sec) * 1000000000LL + end.tv_nsec - now.tv_nsec;
+            if (left <= 0) return 0;
+            struct timespec longest = {left / 1000000000, left % 1000000000};
+            everlog_sleep_on(&a->done, done, &longest);
+        }
+    }
+
+    static void everlog_aside_end(everlog_aside *a) {
+        a->stopping = 1;
+        everlog_aside_begin(a);
+        pthread_join(a->thread, NULL);
+    }
+    #else  /* no thread: what is begun is done at once */
+    static int everlog_aside_start(everlog_aside *a) { (void)a; return 0; }
+    static void everlog_aside_begin(everlog_aside *a) {
+        a->failed = everlog_write_all(a->fd, a->at, a->v, a->n, 1, a->mark_fd, a->mark, a->mark_size);
+    }
+    static int everlog_aside_wait(everlog_aside *a, long long wait_ns) { (void)a; (void)wait_ns; return 1; }
+    static void everlog_aside_end(everlog_aside *a) { (void)a; }
+    #endif
     """
     ctypedef struct iovec "struct iovec":
         void *iov_base
         size_t iov_len
     int everlog_write_all(int fd, long long at, iovec *v, Py_ssize_t n, int sync, int mark_fd, const char *mark,
                           Py_ssize_t mark_size) nogil
+    ctypedef struct everlog_aside:
+        int failed, fd, mark_fd
+        long long at
+        iovec *v
+        Py_ssize_t n, mark_size
+        const char *mark
+    int everlog_aside_start(everlog_aside *a)
+    void everlog_aside_begin(everlog_aside *a) nogil
+    bint everlog_aside_wait(everlog_aside *a, long long wait_ns) nogil
+    void everlog_aside_end(everlog_aside *a) nogil
     size_t everlog_page()
     int everlog_write_around(int fd, int direct_fd, long long at, iovec *v, Py_ssize_t n, char *buffer, size_t room,
                              size_t page, int mark_fd, const char *mark, Py_ssize_t mark_size) nogil
@@ -108,3 +210,48 @@ cdef inline int write_around(
         )
     free(vector)
     return failed
+
+
+cdef inline everlog_aside *start_aside() except NULL:
+    cdef everlog_aside *thread = <everlog_aside*>calloc(1, sizeof(everlog_aside))
+    if thread == NULL:
+        raise MemoryError()
+    cdef int failed = everlog_aside_start(thread)
+    if failed:
+        free(thread)
+        raise OSError(failed, "no thread for syncs")
+    return thread
+
+
+cdef inline bint begin_aside(
+    everlog_aside *thread, int fd, long long position, object blocks, int mark_fd, bytes mark, long long wait_ns
+) except -1:
+    cdef iovec *vector = vector_of(blocks)
+    cdef bint done
+    free(thread.v)
+    thread.v = vector
+    thread.n = len(blocks)
+    thread.fd, thread.at, thread.mark_fd = fd, position, mark_fd
+    thread.mark, thread.mark_size = PyBytes_AS_STRING(mark), PyBytes_GET_SIZE(mark)
+    with nogil:
+        everlog_aside_begin(thread)
+        done = everlog_aside_wait(thread, wait_ns)
+    return done
+
+
+cdef inline int wait_aside(everlog_aside *thread) except -1:
+    with nogil:
+        everlog_aside_wait(thread, -1)
+    return 0
+
+
+cdef inline int failed_aside(everlog_aside *thread) noexcept:
+    return thread.failed
+
+
+cdef inline int end_aside(everlog_aside *thread) except -1:
+    with nogil:
+        everlog_aside_end(thread)
+    free(thread.v)
+    free(thread)
+    return 0

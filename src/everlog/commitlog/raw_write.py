@@ -1,11 +1,12 @@
 """Writing and syncing by system calls: a few in Python; the same, but without the interpreter lock, in C.
 
-Never compiled itself: the `.pxd` beside it holds an inline C twin, which `sync_write` cimports.
+Never compiled itself: the `.pxd` beside it holds an inline C twin, which `sync_write` and `aside` cimport.
 """
 
 import errno
 import mmap
 import os
+import threading
 from collections.abc import Sequence
 
 Buffer = bytes | bytearray
@@ -65,3 +66,64 @@ def write_around(
     except OSError as error:
         return error.errno or errno.EIO
     return write_all(fd, 0, [], True, mark_fd, mark)
+
+
+class AsideThread:
+    """A thread that writes and syncs one thing at a time; in C, it never needs the interpreter lock."""
+
+    def __init__(self) -> None:
+        self.failed = 0
+        self._begun = threading.Semaphore(0)
+        self._done = threading.Event()
+        self._task: tuple[int, int, Sequence[Buffer], int, bytes] | None = None
+        threading.Thread(target=self._run, name="everlog-sync", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            self._begun.acquire()
+            if self._task is None:
+                return
+            fd, position, blocks, mark_fd, mark = self._task
+            self.failed = write_all(fd, position, blocks, True, mark_fd, mark)
+            self._done.set()
+
+    def begin(self, task: tuple[int, int, Sequence[Buffer], int, bytes] | None) -> None:
+        """Hand over what to write; None ends the thread."""
+        self._done.clear()
+        self._task = task
+        self._begun.release()
+
+    def wait(self, wait_ns: int) -> bool:
+        """Return whether it is done, at the latest after that time; a negative one is for ever."""
+        return self._done.wait(None if wait_ns < 0 else wait_ns / 1e9)
+
+
+def start_aside() -> AsideThread:
+    """Start a thread for `begin_aside`; OSError if that can't be."""
+    return AsideThread()
+
+
+def begin_aside(
+    thread: AsideThread, fd: int, position: int, blocks: Sequence[Buffer], mark_fd: int, mark: bytes, wait_ns: int
+) -> bool:
+    """Have a thread do what `write_all` does; return whether it is done, at the latest after `wait_ns`.
+
+    Blocks and mark must stay where they are until it is done, and nothing else may be begun before.
+    """
+    thread.begin((fd, position, blocks, mark_fd, mark))
+    return thread.wait(wait_ns)
+
+
+def wait_aside(thread: AsideThread) -> None:
+    """Wait until what was begun is done."""
+    thread.wait(-1)
+
+
+def failed_aside(thread: AsideThread) -> int:
+    """Return 0 or the number of the error of what is done."""
+    return thread.failed
+
+
+def end_aside(thread: AsideThread) -> None:
+    """End a thread that has nothing to do."""
+    thread.begin(None)

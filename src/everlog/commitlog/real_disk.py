@@ -5,8 +5,11 @@ import fcntl
 import mmap
 import os
 from collections.abc import Sequence
+from typing import cast
 
 from everlog.base import StorageError
+from everlog.commitlog import ports
+from everlog.commitlog.aside import Aside
 from everlog.commitlog.direct_file import LARGE_BYTES, DirectFile, is_cached
 from everlog.commitlog.ports import Block, Note
 from everlog.commitlog.sync_write import write_blocks
@@ -18,7 +21,7 @@ class RealFile:
     """A file descriptor, closed when nothing refers to it any more, so that a reader outlives a merge or removal."""
 
     def __init__(self, path: str, flags: int) -> None:
-        self._fd = os.open(path, flags | os.O_CLOEXEC, 0o640)
+        self._fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
         self._direct = DirectFile(self._fd)
 
     def read_at(self, position: int, size: int) -> bytes:
@@ -56,6 +59,13 @@ class RealFile:
         mark_fd, mark = (-1, b"") if note is None else (note[0]._fd, note[1])  # type: ignore[attr-defined]
         if not padded or not self._direct.commit(position, blocks, mark_fd, mark):
             write_blocks(self._fd, position, blocks, True, mark_fd, mark)
+
+    def commit_aside(
+        self, aside: ports.Aside, position: int, blocks: Sequence[Block], note: Note, patience_ns: int
+    ) -> bool:
+        """Write, sync and write the note in a thread that needs no interpreter lock."""
+        mark_fd: int = note[0]._fd  # type: ignore[attr-defined]
+        return cast(Aside, aside).begin(self._fd, position, blocks, mark_fd, note[1], patience_ns)
 
     def allocate(self, position: int, size: int) -> None:
         """Write zeros rather than allocate: blocks marked as unwritten cost a sync as much as new ones."""
@@ -102,7 +112,7 @@ class RealLock:
     """An flock on a file that says who holds it; it is gone with the process, however that ends."""
 
     def __init__(self, path: str) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -134,7 +144,7 @@ class RealDisk:
         above = os.path.dirname(os.path.abspath(path))
         self.make_directory(above)
         with contextlib.suppress(FileExistsError):
-            os.mkdir(path, 0o750)
+            os.mkdir(path, 0o700)
         self.sync_directory(above)
 
     def list(self, directory: str) -> list[str]:
@@ -168,6 +178,10 @@ class RealDisk:
     def lock(self, path: str) -> RealLock:
         """Take the writer's lock."""
         return RealLock(path)
+
+    def aside(self) -> Aside:
+        """Return a thread for small commits, not yet started."""
+        return Aside()
 
 
 class ScannedDisk(RealDisk):

@@ -21,9 +21,20 @@ cdef class SegmentWriter:
     cdef public int64_t layout
     cdef readonly int64_t written, position, base
     cdef readonly bint in_doubt
+    cdef object _aside
+    cdef list _aside_batches
 
     @cython.locals(last=Records, start=int64_t, end=int64_t, reserved=int64_t)
     cpdef int write(self, int64_t base_offset, list batches) except -1
+
+    cpdef bint takes_quickly(self, int64_t base_offset, int64_t size) except -1
+
+    @cython.locals(last=Records, start=int64_t, end=int64_t)
+    cpdef bint write_aside(self, list batches, int64_t patience_ns) except -1
+    cpdef int end_aside(self) except -1
+
+    @cython.locals(last=Records, batches=list)
+    cdef int _wrote_aside(self) except -1
 
     @cython.locals(size=int64_t)
     cdef int _allocate(self, object file, int64_t start, int64_t end) except -1

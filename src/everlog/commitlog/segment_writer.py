@@ -19,7 +19,7 @@ from everlog.commitlog.catalog import Catalog, Segment
 from everlog.commitlog.log_settings import LogSettings
 from everlog.commitlog.mark import Mark, MarkFile
 from everlog.commitlog.paths import segment_path
-from everlog.commitlog.ports import Block, File
+from everlog.commitlog.ports import Aside, Block, File
 from everlog.commitlog.segment_format import AFTER_SYNC, PREVIOUS_SYNCED, SegmentHeader, salted
 from everlog.commitlog.segment_reader import SegmentReader
 from everlog.commitlog.write_again import write_again
@@ -29,6 +29,8 @@ if not cython.compiled:
     from everlog.commitlog.batch_index import GrowingIndex
     from everlog.commitlog.frame_header import frame_bytes, mark_bytes
     from everlog.commitlog.segment_format import FRAME_BYTES, HEADER_BYTES
+
+_MARGIN_BYTES = 4096  # of frames, columns and names of a small batch
 
 
 class SegmentWriter:
@@ -58,6 +60,8 @@ class SegmentWriter:
         self._unfinished = -1  # the base of a segment whose creation failed, though its file is there
         self._file: File
         self._index: GrowingIndex
+        self._aside: Aside = catalog.disk.aside()
+        self._aside_batches: list[Records] = []  # that are being written there
 
     @property
     def directory(self) -> str:
@@ -103,6 +107,48 @@ class SegmentWriter:
         self.written = last.end_offset
         self.in_doubt = False
         return 0
+
+    def takes_quickly(self, base_offset: int, size: int) -> bool:
+        """Return whether a write of about so many bytes of a segment needs no other before it, such as zeros ahead."""
+        if self.in_doubt or self.base != base_offset:
+            return False
+        return not self._allocating or self.position + size + _MARGIN_BYTES <= self._allocated
+
+    def write_aside(self, batches: list[Records], patience_ns: int) -> bool:
+        """Write batches of the open segment as `write` does; return whether that was done in time, else `end_aside`
+        must be called, before anything else is."""
+        last = batches[len(batches) - 1]
+        start = self.position
+        end = start + self._length(batches)
+        self.in_doubt = True
+        note = (
+            self._mark_file,
+            mark_bytes(0, last.end_offset, self.base, end, self.layout, self.mark.reserved, self._salt, self._sync),
+        )
+        self._aside_batches = batches
+        if not self._file.commit_aside(self._aside, start, self._framed(start, batches), note, patience_ns):
+            return False
+        self._wrote_aside()
+        return True
+
+    def end_aside(self) -> int:
+        """Wait for what was not done in time; raise OSError if it may not be there."""
+        self._aside.end()
+        return self._wrote_aside()
+
+    def _wrote_aside(self) -> int:
+        batches, self._aside_batches = self._aside_batches, []
+        last = batches[len(batches) - 1]
+        self._note(self.position, batches)
+        self.position += self._length(batches)
+        self.written = last.end_offset
+        self.in_doubt = False
+        return 0
+
+    def close(self) -> None:
+        """Close the mark, and end the thread of small commits."""
+        self.mark.close()
+        self._aside.close()
 
     def begin(self, base_offset: int, table: TopicTable, batches: list[Records]) -> None:
         """Create the next segment with its first batches, if any; nothing is marked yet."""

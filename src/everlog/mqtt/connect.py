@@ -32,6 +32,11 @@ def _read_version(reader: Reader) -> int:
     raise PeerError(Reason.UNSUPPORTED_PROTOCOL_VERSION, f"protocol {name!r} level {level}", clause=clause)
 
 
+def version_of(body: bytes) -> int:
+    """Return the version that a CONNECT names, whatever else is wrong with it; 0 if it is none that we can read."""
+    return next((version for version, preamble in _PREAMBLES.items() if body.startswith(preamble)), 0)
+
+
 def _check_flags(flags: int, version: int) -> None:
     if flags & RESERVED and version != 3:  # 3.1 leaves the bit unused
         malformed("the reserved flag of a CONNECT is set", "MQTT-3.1.2-3")

@@ -2,7 +2,7 @@ cimport cython
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
 
 from everlog.base.columns cimport AckRun, MessageColumns, PublishRun
-from everlog.base.memory cimport pointer, text_ok, u16s, u32s
+from everlog.base.memory cimport copy, pointer, resize, text_ok, u16s, u32s
 from everlog.base.topic_table cimport TopicTable
 
 cdef enum:
@@ -40,12 +40,19 @@ cdef class Decoder:
     cdef bytes kinds
     cdef bytearray carry, alias_ids
     cdef list alias_names
-    cdef Py_ssize_t carry_at, need, alias_generation
+    cdef Py_ssize_t carry_at, carry_size, need, alias_generation
+    cdef bint arrives_in_carry
     cdef int alias
 
     cpdef list feed(self, chunk, Py_ssize_t size=*)
     cpdef list more(self)
+    cpdef room_in(self, bytearray shared)
+
+    @cython.locals(whole=Py_ssize_t)
+    cpdef list arrived(self, bytearray shared, Py_ssize_t size)
     cpdef hold(self, chunk, Py_ssize_t size)
+    cdef int _append(self, chunk, Py_ssize_t start, Py_ssize_t stop) except -1
+    cdef int _forget(self) except -1
     cdef int _keep(self, data, Py_ssize_t position, Py_ssize_t size, Py_ssize_t need) except -1
 
     @cython.locals(columns=MessageColumns, source="unsigned char*", last_topic=Py_ssize_t, row=Py_ssize_t,

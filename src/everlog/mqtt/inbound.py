@@ -5,6 +5,9 @@ and its reason code, so that rules are written once. The columns are shared by a
 run is valid until the next `feed` of any of them. One long module, since C compilers inline calls within a module.
 Where a limit says so, a decoder stops in the middle of a chunk and keeps the rest: what a peer sends at once need not
 be handled at once.
+
+What is left of a packet at the end of a read is put ahead of the next read in the buffer that all share, so that its
+packets are parsed where they arrived; a packet too large for that is received where the rest of it is held.
 """
 
 from typing import Any
@@ -13,6 +16,7 @@ import cython
 
 from everlog.base import PeerError, UsageError
 from everlog.mqtt.codec import decode
+from everlog.mqtt.connect import version_of
 from everlog.mqtt.packet_type import PacketType
 from everlog.mqtt.packets import Pingreq
 from everlog.mqtt.properties import PROPERTIES, PropertyType
@@ -20,7 +24,7 @@ from everlog.mqtt.reasons import Reason
 
 if not cython.compiled:
     from everlog.base import HAS_ALIAS, HAS_EXPIRY, AckRun, MessageColumns, PublishRun, TopicTable
-    from everlog.base.memory import Buffer, pointer, text_ok, u16s, u32s
+    from everlog.base.memory import Buffer, copy, pointer, resize, text_ok, u16s, u32s
 
     _BAD = -1
     _NO_ID = 0xFFFFFFFF
@@ -29,6 +33,7 @@ if not cython.compiled:
 
 MAX_PACKET_BYTES = 268_435_455 + 5
 NO_LIMIT = 1 << 62
+_GROWTH = 4  # a buffer of a packet's own has room for so many times what has arrived: a header alone gets none
 
 _KIND_OF = {
     PropertyType.BYTE: _BYTE,
@@ -121,6 +126,8 @@ class Decoder:
         self.has_more = False
         self.carry: Any = None
         self.carry_at = 0  # up to where it is parsed
+        self.carry_size = 0  # up to where it is filled
+        self.arrives_in_carry = False  # the next bytes do, instead of in the shared buffer
         self.need = 0
         self.alias = 0
         self.alias_names: Any = None
@@ -137,20 +144,51 @@ class Decoder:
             raise UsageError(f"{size} bytes of a chunk of {len(chunk)}")
         if self.carry is None:
             return self._parse(chunk, 0, size)
-        self.carry += chunk if size == len(chunk) else memoryview(chunk)[:size]
-        self.carried.add(size)
-        if len(self.carry) < self.need:
+        self._append(chunk, 0, size)
+        if self.carry_size < self.need:
             return []
-        return self._parse(self.carry, 0, len(self.carry))
+        return self._parse(self.carry, 0, self.carry_size)
+
+    def room_in(self, shared: bytearray) -> Any:
+        """Return where the next bytes are to be put, before a call of `arrived`: most often a part of `shared`.
+
+        That is behind room for what is left of the last read. The rest of a packet that takes more than half of
+        `shared` goes to where its beginning is, once that is more than a few bytes.
+        """
+        self.arrives_in_carry = False
+        if self.carry is None or self.has_more:
+            return shared
+        if self.need > len(shared) // 2 and self.carry_size >= len(shared) // 16:
+            if self.carry_size == len(self.carry):
+                resize(self.carry, min(self.need, _GROWTH * self.carry_size))
+            self.arrives_in_carry = True
+            return memoryview(self.carry)[self.carry_size :]
+        return memoryview(shared)[self.carry_size :]
+
+    def arrived(self, shared: bytearray, size: int) -> list[Any]:
+        """Return the packets that are complete by bytes which were put where `room_in` said."""
+        if self.failed:
+            return []
+        if self.carry is None:
+            return self.feed(shared, size)
+        whole = self.carry_size + size
+        if whole > len(self.carry if self.arrives_in_carry else shared):
+            raise UsageError(f"{size} bytes in less room")
+        if self.arrives_in_carry:
+            self.carry_size = whole
+            self.carried.add(size)
+            return [] if whole < self.need else self._parse(self.carry, 0, whole)
+        if whole < self.need:
+            self._append(shared, self.carry_size, whole)
+            return []
+        copy(pointer(shared), 0, pointer(self.carry), 0, self.carry_size)
+        return self._parse(shared, 0, whole)
 
     def hold(self, chunk: Buffer, size: int) -> None:
         """Keep bytes for a call of `more`, behind what waits for one already."""
         if self.failed:
             return
-        if self.carry is None:
-            self.carry = bytearray()
-        self.carry += memoryview(chunk)[:size]
-        self.carried.add(size)
+        self._append(chunk, 0, size)
         self.has_more = True
 
     def more(self) -> list[Any]:
@@ -158,35 +196,47 @@ class Decoder:
         if self.failed or not self.has_more:
             self.has_more = False
             return []
-        return self._parse(self.carry, self.carry_at, len(self.carry))
+        return self._parse(self.carry, self.carry_at, self.carry_size)
 
     def drop(self) -> None:
         """Let go of what was fed and not parsed, and take no more."""
         self.failed = True
         self.has_more = False
-        if self.carry is not None:
-            self.carried.add(-len(self.carry))
-            self.carry = None
+        self._forget()
 
     @property
     def buffered_bytes(self) -> int:
         """How much is held of an unfinished packet: never more than `max_packet_bytes` and one chunk."""
-        return 0 if self.carry is None else len(self.carry)
+        return self.carry_size
+
+    def _append(self, chunk: Buffer, start: int, stop: int) -> int:
+        """Keep bytes behind those that are kept."""
+        if self.carry is None:
+            self.carry = bytearray()
+        resize(self.carry, self.carry_size + stop - start)
+        copy(pointer(self.carry), self.carry_size, pointer(chunk), start, stop - start)
+        self.carry_size += stop - start
+        self.carried.add(stop - start)
+        return 0
+
+    def _forget(self) -> int:
+        """Let go of all that is kept."""
+        self.carried.add(-self.carry_size)
+        self.carry = None
+        self.carry_size = 0
+        self.carry_at = 0
+        return 0
 
     def _keep(self, data: Buffer, position: int, size: int, need: int) -> int:
         """Keep what is not parsed of a chunk, or of what was kept before; if `need` is 0, to go on with it at once."""
         self.has_more = need == 0
         self.need = need
-        if data is self.carry:
-            if position < size and need == 0:
-                self.carry_at = position
-                return 0
-            self.carried.add(-len(self.carry))
-            self.carry = None
-        self.carry_at = 0
+        if data is self.carry and position < size and need == 0:
+            self.carry_at = position
+            return 0
+        self._forget()
         if position < size:
-            self.carry = bytearray(memoryview(data)[position:size])
-            self.carried.add(size - position)
+            self._append(data, position, size)
         else:
             self.has_more = False
         return 0
@@ -301,18 +351,20 @@ class Decoder:
 
     def _other(self, events: list[Any], first: int, body: bytes, kind: int) -> bool:
         """Decode plainly what is neither a PUBLISH nor an ack, or is doubtful; return whether to go on."""
+        if kind == 1 and self.version and self.from_client:  # before it is looked at: it may be of another protocol
+            self._fail(events, Reason.PROTOCOL_ERROR, "a second CONNECT", "MQTT-3.1.0-2")
+            return False
         try:
             packet: Any = decode(first, body, self.version, from_client=self.from_client)
             if kind == 3:
                 self._refuse_topic(packet)
         except PeerError as error:
+            if kind == 1 and self.version == 0:
+                self.version = version_of(body)  # so that the answer is one that its author can read
             self.drop()
             events.append(error)
             return False
         if kind == 1:
-            if self.version:
-                self._fail(events, Reason.PROTOCOL_ERROR, "a second CONNECT", "MQTT-3.1.0-2")
-                return False
             self.version = packet.version
         if 4 <= kind <= 7:
             ids = packet.packet_id.to_bytes(2, "little")

@@ -37,6 +37,8 @@ from everlog.sessions.tables import (
     Changes,
     Cursor,
     GroupRow,
+    RetainedNames,
+    RetainedRow,
     SessionRow,
     SessionTables,
     Snapshot,

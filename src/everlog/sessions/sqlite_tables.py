@@ -4,6 +4,7 @@ The file is described in `docs/formats/session-tables.md`. An unknown version is
 and never replaced. Used by one thread at a time, not always the same one.
 """
 
+import contextlib
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -14,10 +15,20 @@ from msgspec.structs import astuple
 
 from everlog.base import StorageError
 from everlog.sessions import row_format
-from everlog.sessions.tables import Changes, Cursor, GroupRow, SessionRow, Snapshot, StoredSession, SubscriptionRow
+from everlog.sessions.tables import (
+    Changes,
+    Cursor,
+    GroupRow,
+    RetainedNames,
+    RetainedRow,
+    SessionRow,
+    Snapshot,
+    StoredSession,
+    SubscriptionRow,
+)
 
 APPLICATION_ID = 0x4556_4C53  # "EVLS"
-VERSION = 3
+VERSION = 4
 _FETCH_ROWS = 1000
 _DAMAGED = "restore it from a backup, or move it away and start without sessions"
 
@@ -44,16 +55,23 @@ CREATE TABLE shared_groups (
 );
 """
 _FEEDS = "ALTER TABLE cursors ADD COLUMN feeds BLOB NOT NULL DEFAULT x'';"
-_UPGRADES = {1: _GROUPS, 2: _FEEDS}  # version -> what turns a file of it into the next version
+_RETAINED = """
+ALTER TABLE broker ADD COLUMN retained BLOB NOT NULL DEFAULT x'';
+ALTER TABLE retained ADD COLUMN after INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE retained_names (first INTEGER PRIMARY KEY, stop INTEGER NOT NULL, names BLOB NOT NULL);
+"""
+_UPGRADES = {1: _GROUPS, 2: _FEEDS, 3: _RETAINED}  # version -> what turns a file of it into the next version
 _PUT_SESSION = "INSERT OR REPLACE INTO sessions VALUES (?, ?, ?, ?, ?, ?)"
 _PUT_SUBSCRIPTION = "INSERT OR REPLACE INTO subscriptions VALUES (?, ?, ?, ?, ?)"
 _PUT_CURSOR = """INSERT INTO cursors VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (client_id) DO UPDATE SET
     positions = excluded.positions, next_id = excluded.next_id, inflight = excluded.inflight,
     received = excluded.received, unsure = excluded.unsure, doubt = excluded.doubt, feeds = excluded.feeds"""
-_PUT_RETAINED = "INSERT INTO retained VALUES (?, ?) ON CONFLICT (topic) DO UPDATE SET message = excluded.message"
+_PUT_RETAINED = """INSERT INTO retained VALUES (?, ?, ?) ON CONFLICT (topic) DO UPDATE SET
+    message = excluded.message, after = excluded.after"""
 _PUT_GROUP = """INSERT INTO shared_groups VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (name, filter) DO UPDATE SET
     options = excluded.options, positions = excluded.positions, owed = excluded.owed, doubt = excluded.doubt"""
-_PUT_BROKER = "UPDATE broker SET routed = coalesce(?, routed), alive_us = coalesce(?, alive_us)"
+_PUT_BROKER = """UPDATE broker SET routed = coalesce(?, routed), alive_us = coalesce(?, alive_us),
+    retained = coalesce(?, retained)"""
 _SESSIONS = """SELECT s.client_id, user, version, expiry_s, away_us, will, positions, next_id, inflight, received,
     unsure, doubt, feeds FROM sessions s LEFT JOIN cursors USING (client_id) ORDER BY s.client_id"""
 _SUBSCRIPTIONS = """SELECT client_id, filter, options, identifier, since FROM subscriptions
@@ -85,6 +103,10 @@ class SqliteTables:
             raise StorageError(f"{self.path} is damaged: {error}", hint=_DAMAGED) from error
 
     def _open(self) -> sqlite3.Connection:
+        with contextlib.suppress(
+            OSError
+        ):  # SQLite says why it can't be opened; its other files get the mode of this one
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=5)
         try:
             self._prepare(connection)
@@ -116,7 +138,7 @@ class SqliteTables:
             version += 1
         if empty:
             connection.executescript(
-                f"BEGIN; {_SCHEMA} {_GROUPS} {_FEEDS} INSERT INTO broker VALUES (1, x'', 0);"
+                f"BEGIN; {_SCHEMA} {_GROUPS} {_FEEDS} {_RETAINED} INSERT INTO broker VALUES (1, x'', 0, x'');"
                 f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}; COMMIT;"
             )
 
@@ -126,12 +148,15 @@ class SqliteTables:
         (verdict,) = self._guard(lambda: execute("PRAGMA quick_check(1)").fetchone())
         if verdict != "ok":
             raise StorageError(f"{self.path} is damaged: {verdict}", hint=_DAMAGED)
-        found = self._guard(lambda: execute("SELECT routed, alive_us FROM broker").fetchone())
+        found = self._guard(lambda: execute("SELECT routed, alive_us, retained FROM broker").fetchone())
         if found is None:
             raise StorageError(f"{self.path} is damaged: the row of the broker is missing", hint=_DAMAGED)
-        retained: Iterator[Any] = self._rows("SELECT topic, message FROM retained ORDER BY topic")
+        stored = self._rows("SELECT topic, nullif(message, x''), after FROM retained ORDER BY topic")
+        retained = (RetainedRow(*row) for row in stored)
+        names = (RetainedNames(*row) for row in self._rows("SELECT * FROM retained_names ORDER BY first"))
         groups = (GroupRow(*row) for row in self._rows("SELECT * FROM shared_groups ORDER BY name, filter"))
-        return Snapshot(row_format.unpack_offsets(found[0]), found[1], self._sessions(), retained, groups)
+        routed, at = row_format.unpack_offsets(found[0]), row_format.unpack_offsets(found[2])
+        return Snapshot(routed, found[1], self._sessions(), retained, groups, names, at)
 
     def _rows(self, query: str) -> Iterator[tuple[Any, ...]]:
         cursor = self._guard(lambda: self._connection.execute(query))
@@ -183,16 +208,20 @@ class SqliteTables:
         if changes.cursors:
             many(_PUT_CURSOR, ((client_id, *astuple(cursor)) for client_id, cursor in changes.cursors))
         if changes.retained:
-            gone = [(topic,) for topic, message in changes.retained if message is None]
+            gone = [(topic,) for topic, message, after in changes.retained if message is None and not after]
             many("DELETE FROM retained WHERE topic = ?", gone)
-            many(_PUT_RETAINED, [one for one in changes.retained if one[1] is not None])
+            there = ((topic, message or b"", after) for topic, message, after in changes.retained if message or after)
+            many(_PUT_RETAINED, there)
+        many("INSERT OR REPLACE INTO retained_names VALUES (?, ?, ?)", changes.retained_names)
+        many("DELETE FROM retained_names WHERE first = ?", ((first,) for first in changes.ended_names))
         if changes.ended_groups:
             many("DELETE FROM shared_groups WHERE name = ? AND filter = ?", changes.ended_groups)
         if changes.groups:
             many(_PUT_GROUP, map(astuple, changes.groups))
-        if changes.routed is not None or changes.alive_us is not None:
-            routed = None if changes.routed is None else row_format.pack_offsets(changes.routed)
-            self._connection.execute(_PUT_BROKER, (routed, changes.alive_us))
+        ends = (changes.routed, changes.retained_at)
+        if ends != (None, None) or changes.alive_us is not None:
+            routed, at = (None if one is None else row_format.pack_offsets(one) for one in ends)
+            self._connection.execute(_PUT_BROKER, (routed, changes.alive_us, at))
 
     def close(self) -> None:
         """Close the file, with the write-ahead log merged into it."""

@@ -12,7 +12,7 @@ in a tenth of the time and can encode itself. `row_format` makes and reads their
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -75,6 +75,26 @@ GROUP_ORDERED = 1  # the messages of one topic go to one member at a time
 GROUP_SERVED = 2  # members were connected
 
 
+class RetainedRow(NamedTuple):
+    """A topic's retained message as a batch of one record, or None if it has none.
+
+    What the log has of the topic below the offset `after` is older. With `after`, a topic without a message is stored
+    too, until the tables are as far as that.
+    """
+
+    topic: str
+    message: bytes | None
+    after: int = 0
+
+
+class RetainedNames(NamedTuple):
+    """The names and numbers of topics whose messages only the log has: those numbered from `first` to before `stop`."""
+
+    first: int
+    stop: int
+    names: bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Changes:
     """A batch to write, in this order: sessions that end, sessions that begin or change, then what belongs to them."""
@@ -84,7 +104,10 @@ class Changes:
     unsubscribed: tuple[tuple[str, str], ...] = ()  # client id, filter
     subscribed: tuple[tuple[str, SubscriptionRow], ...] = ()
     cursors: tuple[tuple[str, Cursor], ...] = ()
-    retained: tuple[tuple[str, bytes | None], ...] = ()  # topic, a batch of one record; None removes it
+    retained: tuple[RetainedRow, ...] = ()
+    retained_names: tuple[RetainedNames, ...] = ()
+    ended_names: tuple[int, ...] = ()  # those that begin with these numbers are stored by now
+    retained_at: tuple[int, ...] | None = None
     ended_groups: tuple[tuple[str, str], ...] = ()  # name, filter
     groups: tuple[GroupRow, ...] = ()
     routed: tuple[int, ...] | None = None
@@ -98,8 +121,10 @@ class Snapshot:
     routed: tuple[int, ...]  # how far the broker had routed each shard to those who were LIVE
     alive_us: int  # when the broker last wrote
     sessions: Iterable[StoredSession]  # by client id
-    retained: Iterable[tuple[str, bytes]]  # by topic
+    retained: Iterable[RetainedRow]  # by topic
     groups: Iterable[GroupRow] = ()  # by name and filter
+    retained_names: Iterable[RetainedNames] = ()  # by number
+    retained_at: tuple[int, ...] = ()  # up to where the retained messages of each shard are stored; empty: all are
 
 
 class SessionTables(Protocol):

@@ -9,7 +9,8 @@ of them. `finished` collects the positions of tagged messages that are done, by 
 
 import cython
 
-from everlog.base import UsageError
+from everlog.base import PeerError, UsageError
+from everlog.mqtt import PacketType, Reason
 
 if not cython.compiled:
     from everlog.base import OFFSET_BITS, AckRun, Records
@@ -142,6 +143,8 @@ class Window:
                 self.inflight -= 1
                 if tagged and tags[slot]:
                     self._finish(tags[slot], positions[slot])
+            elif reasons[k] < 0x80:
+                _refuse(kind, ids[k])
         while self.span > 0 and states[self.head & self.mask] == _DONE:
             self.head += 1
             self.span -= 1
@@ -366,6 +369,8 @@ class Window:
             self.inflight -= 1
             if packet_id in self.parked_tags:
                 self._finish(self.parked_tags.pop(packet_id), entry[1])
+        elif reason < 0x80:
+            _refuse(kind, packet_id)
         return 0
 
     def _finish(self, tag: int, position: int) -> int:
@@ -376,6 +381,12 @@ class Window:
         else:
             done.append(position)
         return 0
+
+
+def _refuse(kind: int, packet_id: int) -> None:
+    """Raise that an ack is not of the kind that its message waits for: it would stay under way for ever."""
+    why = f"a {PacketType(kind).name} for packet id {packet_id}, which waits for another kind of acknowledgement"
+    raise PeerError(Reason.PROTOCOL_ERROR, why, clause="MQTT-4.13.1-1")
 
 
 def put_entry(out: bytearray, at: int, packet_id: int, state: int, position: int) -> int:

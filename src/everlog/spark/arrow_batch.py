@@ -1,8 +1,9 @@
 """Arrow record batches made from rows of the log: only the columns asked for, each by one call of a kernel."""
 
+from array import array
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from itertools import groupby
+from itertools import accumulate, groupby
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,9 +16,12 @@ from everlog.base import (
     filled_values,
     flag_columns,
     has_properties,
+    has_publishers,
     offset_column,
     payload_column,
     property_column,
+    publisher_column,
+    split_publisher,
     take_lists,
     take_texts,
     text_property_column,
@@ -51,6 +55,17 @@ class Names:
         return lists.buffers()[1].to_pybytes()[: 4 * (self.count + 1)], ends, data
 
 
+class Clients:
+    """The client ids of a segment's publishers as a column to take from; the one behind the last is nobody's."""
+
+    def __init__(self, publishers: TopicTable) -> None:
+        self.table = publishers
+        self.count = publishers.count
+        ids = [split_publisher(name)[0].encode() for name in publishers.all_names()[: self.count]]
+        self.ends = array("I", accumulate(map(len, [*ids, b""]), initial=0)).tobytes()
+        self.data = b"".join(ids)
+
+
 class ColumnMaker:
     """Makes batches of some columns from pieces of one shard; caches the names of the last tables it met."""
 
@@ -61,6 +76,7 @@ class ColumnMaker:
         self.schema = pa.schema([SCHEMA.field(name) for name in columns])
         self._makers = [_MAKERS[name] for name in columns]
         self._names: dict[int, Names] = {}
+        self._clients: dict[int, Clients] = {}
         self._same: dict[pa.Scalar, pa.Array] = {}
 
     def make(self, pieces: list[Piece]) -> pa.RecordBatch:
@@ -75,6 +91,15 @@ class ColumnMaker:
             known = self._names[id(table)] = Names(table)
             while len(self._names) > self.KEPT_NAMES:
                 del self._names[next(iter(self._names))]
+        return known
+
+    def clients(self, publishers: TopicTable) -> Clients:
+        """Return the client ids of a table of publishers."""
+        known = self._clients.get(id(publishers))
+        if known is None or known.count != publishers.count:
+            known = self._clients[id(publishers)] = Clients(publishers)
+            while len(self._clients) > self.KEPT_NAMES:
+                del self._clients[next(iter(self._clients))]
         return known
 
     def same(self, value: pa.Scalar, count: int) -> pa.Array:
@@ -100,6 +125,16 @@ class Rows:
         """The topic ids, for each run of pieces with one table of names."""
         runs = (list(run) for _, run in groupby(self.pieces, key=lambda piece: id(piece[0].table)))
         return [(self._maker.names(run[0][0].table), topic_column(run, [0] * len(run))) for run in runs]
+
+    @cached_property
+    def clients(self) -> list[tuple[Clients | None, list[Piece]]]:
+        """The pieces in runs with one table of names, each with the client ids of its publishers, None without any."""
+        runs = (list(run) for _, run in groupby(self.pieces, key=lambda piece: id(piece[0].table)))
+        return [(self._clients_of(run), run) for run in runs]
+
+    def _clients_of(self, run: list[Piece]) -> Clients | None:
+        publishers = run[0][0].table.publishers
+        return self._maker.clients(publishers) if publishers is not None and has_publishers(run) else None
 
     @cached_property
     def flags(self) -> tuple[bytes, bytes]:
@@ -156,6 +191,19 @@ def _levels(rows: Rows) -> pa.Array:
     return _joined(parts, kind)
 
 
+def _client_id(rows: Rows) -> pa.Array:
+    if all(clients is None for clients, _ in rows.clients):
+        return rows.nulls(pa.string())
+    parts = []
+    for clients, run in rows.clients:
+        if clients is None:
+            parts.append(pa.nulls(count_rows(run), pa.string()))
+            continue
+        ends, data = take_texts(publisher_column(run, clients.count), clients.ends, clients.data)
+        parts.append(_texts(pa.string(), len(ends) // 4 - 1, filled_values(ends), ends, data))
+    return _joined(parts, pa.string())
+
+
 def _expiry(rows: Rows) -> pa.Array:
     if not rows.with_properties:
         return rows.nulls(pa.int64())
@@ -203,7 +251,7 @@ _MAKERS: dict[str, Callable[[Rows], pa.Array]] = {
     "response_topic": partial(_text_property, identifier=_RESPONSE_TOPIC, kind=pa.string()),
     "correlation_data": partial(_text_property, identifier=_CORRELATION_DATA, kind=pa.binary()),
     "user_properties": _user_properties,
-    "client_id": lambda rows: rows.nulls(pa.string()),  # the log does not record the publisher
+    "client_id": _client_id,
     "properties": _properties,
     "payload": lambda rows: _texts(pa.binary(), rows.count, None, *payload_column(rows.pieces)),
 }

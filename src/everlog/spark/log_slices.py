@@ -62,7 +62,7 @@ def read_slice(
     maker = ColumnMaker(piece.shard, chosen)
     pending: list[Piece] = []
     rows = held = 0
-    for found in _found(store, piece, wanted, on_damage, on_lost, report):
+    for found in _found(store, piece, wanted, "client_id" in chosen, on_damage, on_lost, report):
         start = found.start
         held += found.records.size
         while found.stop - start >= batch_rows - rows:
@@ -117,12 +117,13 @@ def _found(
     store: LogStore,
     piece: Slice,
     filters: tuple[Filter, ...] | None,
+    publishers: bool,
     on_damage: OnDamage,
     on_lost: OnLost,
     report: ReadReport,
 ) -> Iterator[Found]:
     """Yield what the store finds in a slice, a step at a time."""
-    reader = store.reader(filters)
+    reader = store.reader(filters, publishers=publishers)
     offset = piece.start
     while offset < piece.stop:
         most = min(STEP_RECORDS, piece.stop - offset)

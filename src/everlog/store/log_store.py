@@ -221,12 +221,15 @@ class LogStore:
         """Call `call` with a shard's number and the error when it can't be written for now, and with None after it."""
         self._trouble_calls.append(call)
 
-    def reader(self, filters: Iterable[Filter] | None) -> StoreReader:
-        """Return a reader of the records that match any of the filters, or of all for None."""
+    def reader(self, filters: Iterable[Filter] | None, *, publishers: bool = False) -> StoreReader:
+        """Return a reader of the records that match any of the filters, or of all for None.
+
+        If `publishers` are asked for, the records say who has published them, as far as the log does.
+        """
         kept = None if filters is None else tuple(dict.fromkeys(filters))
         return StoreReader(
             [
-                ShardReader(number, log, sealed, kept, self._shared, self._recent, self._unsealed)
+                ShardReader(number, log, sealed, kept, self._shared, self._recent, self._unsealed, publishers)
                 for number, (log, sealed) in enumerate(zip(self.shards, self._sealed, strict=True))
             ]
         )

@@ -9,7 +9,8 @@ from everlog.store.mapped_memory cimport address, ahead, faulted, unguard
 
 cdef uint32_t _MAGIC, _VERSION, _PAYLOADS_LAST, _WITH_PROPERTIES, _WITH_OFFSETS, _WITH_PUBLISHERS, _WITH_PACKET_IDS
 cdef uint64_t _LOW
-cdef Py_ssize_t _HEADER_BYTES, _ROW_BYTES, _AHEAD, _NOTE_WORDS, _PLACE_WORDS
+cdef uint32_t _NO_PUBLISHER
+cdef Py_ssize_t _PUBLISHER_HEAD, _HEADER_BYTES, _ROW_BYTES, _AHEAD, _NOTE_WORDS, _PLACE_WORDS
 
 
 @cython.final
@@ -30,9 +31,9 @@ cdef class RowReader:
     @cython.locals(rows="uint64_t*", chosen="uint32_t*", notes=bytearray, note="uint64_t*", places=bytearray,
                    place="uint64_t*", wanted=Py_ssize_t, count=Py_ssize_t, payload_bytes=Py_ssize_t,
                    property_bytes=Py_ssize_t, k=Py_ssize_t, plan=Layout, writer=BatchWriter, out="unsigned char*",
-                   holder=bytearray, mark="unsigned char*", lost=int)
+                   holder=bytearray, mark="unsigned char*", lost=int, kind=uint32_t)
     cpdef object take(self, bytearray found, Py_ssize_t first, Py_ssize_t stop, bytearray ids, TopicTable table,
-                      Py_ssize_t max_bytes)
+                      Py_ssize_t max_bytes, bint publishers=*)
 
     @cython.locals(low=Py_ssize_t, high=Py_ssize_t, middle=Py_ssize_t)
     cdef Py_ssize_t _batch_of(self, Py_ssize_t row) noexcept nogil
@@ -46,7 +47,11 @@ cdef class RowReader:
                    which=Py_ssize_t, begin=Py_ssize_t, end=Py_ssize_t, time_us=uint64_t,
                    later=Py_ssize_t)
     cdef Py_ssize_t _locate(self, uint64_t* rows, Py_ssize_t first, Py_ssize_t stop, uint32_t* chosen,
-                            Py_ssize_t wanted, Py_ssize_t max_bytes, uint64_t* place, uint64_t* note) noexcept nogil
+                            Py_ssize_t wanted, Py_ssize_t max_bytes, uint64_t* place, uint64_t* note,
+                            bint publishers) noexcept nogil
+
+    @cython.locals(raw="const unsigned char*", at=Py_ssize_t, check=uint32_t)
+    cdef bint _is_whole(self, Py_ssize_t batch, uint64_t* place) noexcept nogil
 
     @cython.locals(raw="const unsigned char*", property_at=Py_ssize_t, payload_at=Py_ssize_t, n=Py_ssize_t,
                    k=Py_ssize_t, check=uint32_t)

@@ -3,9 +3,9 @@
 The segment may be a mapped file: of each row only its own words of the columns and its own bytes are touched. A batch
 is trusted if its header agrees with the batch index and with its own size; a row if its topic is the one it was looked
 up by and its check, which covers time, flags, properties and payload, is right. Otherwise the result is None, and the
-caller reads the segment batch by batch, which tells damage from bad postings. Publishers, which that check does not
-cover, are left out. Any thread may ask; the interpreter lock
-is free while rows are fetched.
+caller reads the segment batch by batch, which tells damage from bad postings. That check does not cover who has
+published a row: if that is asked for, the columns of each batch that is touched are checked as a whole. Any thread may
+ask; the interpreter lock is free while rows are fetched.
 """
 
 from itertools import accumulate
@@ -30,13 +30,16 @@ _WITH_PROPERTIES = 0x01
 _WITH_OFFSETS = 0x02
 _WITH_PUBLISHERS = 0x04
 _WITH_PACKET_IDS = 0x08
+_PUBLISHER_HEAD = 16
 _ROW_BYTES = 25  # in the batch that is made, without properties and payload
 _AHEAD = 16  # rows: how far ahead payloads are prefetched
 
-# What is noted of a row: where payload and properties stand, their sizes, time, offset, check, flags.
-_NOTE_WORDS = 8
+_NO_PUBLISHER = 0xFFFFFFFF
+
+# What is noted of a row: where payload and properties stand, their sizes, time, offset, check, flags, publisher.
+_NOTE_WORDS = 9
 # What is kept of the current batch: its first time, where its columns stand, how large properties and payloads are.
-_PLACE_WORDS = 11
+_PLACE_WORDS = 12
 
 
 class RowReader:
@@ -82,12 +85,20 @@ class RowReader:
         return self.offset_of[batch] + row - self.start_of[batch]
 
     def take(
-        self, found: bytearray, first: int, stop: int, ids: bytearray, table: TopicTable, max_bytes: int
+        self,
+        found: bytearray,
+        first: int,
+        stop: int,
+        ids: bytearray,
+        table: TopicTable,
+        max_bytes: int,
+        publishers: bool = False,
     ) -> Records | None:
         """Return rows `first` to before `stop` of what `RowFinder.find` found; fewer at `max_bytes`, but at least one.
 
         The topic ids of the batch are places among `ids`, whose names `table` holds. It also ends before a record
-        that is 71 minutes later than its first, which one batch can't hold.
+        that is 71 minutes later than its first, which one batch can't hold. If `publishers` are asked for, they are
+        those of `table`, too.
         """
         if not 0 <= first < stop <= len(found) // 8:
             raise UsageError(f"no rows {first} to {stop} among the {len(found) // 8} that were found")
@@ -101,7 +112,7 @@ class RowReader:
         place = u64s(places)
         wanted = len(ids) // 4
         with cython.nogil:
-            count = self._locate(rows, first, stop, chosen, wanted, max_bytes, place, note)
+            count = self._locate(rows, first, stop, chosen, wanted, max_bytes, place, note, publishers)
             unguard()
         if count <= 0:
             return None
@@ -110,7 +121,8 @@ class RowReader:
         for k in range(count):
             payload_bytes += note[_NOTE_WORDS * k + 1]
             property_bytes += note[_NOTE_WORDS * k + 3]
-        plan = Layout(count, 0, 0, property_bytes, payload_bytes, _WITH_OFFSETS | (property_bytes > 0))
+        kind = _WITH_OFFSETS | (property_bytes > 0) | (_WITH_PUBLISHERS if publishers else 0)
+        plan = Layout(count, 0, 0, property_bytes, payload_bytes, kind)
         if plan.end > 0x7FFFFFFF:
             raise UsageError(f"a batch of {plan.end} bytes is too large: take fewer rows")
         writer = BatchWriter(plan)
@@ -175,13 +187,15 @@ class RowReader:
         place[5] = end
         end += padded(4 * (count + 1))
         place[6] = end
+        place[11] = 0
         end += padded(4 * count) + (padded(4 * (new + 1)) if new else 0) + padded(get32(raw, at + 52))
         place[9] = get32(raw, at + 56)
         if kind >> 16 & _WITH_PACKET_IDS:
             end += padded(2 * count)
         if kind >> 16 & _WITH_PUBLISHERS:
             begin = at + size - padded(place[9])  # the publishers' names end where the properties begin
-            if begin < end + padded(4 * count):
+            place[11] = end + _PUBLISHER_HEAD
+            if begin < end + _PUBLISHER_HEAD + padded(4 * count):
                 return False
             end = begin
         place[7] = end
@@ -190,6 +204,13 @@ class RowReader:
             place[8] = end
             end += padded(place[10])
         return end == at + size
+
+    def _is_whole(self, batch: int, place: memoryview) -> bool:
+        """Return whether header, columns and names of an open batch are as written."""
+        raw = self.raw
+        at = self.position_of[batch]
+        check = check_of(raw, at + 16, _HEADER_BYTES - 16, 0)
+        return check_of(raw, place[1], place[7] - place[1], check) == get32(raw, at + 12)
 
     def _locate(
         self,
@@ -201,6 +222,7 @@ class RowReader:
         max_bytes: int,
         place: memoryview,
         note: memoryview,
+        publishers: bool,
     ) -> int:
         """Note where each row stands; return how many were noted, or -1 if something disagrees."""
         if faulted():
@@ -221,7 +243,7 @@ class RowReader:
             while row >= self.start_of[batch + 1]:
                 batch += 1
             if batch != opened:
-                if not self._open(batch, place):
+                if not self._open(batch, place) or (publishers and not self._is_whole(batch, place)):
                     return -1
                 opened = batch
             if k + _AHEAD < stop:
@@ -260,6 +282,9 @@ class RowReader:
             note[n + 5] = self.offset_of[batch] + row
             note[n + 6] = get32(raw, place[6] + 4 * row)
             note[n + 7] = raw[place[3] + row]
+            note[n + 8] = _NO_PUBLISHER
+            if publishers and place[11]:
+                note[n + 8] = get32(raw, place[11] + 4 * row)
             n += _NOTE_WORDS
         return stop - first
 
@@ -302,6 +327,8 @@ class RowReader:
             out[plan.flags + k] = note[n + 7]
             put32(out, plan.checks + 4 * k, note[n + 6])
             put32(out, plan.offsets + 4 * k, note[n + 5] - note[5])
+            if plan.publishers:
+                put32(out, plan.publishers + 4 * k, note[n + 8])
             n += _NOTE_WORDS
         put32(out, plan.payload_ends + 4 * count, payload_at)
         if with_properties:

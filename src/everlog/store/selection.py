@@ -43,15 +43,17 @@ def _choose(segment: SealedSegment, filters: tuple[Filter, ...]) -> Choice:
     chosen = segment.finder.choose(ids)
     if chosen is None:
         raise StorageError(f"the row postings of the segment at offset {segment.view.base_offset} fail their check")
+    chosen[0].publishers = segment.table.publishers
     return Choice(ids=ids, table=chosen[0], total=chosen[1])
 
 
 class Selection:
     """The part of a segment that some filters want, and the window of its rows that a reader is in."""
 
-    def __init__(self, segment: SealedSegment, filters: tuple[Filter, ...]) -> None:
-        """Raise StorageError if the index can't be trusted."""
+    def __init__(self, segment: SealedSegment, filters: tuple[Filter, ...], publishers: bool = False) -> None:
+        """Raise StorageError if the index can't be trusted. With `publishers`, records say who has published them."""
         self.segment = segment
+        self._publishers = publishers
         self.choice = choose(segment, filters)
         self.fits = True  # False once the segment turned out not to be what its index says
         self._found = memoryview(b"").cast("Q")
@@ -75,7 +77,9 @@ class Selection:
             place = bisect_left(self._found, row << 32)
             if place < len(self._found):
                 stop = min(len(self._found), place + max_records)
-                records = segment.row_reader.take(self._rows, place, stop, choice.ids, choice.table, max_bytes)
+                records = segment.row_reader.take(
+                    self._rows, place, stop, choice.ids, choice.table, max_bytes, self._publishers
+                )
                 if records is None:
                     self.fits = False
                     return None, offset

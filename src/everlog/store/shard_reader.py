@@ -21,7 +21,8 @@ COMPACT = 2  # if fewer than one row in so many of a batch is wanted, the wanted
 
 
 class ShardReader:
-    """The reader of one shard; without `filters` it reads everything."""
+    """The reader of one shard; without `filters` it reads everything. What it finds may say who has published it, and
+    does if `publishers` are asked for and known."""
 
     def __init__(
         self,
@@ -32,8 +33,10 @@ class ShardReader:
         shared: SharedPostings,
         recent: RecentBatches,
         unsealed: UnsealedSegments,
+        publishers: bool = False,
     ) -> None:
         self._number = number
+        self._publishers = publishers
         self._log = log
         self._sealed = sealed
         self._filters = filters
@@ -90,7 +93,7 @@ class ShardReader:
             self._selection = None
             return None
         try:
-            self._selection = Selection(segment, self._filters)
+            self._selection = Selection(segment, self._filters, self._publishers)
         except StorageError:
             self._distrust(segment)
             return None

@@ -40,7 +40,7 @@ def _replace(data: str, name: str, content: bytes) -> None:
     path = Path(data) / name
     temporary = path.with_name(f".{name}.{uuid.uuid4().hex}")
     try:
-        with temporary.open("xb") as file:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

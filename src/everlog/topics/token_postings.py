@@ -56,8 +56,10 @@ class TokenPostings:
     @property
     def size_bytes(self) -> int:
         """The memory of the postings."""
-        tables = sum(table.memory_bytes + _LEVEL_BYTES for table in self.tables)
-        return len(self.words) + tables + sum(map(len, self.heads))
+        size = len(self.words)
+        for level in range(len(self.tables)):
+            size += self.tables[level].memory_bytes + len(self.heads[level]) + _LEVEL_BYTES
+        return size
 
     def add(self, table: TopicTable, topic: int) -> int:
         """Add a topic of the table, the next one: ids rise."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 MAX_REQUEST_BYTES = 8192  # a longer request: 431
 REQUEST_TIMEOUT_S = 10.0  # a slower one, or one that does not read its answer: cut off
-MAX_CONNECTIONS = 64  # more at once: 503
+MAX_CONNECTIONS = 64  # one more: who has sent no whole request for longest is cut off; 503 if all have
 
 TEXT = "text/plain; charset=utf-8"
 _STATUS = {
@@ -78,10 +78,12 @@ class HttpServer:
     def __init__(self, site: Site) -> None:
         self._site = site
         self._open = 0
+        self._unasked: dict[asyncio.StreamWriter, None] = {}  # that have sent no whole request, the oldest first
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection: read a request, answer it, close."""
         self._open += 1
+        self._unasked[writer] = None
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 await self._answer(reader, writer)
@@ -91,21 +93,32 @@ class HttpServer:
             pass  # the peer left, which is its right
         finally:
             self._open -= 1
+            self._unasked.pop(writer, None)
             writer.close()
             with contextlib.suppress(ConnectionError, TimeoutError):
                 await writer.wait_closed()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request: Request | Page
-        if self._open > MAX_CONNECTIONS:
+        if self._open > MAX_CONNECTIONS and not self._cut_off_another(writer):
             request = Page.say(503, "too many connections at once", "Retry-After: 1")
         else:
             request = await self._read(reader)
+        self._unasked.pop(writer, None)
         if isinstance(request, Page):
             writer.write(render(request))
         else:
             writer.write(render(await self._site(request), request.method == "GET"))
         await writer.drain()
+
+    def _cut_off_another(self, newcomer: asyncio.StreamWriter) -> bool:
+        """Make room by cutting off who has been silent for longest: a health check must not wait for idle peers."""
+        oldest = next(iter(self._unasked))
+        if oldest is newcomer:
+            return False
+        del self._unasked[oldest]
+        oldest.transport.abort()
+        return True
 
     async def _read(self, reader: asyncio.StreamReader) -> Request | Page:
         try:

@@ -52,8 +52,9 @@ _SUMMED = {"sent_to_ended", "dropped_of_ended", "expired_of_ended"}
 class BrokerCollector(Collector):
     """The broker's `numbers` as metrics; they are set just before, since taking them needs several turns."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, names_clients: bool) -> None:
         self.numbers = Numbers()
+        self._names_clients = names_clients
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric of the broker."""
@@ -117,6 +118,8 @@ class BrokerCollector(Collector):
         counted = self.numbers.survey
         yield _gauge("sessions_behind", "Sessions that have messages of the log before them.", counted.behind)
         yield _gauge("session_lag_max_messages", "The largest lag of a session.", counted.max_lag)
+        if not self._names_clients:
+            return
         most = GaugeMetricFamily(
             "everlog_session_lag_messages", "The lag of the sessions most behind.", labels=["client_id"]
         )
@@ -187,11 +190,11 @@ class BrokerCollector(Collector):
 
 
 class Exposition:
-    """The text that Prometheus reads, from a registry of its own."""
+    """The text that Prometheus reads, from a registry of its own; client ids are in it only if it `names_clients`."""
 
-    def __init__(self, reports: Reports) -> None:
+    def __init__(self, reports: Reports, *, names_clients: bool = False) -> None:
         self._reports = reports
-        self._collector = BrokerCollector()
+        self._collector = BrokerCollector(names_clients=names_clients)
         self._registry = CollectorRegistry()
         self._registry.register(self._collector)
         ProcessCollector(registry=self._registry)

@@ -14,8 +14,8 @@ from everlog.web.prometheus import CONTENT_TYPE, Exposition
 class Pages:
     """The pages by path."""
 
-    def __init__(self, reports: Reports, checks: Sequence[Check], warnings: Sequence[Check] = ()) -> None:
-        self._exposition = Exposition(reports)
+    def __init__(self, exposition: Exposition, checks: Sequence[Check], warnings: Sequence[Check] = ()) -> None:
+        self._exposition = exposition
         self._checks = checks
         self._warnings = warnings
         self._pages = {
@@ -72,11 +72,12 @@ async def start_web(
     port: int,
     *,
     must: bool = True,
+    names_clients: bool = False,
     checks: Sequence[Check] = (),
     warnings: Sequence[Check] = (),
 ) -> Web | None:
     """Serve the pages; if the port is in use, raise an error if it `must` be this one, else return None."""
-    pages = Pages(reports, checks, warnings)
+    pages = Pages(Exposition(reports, names_clients=names_clients), checks, warnings)
     try:
         server = await asyncio.start_server(HttpServer(pages).serve, host, port, limit=MAX_REQUEST_BYTES)
     except OSError as error:

@@ -94,7 +94,7 @@ async def kept(
     disk.log = store  # type: ignore[assignment]
     try:
         groups = GroupOptions(ordered=("g",) if ordered else ())
-        async with Running(disk, cold=cold, groups=groups) as running:
+        async with Running(disk, cold=cold, groups=groups, publishers=False) as running:
             yield Kept(running, store, RetentionOptions(str(data), await_table, cold is not None))
     finally:
         store.close()
@@ -512,3 +512,30 @@ async def test_what_is_too_much_goes_while_the_clock_is_in_doubt(tmp_path: Path)
         unread_loss = world.running.broker.reports.unread_loss
         await RetentionLoop(world.store, unread_loss, RetentionOptions(str(world.data)), lambda: 0).once()
         assert world.starts() > [0]
+
+
+async def test_retained_messages_stay_in_the_log_until_the_session_tables_have_them(
+    tmp_path: Path, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("everlog.broker.registry.write_behind._STOP_S", 0.05)
+    async with kept(tmp_path / "data", **BySize) as world:
+        broker, tables = world.running.broker, world.running.disk.tables
+        assert broker.write_behind is not None
+        options, loss = RetentionOptions(str(world.data)), broker.reports.unread_loss
+        loop = RetentionLoop(world.store, loss, options, lambda: 0, retained_at=broker.write_behind.retained_at)
+        await world.away("sleeper", "t/#")
+        await loop.once()
+        tables.failing = True
+        client = await world.running.client("retainer", clean=True, expiry=0)
+        await client.publish("t/0", b"retained", retain=True)
+        await world.publish(200)
+        await loop.once()
+        assert world.starts() == [0]
+        assert events("retention_held")[0]["reason"] == "retained messages are not stored yet"
+        tables.failing = False
+        await eventually(lambda: world.running.inside.retained_at == (201,))
+        await loop.once()
+        assert world.starts() > [0]
+        left = tables.durable()
+        assert [row.topic for row in left.load().retained] == ["t/0"]
+        assert left.load().retained_at >= tuple(world.starts())

@@ -82,12 +82,12 @@ class Writer:
         self.builder.append(columns, 0, len(sent), 5, self.table, publisher=publisher)
         self.facts += [self._fact(one, who) for one in sent]
 
-    def turn(self, sent: list[Sent], who: list[tuple[int, bool]], wanted: set[bytes]) -> None:
+    def turn(self, sent: list[Sent], who: list[tuple[int, bool] | None], wanted: set[bytes]) -> None:
         """Append the messages of several connections, of which only some topics are taken."""
         columns = columns_of(self.twin, sent, self.table)
-        names = sorted(set(who))
+        names = list(dict.fromkeys(who))
         places = bytearray(struct.pack(f"<{len(who)}I", *map(names.index, who)))
-        column = self.twin.PublisherColumn([self.names[one] for one in names], places)
+        column = self.twin.PublisherColumn([None if one is None else self.names[one] for one in names], places)
         routes = bytearray(b"".join(bytes((7 if name in wanted else 9,)) * 4 for name in self.table.all_names()))
         taken = self.builder.append(columns, 0, len(sent), 6, self.table, routes, 7, publisher=column)
         facts = [self._fact(*pair) for pair in zip(sent, who, strict=True) if pair[0][0] in wanted]
@@ -132,7 +132,8 @@ def written(twin: Twin, seed: int) -> Writer:
         elif kind < 0.7:
             writer.run(sent, (random.randrange(len(NAMES)), random.random() < 0.5))
         else:
-            who = [(random.randrange(len(NAMES)), random.random() < 0.5) for _ in sent]
+            some = [None, *((random.randrange(len(NAMES)), random.random() < 0.5) for _ in range(3))]
+            who = [random.choice(some) for _ in sent]
             writer.turn(sent, who, set(random.sample(TOPICS, 2)))
         while len(writer.builder) and random.random() < 0.5:
             writer.take(random.randrange(len(writer.builder)) + 1)

@@ -10,6 +10,7 @@ from tests.twins import AMBIENT, IS_COMPILED
 
 from everlog.base import AckRun, MessageColumns, PeerError, PublishRun, TopicTable, UsageError
 from everlog.mqtt import (
+    Carried,
     Connect,
     Decoder,
     Pingreq,
@@ -53,10 +54,13 @@ def test_vector_reads_as_the_plain_codec_has_it_wherever_it_is_cut(vector: Vecto
     assert vector.reason is None or expected == ([], vector.reason)
     cuts = [[data], [data[i : i + 1] for i in range(len(data))]]
     cuts += [[data[:i], data[i:]] for i in range(1, len(data))]
+    shared = bytearray(64)
     for chunks in cuts:
         found = feeder(vector.start_version, from_client=side).feed(*chunks)
         assert found.outcome == expected
         assert found.decoder.buffered_bytes == 0
+        read = feeder(vector.start_version, from_client=side).read(shared, *chunks)
+        assert (read.outcome, read.decoder.buffered_bytes) == (expected, 0)
         if vector.reason is not None:
             assert found.error is not None
             assert found.error.clause == vector.clause
@@ -232,6 +236,110 @@ def test_run_refers_to_the_chunk_without_a_copy() -> None:
     chunk = publish("a", b"payload")
     (run,) = feeder().decoder.feed(chunk)
     assert run.columns.source is chunk
+
+
+# Room to read into
+
+
+def put(decoder: Decoder, shared: bytearray, data: bytes) -> list[Any]:
+    """Have bytes arrive that fit into the room there is."""
+    room = decoder.room_in(shared)
+    room[: len(data)] = data
+    return decoder.arrived(shared, len(data))
+
+
+def test_what_is_left_of_a_packet_is_parsed_ahead_of_the_next_read() -> None:
+    packet = publish("a", b"x" * 100)
+    decoder, shared = Decoder(MessageColumns(4), TopicTable(), version=5), bytearray(1000)
+    (run,) = put(decoder, shared, packet + packet[:60])
+    assert (len(run), decoder.buffered_bytes) == (1, 60)
+    assert len(decoder.room_in(shared)) == 940
+    (run,) = put(decoder, shared, packet[60:] + packet + packet[:30])
+    assert run.columns.source is shared
+    assert memoryview(run.columns.payload_ends).cast("I")[:2].tolist() == [len(packet), 2 * len(packet)]
+    assert bytes(shared[: 2 * len(packet)]) == 2 * packet
+    assert decoder.buffered_bytes == 30
+
+
+def test_packet_above_half_of_the_buffer_is_received_where_it_is_parsed() -> None:
+    packet = publish("a", b"x" * 5_000)
+    decoder, shared = Decoder(MessageColumns(4), TopicTable(), version=5), bytearray(1024)
+    rest = packet
+    rooms = []
+    events: list[Any] = []
+    while rest:
+        room = decoder.room_in(shared)
+        rooms.append(len(room))
+        part, rest = rest[: len(room)], rest[len(room) :]
+        room[: len(part)] = part
+        shared_with_others = room is not shared
+        del room
+        if shared_with_others:
+            shared[:] = b"\xee" * len(shared)
+        events += decoder.arrived(shared, len(part))
+    (run,) = events
+    assert rooms == [1024, 3 * 1024, len(packet) - 4 * 1024]  # none of it lets in a byte of the next packet
+    assert run.columns.source is not shared
+    assert bytes(run.columns.source) == packet
+    assert decoder.buffered_bytes == 0
+
+
+def test_header_of_a_large_packet_alone_gets_no_room_of_its_own() -> None:
+    decoder, shared = Decoder(MessageColumns(4), TopicTable(), version=4), bytearray(1024)
+    assert put(decoder, shared, b"\x30\xff\xff\x3e") == []
+    assert len(decoder.room_in(shared)) == 1020
+    assert put(decoder, shared, bytes(59)) == []
+    assert len(decoder.room_in(shared)) == 1024 - 63
+    assert put(decoder, shared, bytes(1)) == []
+    assert len(decoder.room_in(shared)) == 3 * 64
+
+
+@pytest.mark.parametrize("size", [400, 3_000])
+def test_bytes_that_trickle_in_are_counted_and_not_parsed_until_the_packet_is_whole(size: int) -> None:
+    packet = publish("a", b"x" * size)
+    carried = Carried()
+    decoder = Decoder(MessageColumns(4), TopicTable(), version=5, carried=carried)
+    shared = bytearray(1024)
+    parses = 0
+    for at in range(len(packet)):
+        decoder.columns.source = None
+        events = put(decoder, shared, packet[at : at + 1])
+        parses += decoder.columns.source is not None
+        assert decoder.buffered_bytes == carried.total_bytes == (at + 1) % len(packet)
+    assert len(events) == 1
+    assert parses == 4  # three bytes of header, then the whole
+
+
+@pytest.mark.parametrize("first", [10, 600])
+def test_what_waits_for_more_and_what_is_dropped_is_counted(first: int) -> None:
+    packet = publish("a", b"x" * 2_000)
+    carried = Carried()
+    decoder = Decoder(MessageColumns(4), TopicTable(), version=5, carried=carried, max_events=1)
+    shared = bytearray(1024)
+    put(decoder, shared, packet[:first])
+    put(decoder, shared, packet[first : first + 5])
+    decoder.hold(packet[first + 5 :] + PING + PING, len(packet) - first - 5 + 4)
+    assert decoder.room_in(shared) is shared
+    assert carried.total_bytes == decoder.buffered_bytes == len(packet) + 4
+    run, ping = decoder.more()
+    assert (len(run), ping) == (1, Pingreq())
+    assert carried.total_bytes == decoder.buffered_bytes == len(packet) + 4, "the rest is where it was"
+    assert decoder.more() == [Pingreq()]
+    assert carried.total_bytes == 0
+    put(decoder, shared, packet[:first])
+    assert carried.total_bytes == first
+    decoder.room_in(shared)
+    decoder.drop()
+    assert carried.total_bytes == decoder.buffered_bytes == 0
+    assert decoder.arrived(shared, 10) == []
+
+
+def test_more_bytes_than_there_was_room_for_are_refused() -> None:
+    for first in (10, 600):
+        decoder, shared = Decoder(MessageColumns(4), TopicTable(), version=5), bytearray(1024)
+        put(decoder, shared, publish("a", b"x" * 5_000)[:first])
+        with pytest.raises(UsageError):
+            decoder.arrived(shared, len(decoder.room_in(shared)) + 1)
 
 
 # Limits

@@ -19,6 +19,7 @@ from everlog.sessions import (
     GroupCursor,
     GroupRow,
     Owed,
+    RetainedRow,
     Session,
     SessionRow,
     SqliteTables,
@@ -40,7 +41,9 @@ from everlog.sessions.received_ids import ID_SET_BYTES
 OFFSETS = st.integers(0, (1 << 56) - 1)
 IDS = st.integers(1, 0xFFFF)
 
-WITHOUT_FEEDS = "ALTER TABLE cursors DROP COLUMN feeds;"
+WITHOUT_NAMES = """DROP TABLE retained_names; ALTER TABLE retained DROP COLUMN after;
+    ALTER TABLE broker DROP COLUMN retained;"""
+WITHOUT_FEEDS = f"{WITHOUT_NAMES} ALTER TABLE cursors DROP COLUMN feeds;"
 
 
 def filled(path: Path, **changes: object) -> None:
@@ -59,19 +62,32 @@ def names(path: Path) -> list[str]:
 def test_a_file_of_the_first_version_is_taken_over(tmp_path: Path) -> None:
     path = tmp_path / "sessions.db"
     tables = SqliteTables(path)
-    tables.apply(Changes(rows=(SessionRow("anne"),), retained=(("t", b"1"),), routed=(5,), alive_us=9), durable=True)
+    tables.apply(
+        Changes(rows=(SessionRow("anne"),), retained=(RetainedRow("t", b"1"),), routed=(5,), alive_us=9), durable=True
+    )
     tables.close()
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(f"DROP TABLE shared_groups; {WITHOUT_FEEDS} PRAGMA user_version = 1;")
     tables = SqliteTables(path)
     found = tables.load()
     assert [one.row.client_id for one in found.sessions] == ["anne"]
-    assert (list(found.retained), list(found.groups), found.routed) == ([("t", b"1")], [], (5,))
+    assert (list(found.retained), list(found.groups), found.routed) == ([RetainedRow("t", b"1")], [], (5,))
     tables.apply(Changes(groups=(GroupRow("g", "t"),)), durable=True)
     tables.close()
     again = SqliteTables(path)
     assert list(again.load().groups) == [GroupRow("g", "t")]
     again.close()
+
+
+def test_a_file_of_the_third_version_has_all_retained_messages(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    filled(path, retained=(RetainedRow("t", b"1"),), retained_at=(9,))
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(f"{WITHOUT_NAMES} PRAGMA user_version = 3;")
+    tables = SqliteTables(path)
+    found = tables.load()
+    assert (list(found.retained), found.retained_at) == ([RetainedRow("t", b"1")], ())
+    tables.close()
 
 
 def test_a_file_of_the_second_version_is_taken_over(tmp_path: Path) -> None:

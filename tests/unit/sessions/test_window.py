@@ -3,7 +3,7 @@
 import pytest
 from tests.twins import TWINS, batch_of
 
-from everlog.base import AckRun, UsageError
+from everlog.base import AckRun, PeerError, UsageError
 from everlog.mqtt import Publish, PublishWriter
 from everlog.sessions import RELEASED, Window
 
@@ -38,7 +38,9 @@ def test_the_exchange_of_a_qos_2_message():
     window = Window(10)
     (one,) = sent(window, 1, 2)
     assert window.state(one) == 2
-    assert acked(window, 4, one) == b""
+    for wrong in (4, 7):
+        with pytest.raises(PeerError):
+            acked(window, wrong, one)
     assert acked(window, 5, one) == one.to_bytes(2, "little")
     assert window.state(one) == 3
     assert acked(window, 7, one) == b""

@@ -291,3 +291,28 @@ def test_a_mapped_file_that_is_cut_short_is_an_answer_and_not_the_end(tmp_path: 
                 with pytest.raises(StorageError):
                     RowFinder(memoryview(mapped)[: len(made.postings)])
     assert answers == [None, None, None]
+
+
+def test_publishers_are_taken_with_rows_and_only_from_columns_that_are_whole() -> None:
+    made = three_runs()
+    ids = row_column(range(len(made.names)))
+    finder = made.finder()
+    chosen, found = finder.choose(ids), finder.find(ids, 0, finder.rows)
+    assert chosen is not None
+    assert found is not None
+    chosen[0].publishers = made.batches[-1].table.publishers
+    last = len(found) // 8
+    records = made.row_reader().take(found, 0, last, ids, chosen[0], 1 << 30, True)
+    assert records is not None
+    assert records.verify()
+    expected = [one.publisher(k) for one in made.batches for k in range(one.count)]
+    assert [records.publisher(k) for k in range(last)] == expected
+    assert len(set(expected)) == 3
+    position = made.positions[1] + made.batches[1].layout.publishers
+    wrong = bytearray(made.log)
+    wrong[position] ^= 1
+    reader = made.row_reader(bytes(wrong))
+    assert reader.take(found, 0, last, ids, chosen[0], 1 << 30, True) is None
+    plain = reader.take(found, 0, last, ids, chosen[0], 1 << 30)
+    assert plain is not None
+    assert (named(plain), plain.layout.publishers) == (named(records), 0)

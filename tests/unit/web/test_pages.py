@@ -1,5 +1,6 @@
 """The HTTP port of a running broker: pages, health, and the rule of ports."""
 
+import asyncio
 import contextlib
 import http.client
 import socket
@@ -134,11 +135,34 @@ def test_a_request_that_never_ends_is_cut_off(running: RunningBroker, monkeypatc
             assert peer.recv(1) == b""
 
 
-def test_too_many_at_once_are_told_so(running: RunningBroker) -> None:
+def test_idle_connections_do_not_keep_a_health_check_out(running: RunningBroker) -> None:
     with served(running) as web, contextlib.ExitStack() as peers:
+        idle = [peers.enter_context(socket.create_connection((web.host, web.port), 20)) for _ in range(MAX_CONNECTIONS)]
+        assert get(web, "/healthz") == (200, "ok\n")  # accepted after them, and the first of them makes room
+        with contextlib.suppress(ConnectionResetError):
+            assert idle[0].recv(1) == b""
+        idle[-1].sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+        assert idle[-1].recv(4096).startswith(b"HTTP/1.1 200 ")
+
+
+def test_too_many_requests_at_once_are_told_so(running: RunningBroker) -> None:
+    answered = asyncio.Event()
+
+    async def slow_site(request: Request) -> Page:
+        await answered.wait()
+        return Page.say(200, "ok")
+
+    site = small_http.HttpServer(slow_site)
+    server = on_loop(running, asyncio.start_server(site.serve, "127.0.0.1", 0))
+    address = server.sockets[0].getsockname()
+    with contextlib.ExitStack() as peers:
         for _ in range(MAX_CONNECTIONS):
-            peers.enter_context(socket.create_connection((web.host, web.port), 20))
-        eventually(lambda: get(web, "/healthz")[0] == 503, "the last one is refused")
+            peers.enter_context(socket.create_connection(address, 20)).sendall(b"GET / HTTP/1.1\r\n\r\n")
+        eventually(lambda: running.call(lambda: not site._unasked), "all have asked")
+        late = peers.enter_context(socket.create_connection(address, 20))
+        assert late.recv(4096).startswith(b"HTTP/1.1 503 ")
+        running.call(answered.set)
+    running.call(server.close)
 
 
 def test_a_request_in_parts() -> None:

@@ -1,5 +1,6 @@
 """auth: who a client is and what it may do."""
 
+from everlog.broker.auth.acl import INNER_USER
 from everlog.broker.auth.login_queue import Attempt, KnownLogins, LoginQueue, source_of
 from everlog.broker.auth.methods import (
     Accept,

@@ -68,6 +68,7 @@ class Access:
 
 
 EVERYTHING = Access((), (), unlimited=True)
+INNER_USER = "\0everlog"  # parts of this process; no client can have this name, as MQTT allows no U+0000
 
 
 class Acl:
@@ -91,7 +92,7 @@ class Acl:
         return self.access(user, client_id).may_replay(filter_text)
 
     def _access(self, user: str | None, client_id: str) -> Access:
-        if self.rules is None:
+        if self.rules is None or user == INNER_USER:
             return EVERYTHING
         allowed: dict[int, list[Filter]] = {READ: [], WRITE: [], REPLAY: []}
         denied: dict[int, list[Filter]] = {READ: [], WRITE: [], REPLAY: []}

@@ -26,7 +26,7 @@ _SALT_BYTES = 16
 _NONCE_BYTES = 18
 _MAX_CHARACTERS = 256  # of a user name or password
 _MAX_MESSAGE_BYTES = 4096  # a longer message of a client is refused
-_DECOY_KEY = secrets.token_bytes(32)  # gives an unknown user a salt that is always the same
+_DECOY_KEY = secrets.token_bytes(32)  # for who has none that outlives the process
 _PROHIBITED = (
     stringprep.in_table_c12,
     stringprep.in_table_c21_c22,
@@ -98,14 +98,16 @@ def prepared(text: str) -> str:
 class ScramSha256:
     """One exchange: client-first, server-first, client-final, server-final."""
 
-    __slots__ = ("_auth_message", "_credentials", "_gs2", "_make_nonce", "_nonce", "_user", "_verifier")
+    __slots__ = ("_auth_message", "_credentials", "_decoy_key", "_gs2", "_make_nonce", "_nonce", "_user", "_verifier")
 
     def __init__(
         self,
         credentials: Credentials,
         make_nonce: Callable[[], str] = lambda: base64.b64encode(secrets.token_bytes(_NONCE_BYTES)).decode(),
+        decoy_key: bytes = _DECOY_KEY,
     ) -> None:
         self._credentials = credentials
+        self._decoy_key = decoy_key
         self._make_nonce = make_nonce
         self._user = self._nonce = self._auth_message = ""
         self._gs2 = b""
@@ -118,7 +120,7 @@ class ScramSha256:
         except _Wrong as error:
             return Refuse(why=str(error))
         entry = self._credentials.secret(KIND, self._user)
-        self._verifier = parse_verifier(entry) if entry is not None else _decoy(self._user)
+        self._verifier = parse_verifier(entry) if entry is not None else _decoy(self._user, self._decoy_key)
         first = f"r={self._nonce},s={_text(self._verifier.salt)},i={self._verifier.iterations}"
         self._auth_message = f"{bare},{first}"
         return Continue(first.encode())
@@ -198,9 +200,9 @@ def _name(escaped: str) -> str:
         raise _Wrong(str(error)) from None
 
 
-def _decoy(user: str) -> Verifier:
+def _decoy(user: str, key: bytes) -> Verifier:
     """Return the verifier shown to an unknown user: its salt is always the same, like that of a known one."""
-    salt = _hmac(_DECOY_KEY, user.encode())[:_SALT_BYTES]
+    salt = _hmac(key, user.encode())[:_SALT_BYTES]
     return Verifier(ITERATIONS, salt, bytes(32), bytes(32))
 
 

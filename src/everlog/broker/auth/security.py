@@ -6,11 +6,12 @@ read again as a whole and swapped in one assignment; a bad file leaves the old r
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from everlog.broker.auth.acl import Acl
 from everlog.broker.auth.acl_rules import read_rules
-from everlog.broker.auth.methods import Authenticator, Methods
+from everlog.broker.auth.methods import Authenticator, Factory, Methods
 from everlog.broker.auth.passwords import PasswordFile, Passwords, read_passwords
 from everlog.broker.auth.scram import KIND, METHOD, ScramSha256
 
@@ -45,11 +46,13 @@ class Security:
         password_file: str | None = None,
         acl_file: str | None = None,
         methods: Methods | None = None,
+        decoy_key: bytes | None = None,
     ) -> None:
         self.allow_anonymous = allow_anonymous
         self.password_file = password_file
         self.acl_file = acl_file
         self.methods = methods or {}
+        self._scram: Factory = ScramSha256 if decoy_key is None else partial(ScramSha256, decoy_key=decoy_key)
         self.generation = 0
         self._policy = self._read()
 
@@ -108,7 +111,7 @@ class Security:
         """Begin an exchange by a method; None if it is unknown. SCRAM-SHA-256 is unknown unless a user has an entry."""
         factory = self.methods.get(method)
         if factory is None and method == METHOD and self._policy.file.has(KIND):
-            factory = ScramSha256
+            factory = self._scram
         return None if factory is None else factory(self._policy.file)
 
     def _read(self) -> Policy:

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from logging import DEBUG, WARNING
 
@@ -214,16 +214,16 @@ class Connections:
             connection.close(Reason.QUOTA_EXCEEDED, "too slow for its QoS 1 and 2 messages")
 
     def _unfinished(self) -> None:
-        """Have those with most bytes of incomplete packets closed at the end of this turn, since it is too much."""
+        """Have some with bytes of incomplete packets closed at the end of this turn, since it is too much."""
         if not self._shedding:
             self._shedding = True
             self._soon(self._shed)
 
     def _shed(self) -> None:
         self._shedding = False
-        everyone = sorted(self._open.values(), key=lambda connection: connection.reader.decoder.buffered_bytes)
-        while everyone and self.carried.total_bytes > self.limits.unfinished_bytes:
-            connection = everyone.pop()
+        stalled = most_stalled(self._open.values())
+        while stalled and self.carried.total_bytes > self.limits.unfinished_bytes:
+            connection = stalled.pop()
             self.metrics.unfinished += 1
             report(_log, "limit", WARNING, limit="unfinished_bytes", client=connection.client_id, peer=connection.peer)
             connection.close(Reason.QUOTA_EXCEEDED, "too many bytes of an unfinished packet")
@@ -242,3 +242,15 @@ class Connections:
             session = self._registry.shed_copies()
             self.metrics.over_copies += 1
             report(_log, "limit", WARNING, limit="copies_bytes", client=session.client_id)
+
+
+def most_stalled(connections: Iterable[Connection]) -> list[Connection]:
+    """Return who holds much of an incomplete packet, the one that has sent nothing for longest last.
+
+    A large upload that goes on is not what takes the memory for long. Together they hold nearly all there is;
+    those whose bytes wait for a turn of ours come first, as the silence is not theirs.
+    """
+    holding = [one for one in connections if one.reader.decoder.buffered_bytes]
+    total = sum(one.reader.decoder.buffered_bytes for one in holding)
+    much = [one for one in holding if 8 * len(holding) * one.reader.decoder.buffered_bytes >= total]
+    return sorted(much, key=lambda one: (not one.reader.is_waiting, -one.last_seen, one.reader.decoder.buffered_bytes))

@@ -1,6 +1,7 @@
 """The rules of what a client may publish, keep and retain; the rest is dropped and reported with the reason."""
 
 import logging
+from collections.abc import Callable
 from logging import WARNING
 
 from everlog.base import DROPPED, QOS_BITS, QOS_SHIFT, PublishRun, Unavailable
@@ -22,13 +23,22 @@ class PublishRules:
         self._traffic = traffic
         self._security = security
         self._allowed: dict[Session, dict[int, bool]] = {}
+        self._awaited: tuple[bytes, Callable[[], None]] | None = None
         self._good_for = (0, 0)  # the generations of topic ids and of rules that `_allowed` is about
 
     def reserve(self) -> None:
         """Note which new names begin with $: section 4.7.2, such topics are the server's own."""
         table, reserved = self._traffic.table, self._traffic.reserved
         for topic in range(len(reserved), table.count):
-            reserved.append(table.name(topic).startswith(b"$"))
+            name = table.name(topic)
+            reserved.append(name.startswith(b"$"))
+            if self._awaited is not None and name.startswith(self._awaited[0]):
+                (_, call), self._awaited = self._awaited, None
+                call()
+
+    def call_once(self, prefix: bytes, call: Callable[[], None]) -> None:
+        """Have something called when the first message comes whose topic name begins so."""
+        self._awaited = (prefix, call)
 
     def forget_topics(self) -> None:
         """Forget all topic names, since the table is full; between two reads, when nobody holds topic ids."""

@@ -20,10 +20,11 @@ cdef class SocketReader:
     cdef public Py_ssize_t open_qos_2
     cdef public double last_seen
     cdef AckQueue _acks
+    cdef object _named
     cdef bint _publishes, _paused, _blocked, _held, _in_line
 
     @cython.locals(traffic=Traffic, decoder=Decoder, known=Py_ssize_t, events=list)
-    cdef int _receive(self, data, Py_ssize_t size) except -1
+    cdef int _receive(self, data, Py_ssize_t size, bint in_room) except -1
 
     @cython.locals(traffic=Traffic, table=TopicTable, router=Router, grew=bint)
     cdef int _take(self, list events, Py_ssize_t known) except -1

@@ -16,7 +16,7 @@ from everlog.mqtt import Pubcomp, Pubrel, Reason
 from everlog.sessions import Session
 
 if not cython.compiled:
-    from everlog.base import AckRun, PublishRun
+    from everlog.base import AckRun, PublisherName, PublishRun
     from everlog.broker.connection.output import Output
     from everlog.broker.connection.run_checks import count_qos_2, drop_reserved
     from everlog.broker.connection.traffic import Traffic
@@ -64,24 +64,25 @@ class SocketReader:
         self.last_seen = 0.0
         self._acks = AckQueue(output)
         self._publishes = False  # it has sent a PUBLISH
+        self._named: PublisherName | None = None  # as whose its messages are kept
         self._paused = False
         self._blocked = False  # a packet is not done with: what the client sends meanwhile waits
         self._held = False  # too much is under way
         self._in_line = False  # for a turn to take what waits
 
     def get_buffer(self, sizehint: int) -> Any:
-        """Return the buffer that all connections share: what is read is used up before the next read."""
-        return self.traffic.buffer
+        """Return the buffer that all connections share, most often: what is read is used up before the next read."""
+        return self.traffic.buffer if self._blocked else self.decoder.room_in(self.traffic.buffer)
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take bytes that have arrived in the shared buffer."""
-        self._receive(self.traffic.buffer, nbytes)
+        """Take bytes that have arrived in the buffer."""
+        self._receive(self.traffic.buffer, nbytes, True)
 
     def receive(self, data: bytes) -> None:
         """Take bytes that have arrived by another way, such as a WebSocket."""
-        self._receive(data, len(data))
+        self._receive(data, len(data), False)
 
-    def _receive(self, data: bytes | bytearray, size: int) -> int:
+    def _receive(self, data: bytes | bytearray, size: int, in_room: bool) -> int:
         traffic = self.traffic
         traffic.bytes_in += size
         known = traffic.table.count
@@ -92,7 +93,7 @@ class SocketReader:
             if size >= _ALIVE_BYTES:
                 self.last_seen = traffic.time()
             return 0
-        events = decoder.feed(data, size)
+        events = decoder.arrived(traffic.buffer, size) if in_room else decoder.feed(data, size)
         if size >= _ALIVE_BYTES:
             self.last_seen = traffic.time()
         self._take(events, known)
@@ -148,7 +149,9 @@ class SocketReader:
         """Take messages of a client: what it may not say is dropped, the rest goes to the router with the acks."""
         traffic, session, output = self.traffic, self.session, self.output
         assert session is not None
-        self._publishes = True
+        if not self._publishes:
+            self._publishes = True
+            self._named = traffic.router.name_of(session)
         acks = write_answers(run)
         pubacks = len(acks) // 4
         if self.decoder.version == 5 and output.open_qos_1 + self.open_qos_2 + pubacks > traffic.receive_maximum:
@@ -166,8 +169,8 @@ class SocketReader:
             refused = traffic.rules.keep(run, session, refused, self.decoder.version)
         if run.any_flags & _RETAIN:
             refused = traffic.rules.retain(run, session, refused)
-            if acks:
-                output.hold()  # a retained message is acknowledged when the tables have it too
+            if acks and (duplicates or traffic.router.retained.must_store):
+                output.hold()  # a retained message that is in no log is acknowledged when the tables have it
         new_qos_2 = count_qos_2(run) if at_qos_2 else 0
         if refused:
             acks, ended = refuse(acks, run, refused, output)
@@ -179,7 +182,7 @@ class SocketReader:
             output.hold()  # what nobody keeps waits for no commit, but its id must be known when the client comes back
         publisher = session if session.no_local else None
         try:
-            positions = traffic.router.publish(run, self._acks, acks, pubacks, publisher, duplicates)
+            positions = traffic.router.publish(run, self._acks, acks, pubacks, publisher, duplicates, self._named)
         except EverlogError:
             if new_qos_2:
                 session.note_refused(run, traffic.router.kept.routes, traffic.router.taken)

@@ -4,12 +4,13 @@ from libc.stdint cimport uint32_t
 from everlog.base.columns cimport PublishRun
 from everlog.base.memory cimport pointer, u32s
 from everlog.base.topic_table cimport TopicTable
+from everlog.topics.token_postings cimport TokenWalk
 
 
 cdef class KeptTopics:
     cdef TopicTable _table
     cdef object _shard_of, _trie, _settings, _postings, _spilled
-    cdef list _configured
+    cdef list _configured, _patterns, _lowest
     cdef dict _counts
     cdef Py_ssize_t _generation, _count, _unknown
     cdef list _by_lowest
@@ -23,5 +24,11 @@ cdef class KeptTopics:
     @cython.locals(route="unsigned char*", topic=Py_ssize_t)
     cpdef Py_ssize_t _forget(self, topics) except -1
 
-    @cython.locals(qos=Py_ssize_t, to=Py_ssize_t, spilled=Py_ssize_t, by_settings=Py_ssize_t)
+    @cython.locals(qos=Py_ssize_t, to=Py_ssize_t, spilled=Py_ssize_t, by_settings=Py_ssize_t, name=bytes)
     cdef int _look_up(self, Py_ssize_t topic) except -1
+
+    @cython.locals(route="unsigned char*", qos=Py_ssize_t)
+    cdef int _keep_all(self, Py_ssize_t topic, Py_ssize_t shard) except -1
+
+    @cython.locals(lowest=Py_ssize_t, k=Py_ssize_t, pattern=TokenWalk)
+    cdef Py_ssize_t _lowest_by_settings(self, Py_ssize_t topic, bytes name) except -2

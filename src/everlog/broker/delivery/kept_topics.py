@@ -19,11 +19,13 @@ from everlog.topics import Filter, Postings, SubscriptionTrie, parse_filter
 if not cython.compiled:
     from everlog.base import PublishRun, TopicTable
     from everlog.base.memory import pointer, u32s
+    from everlog.topics import TokenWalk
 
 SPILLED = 3  # in place of a filter's lowest QoS: kept from QoS 1 on, as long as someone slow reads the log for it
 _NO_QOS = 3  # a lowest QoS that no message has
 _NEVER = -1  # in place of a filter's lowest QoS: the settings do not keep what matches
 _SPILLED_FROM = 1
+_FEW = 16  # filters of the settings, compared one by one
 _UNKNOWN = 0x80  # in the fourth byte: to be looked up
 _NEW = bytes((NOT_KEPT, NOT_KEPT, NOT_KEPT, _UNKNOWN))
 
@@ -41,6 +43,8 @@ class KeptTopics:
         self._trie: SubscriptionTrie[int, int] = SubscriptionTrie()
         self._settings: SubscriptionTrie[int, int] = SubscriptionTrie()
         self._configured: list[tuple[str, int]] = []
+        self._patterns: list[TokenWalk] = []  # those of the settings
+        self._lowest: list[int] = []  # and the QoS of each
         self._generation = table.generation
         self._clear()
 
@@ -60,6 +64,8 @@ class KeptTopics:
         self._configured = sorted(filters)
         for text, min_qos in [*self._configured, *((text, _NEVER) for text in never)] if self._configured else ():
             self._settings.insert(_plain(text), min_qos, min_qos)
+            self._patterns.append(TokenWalk(_plain(text).pattern.encode()))
+            self._lowest.append(min_qos)
 
     def add(self, text: str, min_qos: int = 0) -> None:
         """Keep what matches a filter from now on, from `min_qos` upwards, or as SPILLED."""
@@ -128,9 +134,11 @@ class KeptTopics:
     def _look_up(self, topic: int) -> int:
         """Set the route of a topic."""
         name = self._table.name(topic)
+        by_settings = self._lowest_by_settings(topic, name)
+        if by_settings == 0:
+            return self._keep_all(topic, self._shard_of(name))
         text = name.decode()
-        by_settings = self._lowest_by_settings(text)
-        found = [match.value for match in self._trie.match(text)] if by_settings else []
+        found = [match.value for match in self._trie.match(text)]
         ordinary = min([lowest for lowest in found if lowest != SPILLED] + [by_settings])
         lowest = min(ordinary, _SPILLED_FROM) if SPILLED in found else ordinary
         shard = self._shard_of(name) if lowest < _NO_QOS else NOT_KEPT
@@ -145,8 +153,6 @@ class KeptTopics:
         self.routes[4 * topic + 3] = spilled
         self._unknown -= 1
         self.looked_up += 1
-        if by_settings == 0:
-            return 0
         self._by_lowest[ordinary].add(topic)
         if lowest < ordinary:
             self._spilled.add(topic)
@@ -154,10 +160,29 @@ class KeptTopics:
             self._postings.add(topic, text)
         return 0
 
-    def _lowest_by_settings(self, text: str) -> int:
+    def _keep_all(self, topic: int, shard: int) -> int:
+        """Set the route of a topic that is kept at every QoS, whoever subscribes."""
+        route = pointer(self.routes)
+        for qos in range(3):
+            if route[4 * topic + qos] == NOT_KEPT:
+                self.began = True
+            route[4 * topic + qos] = shard
+        route[4 * topic + 3] = 0
+        self._unknown -= 1
+        self.looked_up += 1
+        return 0
+
+    def _lowest_by_settings(self, topic: int, name: bytes) -> int:
         """Return from which QoS upwards the settings keep a topic's messages."""
-        found = [match.value for match in self._settings.match(text)] if self._configured else []
-        return _NO_QOS if not found or _NEVER in found else min(found)
+        if len(self._patterns) > _FEW:
+            found = [match.value for match in self._settings.match(name.decode())]
+            return _NO_QOS if not found or _NEVER in found else min(found)
+        lowest = _NO_QOS
+        for k in range(len(self._patterns)):
+            pattern = self._patterns[k]
+            if pattern.matches(self._table, topic):
+                lowest = min(lowest, self._lowest[k])
+        return _NO_QOS if lowest == _NEVER else lowest
 
 
 def _plain(text: str) -> Filter:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from everlog.base import MessageColumns, Records, StorageError, TopicTable
+from everlog.base import MessageColumns, PublisherColumn, PublisherName, Records, StorageError, TopicTable
 from everlog.sessions import MergedSubscription, Session
 from everlog.store import Positions, Reader, ShardStatistics
 from everlog.topics import Filter
@@ -39,11 +39,14 @@ class Shard(Protocol):
         table: TopicTable,
         routes: bytearray | None = None,
         wanted: int = 0,
+        publisher: PublisherName | PublisherColumn | None = None,
     ) -> int: ...
 
     def commit(self) -> None: ...  # returns at once; `on_commit` tells when it is done
 
-    def commit_here(self) -> bool: ...  # at once if that is quick, else as `commit`; whether it is done
+    def commit_here(self, until_ns: int = 0) -> bool:
+        """Commit at once if that is quick, in any case until then, else as `commit` does; return whether it is done."""
+        ...
 
     def read(self, offset: int, max_bytes: int) -> list[Records]: ...
 

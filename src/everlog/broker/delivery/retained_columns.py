@@ -10,12 +10,13 @@ import cython
 from everlog.base import UsageError
 
 if not cython.compiled:
-    from everlog.base import DROPPED, HAS_ALIAS, RETAIN, PublishRun, Records, TopicTable
+    from everlog.base import DROPPED, HAS_ALIAS, NOT_KEPT, RETAIN, PublishRun, Records, TopicTable
     from everlog.base.memory import Buffer, copy, get32, get64, pointer, u32s, u64s
     from everlog.base.records import property_size
     from everlog.broker.delivery.retained_chunks import ENTRY_BYTES, RetainedChunks
     from everlog.broker.delivery.retained_index import NOBODY, NOWHERE, RetainedIndex
     from everlog.broker.delivery.retained_reader import RetainedReader
+    from everlog.broker.delivery.slot_queue import SlotQueue
 
 TOPIC_BYTES = 96  # about, of a topic besides its name and its message
 _NAME_COPIES = 3  # of a name: one in the index, the tokens of the postings, room to grow
@@ -33,12 +34,12 @@ class RetainedColumns:
         self.live = 0
         self.next_number = 0
         self.stores = False  # changes are asked for, to be stored
+        self.unkept: list[int] = []
         self.index = RetainedIndex()
         self.chunks = RetainedChunks()
         self.reader = RetainedReader(self.index, self.chunks)
-        self.queue = bytearray()  # the slots whose change is to be stored
-        self.queue_end = 0
-        self.queued = 0  # of them, the first that waits
+        self.queue = SlotQueue()  # those whose change is to be stored
+        self._is_settled = True
         self._next: RetainedIndex | None = None
         self._moved = bytearray()  # by slot of the index, the slot in the next one
         self._moved_to = 0
@@ -50,14 +51,25 @@ class RetainedColumns:
     def size_bytes(self) -> int:
         """The memory of all of it."""
         more = 0 if self._next is None else self._next.size_bytes + len(self._moved)
-        return self.chunks.size_bytes + self.index.size_bytes + len(self.queue) + len(self._known) + more
+        return self.chunks.size_bytes + self.index.size_bytes + self.queue.size_bytes + len(self._known) + more
 
     # Taking messages in
 
     def take_run(
-        self, run: PublishRun, now_us: int, table: TopicTable, client: bytes, max_messages: int, max_bytes: int
+        self,
+        run: PublishRun,
+        now_us: int,
+        table: TopicTable,
+        client: bytes,
+        max_messages: int,
+        max_bytes: int,
+        routes: bytearray | None = None,
     ) -> list[int]:
-        """Take the messages of a run that ask to be retained; return the rows that there is no room for."""
+        """Take the messages of a run that ask to be retained; return the rows that there is no room for.
+
+        By `routes` (a byte for each topic id and QoS, at 4 * id + QoS) some are kept in the log. The rows of those
+        that are not, and that have changed something, are in `unkept` afterwards.
+        """
         columns = run.columns
         topics = u32s(columns.topics)
         flags = pointer(columns.flags)
@@ -67,6 +79,9 @@ class RetainedColumns:
         publisher = self.index.clients.intern(client) if client else NOBODY
         room = max_bytes - self.size_bytes
         refused: list[int] = []
+        self.unkept = []
+        route = pointer(routes if routes is not None else b"")
+        known = len(routes) // 4 if routes is not None else 0
         taken = 0
         self._bind(table)
         for row in range(run.start, run.stop):
@@ -76,9 +91,12 @@ class RetainedColumns:
             taken += 1
             slot = self._slot(table, topics[row])
             begin, middle, end = begins[row], middles[row], ends[row]
+            is_kept = topics[row] < known and route[4 * topics[row] + (flag >> 1 & 3)] != NOT_KEPT
             if end == middle:  # [MQTT-3.3.1-6] [MQTT-3.3.1-7]
                 if slot >= 0:
                     self._remove(slot)
+                    if not is_kept:
+                        self.unkept.append(row)
                 continue
             size = ENTRY_BYTES + end - begin
             before = 0 if slot < 0 else self.chunks.entry_size(u64s(self.index.places)[slot])
@@ -91,15 +109,18 @@ class RetainedColumns:
             room -= more
             source = pointer(columns.source)
             self._put(slot, source, begin, middle, middle, end, flag, now_us, table, topics[row], publisher, -1)
+            if not is_kept:
+                self.unkept.append(row)
         if taken:
             self._tidy(_MOVED_EACH * taken)
         return refused
 
-    def restore(self, records: Records, row: int, number: int) -> None:
-        """Take a stored message in, whatever the limits; its topic is new and gets `number`.
+    def restore(self, records: Records, row: int, number: int, changed: bool) -> None:
+        """Take a message in at the start, whatever the limits; its topic gets `number` if it is new, -1 for any.
 
-        Whoever calls this calls `settle` before anything else.
+        If `changed` it is to be stored. Until `settle` is called, nothing but this and `remove` may be.
         """
+        self._is_settled = False
         if not 0 <= row < records.count:
             raise UsageError(f"no record {row} in a batch of {records.count}")
         plan = records.layout
@@ -116,7 +137,9 @@ class RetainedColumns:
         topic = get32(raw, base + plan.topics + 4 * row)
         self._bind(records.table)
         slot = self._slot(records.table, topic)
+        stores, self.stores = self.stores, changed
         self._put(slot, raw, begin, middle, start, end, flags, time_us, records.table, topic, NOBODY, number)
+        self.stores = stores
 
     def settle(self) -> None:
         """Bring the slots into the order of their numbers, after messages were restored."""
@@ -127,6 +150,7 @@ class RetainedColumns:
         for slot in order:
             self._move(slot)
         self._swap()
+        self._is_settled = True
 
     def _topic_bytes(self, table: TopicTable, topic: int) -> int:
         ends = u32s(table.ends)
@@ -178,7 +202,6 @@ class RetainedColumns:
         payload = end - start
         size = ENTRY_BYTES + properties + payload
         place = NOWHERE
-        number_given = number
         is_new = slot < 0
         if is_new:
             number = self.next_number if number < 0 else number
@@ -209,9 +232,7 @@ class RetainedColumns:
         else:
             self._set_place(slot, place)
             self._set_publisher(slot, publisher)
-        if number_given < 0:
-            self._changed(slot)
-        return 0
+        return self._changed(slot)
 
     def remove(self, name: bytes) -> bool:
         """Forget a topic's message; return whether there was one."""
@@ -254,45 +275,36 @@ class RetainedColumns:
         names = self.index.names
         start = u32s(names.ends)[slot]
         marks = pointer(self.index.marks)
-        if (
-            self.stores
-            and not marks[slot]
-            and not (names.name_bytes > start and pointer(names.names)[start] == _DOLLAR)
-        ):
+        own = u32s(names.ends)[slot + 1] > start and pointer(names.names)[start] == _DOLLAR
+        if self.stores and not marks[slot] and not own:
             marks[slot] = 1
-            self._enqueue(slot)
+            self.queue.add(slot)
         return 0
-
-    def _enqueue(self, slot: int) -> int:
-        if 4 * self.queue_end == len(self.queue):
-            self.queue.extend(bytes(len(self.queue) // 16 * 4 + 256))
-        u32s(self.queue)[self.queue_end] = slot
-        self.queue_end += 1
-        return 0
-
-    @property
-    def waiting(self) -> int:
-        """How many changes are to be stored."""
-        return self.queue_end - self.queued
 
     def take_changes(self, most: int) -> list[tuple[bytes, bytes | None]]:
         """Return the topics that have changed first, each with its message as it is stored now, or None."""
         changes: list[tuple[bytes, bytes | None]] = []
-        stop = min(self.queued + most, self.queue_end)
-        for at in range(self.queued, stop):
-            slot = u32s(self.queue)[at]
+        for _ in range(min(most, len(self.queue))):
+            slot = self.queue.take()
             pointer(self.index.marks)[slot] = 0
             name = self.index.names.name(slot)
             if u64s(self.index.places)[slot] != NOWHERE:
                 changes.append((name, bytes(self.reader.one(slot, True).to_bytes())))
             elif self.index.names.lookup(name) == slot:  # else it came back, which is another change
                 changes.append((name, None))
-        self.queued = stop
-        if self.queued > _FEW_GONE and 2 * self.queued > self.queue_end:
-            self.queue = self.queue[4 * self.queued : 4 * self.queue_end]
-            self.queue_end -= self.queued
-            self.queued = 0
         return changes
+
+    def stored(self, name: bytes) -> bytes | None:
+        """Return a topic's message as it is stored, or None if it has none."""
+        slot = self.index.names.lookup(name)
+        if slot < 0 or u64s(self.index.places)[slot] == NOWHERE:
+            return None
+        return bytes(self.reader.one(slot, True).to_bytes())
+
+    def number_of(self, name: bytes) -> int:
+        """Return the number that a topic has, or had last; -1 if it is not known."""
+        slot = self.index.names.lookup(name)
+        return -1 if slot < 0 else u64s(self.index.numbers)[slot]
 
     def find(self, number: int) -> Records | None:
         """Return the message of the topic with a number as a batch."""
@@ -303,6 +315,8 @@ class RetainedColumns:
 
     def _tidy(self, steps: int) -> int:
         """Tidy the chunks that are mostly gone, and move some slots if most of the index is."""
+        if not self._is_settled:
+            return 0
         chunk = self.chunks.take_loose() if len(self.chunks.loose) else -1
         while chunk >= 0:
             self._empty(chunk)
@@ -364,15 +378,7 @@ class RetainedColumns:
         """Go on with the next index, which has everything."""
         following = self._next
         assert following is not None
-        queue, stop = self.queue, self.queue_end
-        self.queue = bytearray()
-        self.queue_end = 0
-        for at in range(self.queued, stop):
-            slot = u32s(self._moved)[u32s(queue)[at]] - 1
-            if slot >= 0:
-                pointer(following.marks)[slot] = 1
-                self._enqueue(slot)
-        self.queued = 0
+        self.queue.translate(self._moved, following.marks)  # what is queued was moved
         self.index = following
         self.reader.index = following
         self._next = None

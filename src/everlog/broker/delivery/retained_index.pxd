@@ -1,12 +1,13 @@
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 
-from everlog.base.memory cimport pointer, u32s, u64s
+from everlog.base.memory cimport copy, pointer, put64, u32s, u64s
 from everlog.base.topic_table cimport TopicTable
 from everlog.topics.token_postings cimport TokenPostings
 
 cdef uint64_t NOWHERE
 cdef uint32_t NOBODY
+cdef Py_ssize_t _FIRST_SLOTS, _NAMED_BYTES
 
 
 cdef class RetainedIndex:
@@ -27,3 +28,8 @@ cdef class RetainedIndex:
 
     @cython.locals(slot=Py_ssize_t)
     cpdef Py_ssize_t slot_of(self, uint64_t number) except -2
+
+    @cython.locals(names=TopicTable, ends="uint32_t*", numbers="uint64_t*", places="uint64_t*", first=Py_ssize_t,
+                   size=Py_ssize_t, slot=Py_ssize_t, block=bytearray, out="unsigned char*", source="unsigned char*",
+                   at=Py_ssize_t)
+    cpdef bytes names_from(self, uint64_t number)

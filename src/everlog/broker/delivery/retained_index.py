@@ -9,12 +9,13 @@ import cython
 
 if not cython.compiled:
     from everlog.base import TopicTable
-    from everlog.base.memory import Buffer, pointer, u32s, u64s
+    from everlog.base.memory import Buffer, copy, pointer, put64, u32s, u64s
     from everlog.topics import TokenPostings
 
 NOWHERE = 0xFFFFFFFFFFFFFFFF  # in place of where a message is: it was removed
 NOBODY = 0xFFFFFFFF  # in place of a publisher: not known
 _FIRST_SLOTS = 64
+_NAMED_BYTES = 10
 
 
 class RetainedIndex:
@@ -79,3 +80,28 @@ class RetainedIndex:
         if slot < self.names.count and u64s(self.numbers)[slot] == number and u64s(self.places)[slot] != NOWHERE:
             return slot
         return -1
+
+    def names_from(self, number: int) -> bytes:
+        """Return the topics with this number or a higher one: u64 number, u16 size and name of each."""
+        names = self.names
+        ends = u32s(names.ends)
+        numbers = u64s(self.numbers)
+        places = u64s(self.places)
+        first = self.lower(number)
+        size = 0
+        for slot in range(first, names.count):
+            if places[slot] != NOWHERE:
+                size += _NAMED_BYTES + ends[slot + 1] - ends[slot]
+        block = bytearray(size)
+        out = pointer(block)
+        source = pointer(names.names)
+        at = 0
+        for slot in range(first, names.count):
+            if places[slot] != NOWHERE:
+                size = ends[slot + 1] - ends[slot]
+                put64(out, at, numbers[slot])
+                out[at + 8] = size & 0xFF
+                out[at + 9] = size >> 8
+                copy(out, at + _NAMED_BYTES, source, ends[slot], size)
+                at += _NAMED_BYTES + size
+        return bytes(block)

@@ -5,11 +5,10 @@ the message, with the bit RETAINED, and is stored with it: by numbers a broker t
 subscription has had, and which were under way.
 """
 
-from collections.abc import Iterable
-
-from everlog.base import RETAINED, PublishRun, Records, StorageError, TopicTable, rebased
+from everlog.base import RETAINED, PublishRun, Records, TopicTable
 from everlog.broker.delivery.retained_columns import RetainedColumns
 from everlog.broker.delivery.retained_reader import RetainedWalk
+from everlog.broker.delivery.retained_saving import RetainedSaving
 from everlog.mqtt import encode_identifiers
 from everlog.sessions import MergedSubscription, OutgoingRows, RetainedFeed, Session, Subscribed
 from everlog.topics import Filter
@@ -27,6 +26,8 @@ class RetainedMessages:
         self.max_bytes = max_bytes
         self.refused = 0
         self.columns = RetainedColumns()
+        self.saving = RetainedSaving(self.columns)
+        self.must_store = False  # something of the last run is to be in the tables before it is acknowledged
 
     def __len__(self) -> int:
         return self.columns.live
@@ -36,58 +37,32 @@ class RetainedMessages:
         """The memory of all of it."""
         return self.columns.size_bytes
 
-    def take_run(self, run: PublishRun, now_us: int, table: TopicTable, publisher: str | None = None) -> dict[int, int]:
-        """Take the messages of a run that ask to be retained; return the rows that can't be, each with its topic id."""
+    def take_run(
+        self,
+        run: PublishRun,
+        now_us: int,
+        table: TopicTable,
+        publisher: str | None = None,
+        routes: bytearray | None = None,
+    ) -> dict[int, int]:
+        """Take the messages of a run that ask to be retained; return the rows that can't be, each with its topic id.
+
+        By `routes` some are kept in the log. The others are in the tables alone: `must_store` says that there were any.
+        """
+        columns = self.columns
         client = b"" if publisher is None else publisher.encode()
-        rows = self.columns.take_run(run, now_us, table, client, self.max_messages, self.max_bytes)
-        if not rows:
+        rows = columns.take_run(run, now_us, table, client, self.max_messages, self.max_bytes, routes)
+        self.must_store = False
+        if not rows and not columns.unkept:
             return {}
         self.refused += len(rows)
         topics = memoryview(run.columns.topics).cast("I")
+        self.must_store = self.saving.unkept([table.name(topics[row]) for row in columns.unkept])
         return {row: topics[row] for row in rows}
 
     def find(self, offset: int) -> Records | None:
         """Return the message of the topic with a number, given as the offset that messages of the topic have."""
         return self.columns.find(offset & ~RETAINED)
-
-    # Storing
-
-    def store_changes(self) -> None:
-        """Have changes noted for `take_changes` from now on."""
-        self.columns.stores = True
-
-    @property
-    def unsaved(self) -> int:
-        """How many changes nobody has taken yet."""
-        return self.columns.waiting
-
-    def take_changes(self) -> list[tuple[str, bytes | None]]:
-        """Return the topics that have changed, each with its message as it is stored, or None if it has none now."""
-        return [(name.decode(), message) for name, message in self.columns.take_changes(self.unsaved)]
-
-    def restore(self, stored: Iterable[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
-        """Take in what was stored, whatever the limits: they may have been lowered since.
-
-        Return those that got a number now, since an earlier version has stored none.
-        """
-        columns, without = self.columns, []
-        for topic, message in stored:
-            records = stored_message(topic, message)
-            if records.base_offset & RETAINED:
-                columns.restore(records, 0, records.base_offset & ~RETAINED)
-            else:
-                without.append((topic, records))
-        renumbered = []
-        for topic, records in without:
-            again = rebased(records, RETAINED | columns.next_number)
-            columns.restore(again, 0, columns.next_number)
-            renumbered.append((topic, bytes(again.to_bytes())))
-        columns.settle()
-        return renumbered
-
-    def number_from(self, number: int) -> None:
-        """Use no number below this one for a topic that is new."""
-        self.columns.next_number = max(self.columns.next_number, number)
 
     # New subscriptions
 
@@ -141,14 +116,3 @@ class _Source:
     def go_back(self, number: int) -> None:
         """Go on with a topic's number that was passed already."""
         self._walk.go_back(number)
-
-
-def stored_message(topic: str, message: bytes) -> Records:
-    """Check a stored retained message and return it as a batch."""
-    name = topic.encode()
-    table = TopicTable(0, 1, len(name))
-    table.intern(name)
-    records = Records(message, 0, table)
-    if not records.verify() or records.new_names() != [name]:
-        raise StorageError(f"the retained message of {topic!r} is damaged", hint="restore the file from a backup")
-    return records

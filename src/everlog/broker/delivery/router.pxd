@@ -17,7 +17,7 @@ cdef class Router:
     cdef public PendingAcks pending
     cdef public list routed, taken
     cdef public Py_ssize_t max_unwritten_bytes, messages_in, messages_kept
-    cdef public bint committing, behind, ids_ahead
+    cdef public bint committing, behind, ids_ahead, names_publishers
     cdef readonly bint refuses
     cdef readonly bytearray refusing
     cdef bint _full
@@ -31,14 +31,14 @@ cdef class Router:
 
     @cython.locals(positions=list, awaited=list, kept=Py_ssize_t)
     cpdef list publish(self, PublishRun run, AckQueue queue=*, bytes acks=*, Py_ssize_t pubacks=*, object publisher=*,
-                       Py_ssize_t duplicates=*)
+                       Py_ssize_t duplicates=*, object named=*)
 
     @cython.locals(topics="uint32_t*", flags="unsigned char*", routes="unsigned char*", marks=bytearray, mark="unsigned char*", row=Py_ssize_t)
     cdef list _awaited(self, PublishRun run, list positions)
 
     @cython.locals(routes=bytearray, first=Py_ssize_t, last=Py_ssize_t, topic=Py_ssize_t, kept=Py_ssize_t,
                    number=Py_ssize_t, taken=Py_ssize_t)
-    cdef Py_ssize_t _keep(self, PublishRun run, list positions, object publisher) except -1
+    cdef Py_ssize_t _keep(self, PublishRun run, list positions, object publisher, object named) except -1
 
     @cython.locals(builder=RecordBuilder, taken=Py_ssize_t, end=int64_t)
     cdef int _gather(self, PublishRun run, bytearray routes, object publisher) except -1

@@ -8,9 +8,12 @@ Invariant: everything below `routed[shard]` has been handed to every live subscr
 """
 
 from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Any
 
 import cython
 
+from everlog.base import PublisherColumn, PublisherName, name_publisher
 from everlog.broker.delivery.audiences import Audiences
 from everlog.broker.delivery.catchup import Catchup
 from everlog.broker.delivery.fanout import Fanout
@@ -29,6 +32,7 @@ if not cython.compiled:
     from everlog.broker.delivery.kept_topics import KeptTopics
     from everlog.broker.delivery.pending_acks import AckQueue, PendingAcks
 
+_PATIENCE_NS = 2_000_000  # that a turn of the event loop has for all disks; others wait meanwhile
 _RETAIN = 0x01
 _READ_BYTES = 4 << 20
 _GATHERED_BYTES = 1 << 20  # gathered messages are routed at once beyond this
@@ -76,10 +80,11 @@ class Router:
         self.messages_kept = 0
         self.taken: list[tuple[int, int]] = []  # the shards that took some of the last run, and where each ended
         self.ids_ahead = False  # QoS 2 messages were appended whose ids are to be stored before them
+        self.names_publishers = True  # it is kept who has published what is kept
         self.own = OwnMessages(table)
         self._soon = soon
         self._shards = list(log.shards)
-        self._gathered = RecordBuilder()
+        self._gathered = RecordBuilder(checked=False)
         self._gathered_offset = 0
         self._turn_asked = False
         self._now = 0  # the time of the turn that is asked for
@@ -162,11 +167,13 @@ class Router:
         pubacks: int = 0,
         publisher: Session | None = None,
         duplicates: int = 0,
+        named: PublisherName | PublisherColumn | None = None,
     ) -> list[tuple[int, int]]:
         """Take a run in; `acks`, `pubacks` of them PUBACKs, leave by `queue` when all that is kept is committed.
 
         Return, for each shard that keeps some of it, its number and the offset that it ends at now. A `publisher` must
-        not get its own messages back. Of the run, `duplicates` came before and may still wait for their commit.
+        not get its own messages back. Of the run, `duplicates` came before and may still wait for their commit. What is
+        kept is kept with who is `named`, one for the run or a column.
         """
         self.messages_in += run.stop - run.start
         if not self._turn_asked:  # before anything can fail: the time is this turn's, and must not outlive it
@@ -179,7 +186,7 @@ class Router:
             if self.kept.began:
                 self.kept.began = False
                 self._route_gathered()  # what came before its topic was kept goes first
-            kept = self._keep(run, positions, publisher)
+            kept = self._keep(run, positions, publisher, named)
             self.messages_kept += kept
             if kept < run.stop - run.start:
                 self._gather(run, self.kept.routes, publisher)
@@ -207,19 +214,27 @@ class Router:
                 awaited[number] = shard.end
         return list(awaited.items())
 
-    def retain(self, run: PublishRun, publisher: str) -> dict[int, int]:
+    def retain(self, run: PublishRun, publisher: str | None) -> dict[int, int]:
         """Retain the messages of a run that ask for it; return the rows that can't be, each with its topic id."""
-        return self.retained.take_run(run, self.now_us(), self.table, publisher)
+        routes = self.kept.routes if self.kept.extend(run) else None
+        return self.retained.take_run(run, self.now_us(), self.table, publisher, routes)
 
-    def send(self, packet: Publish) -> None:
-        """Publish a message of the broker's own: a will, a `$SYS` topic."""
+    def send(self, packet: Publish, named: PublisherName | None = None) -> None:
+        """Publish a message of the broker's own: a will, whose client is `named`, a `$SYS` topic."""
         run = self.own.run(packet)
         if run is not None:
             if run.any_flags & _RETAIN:
-                self.retained.take_run(run, self.now_us(), self.table)
-            self.publish(run)
+                for row in self.retain(run, None):
+                    run.columns.flags[row] &= ~_RETAIN  # sent on, but not retained, at a start from the log neither
+            self.publish(run, named=named)
 
-    def _keep(self, run: PublishRun, positions: list[tuple[int, int]], publisher: Session | None) -> int:
+    def name_of(self, session: Session) -> PublisherName | None:
+        """Return as whose the messages of a session are kept, None if that is not kept."""
+        if not self.names_publishers:
+            return None
+        return PublisherName(name_publisher(session.client_id, session.user))
+
+    def _keep(self, run: PublishRun, positions: list[tuple[int, int]], publisher: Session | None, named: Any) -> int:
         """Append what is kept of a run; return how many that is."""
         routes = self.kept.routes
         first, last = 0, len(self._shards)
@@ -232,7 +247,7 @@ class Router:
         kept = 0
         for number in range(first, last):
             shard = self._shards[number]
-            taken = shard.append(run.columns, run.start, run.stop, self._now, self.table, routes, number)
+            taken = shard.append(run.columns, run.start, run.stop, self._now, self.table, routes, number, named)
             if taken:
                 kept += taken
                 end = shard.end
@@ -243,7 +258,9 @@ class Router:
         return kept
 
     def _gather(self, run: PublishRun, routes: bytearray | None, publisher: Session | None) -> int:
-        """Take what is not kept of a run; with this turn's end, or before, it is routed."""
+        """Take what is not kept of a run, if anybody is there to get it; it is routed by the end of this turn."""
+        if len(self.audiences) == 0:
+            return 0
         builder = self._gathered
         taken = builder.append(run.columns, run.start, run.stop, self._now, self.table, routes, NOT_KEPT)
         if publisher is not None and taken:
@@ -273,9 +290,10 @@ class Router:
 
     def _commit(self) -> int:
         self.committing = True
+        until_ns = perf_counter_ns() + _PATIENCE_NS
         for shard in self._shards:
             if shard.end > shard.committed:
-                shard.commit_here()
+                shard.commit_here(until_ns)
         self.committing = False  # before the look at what is committed, so that no commit goes unseen
         self.committed()
         return 0

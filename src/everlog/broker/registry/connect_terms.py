@@ -130,10 +130,11 @@ def _work_out(packet: Connect, limits: Limits) -> _Grant:
     else:
         expiry = 0 if packet.clean_start else NEVER
     granted = min(expiry, limits.session_expiry_s)
-    longest = limits.keep_alive_s
-    keep_alive = longest if longest and not 0 < packet.keep_alive <= longest else packet.keep_alive
+    longest, keep_alive = limits.keep_alive_s, packet.keep_alive
+    if packet.version == 5 and longest and not 0 < keep_alive <= longest:  # the others can't be told
+        keep_alive = longest
     connack = Properties(
-        server_keep_alive=keep_alive if packet.version == 5 and keep_alive != packet.keep_alive else None,
+        server_keep_alive=keep_alive if keep_alive != packet.keep_alive else None,
         session_expiry_interval=granted if granted != expiry else None,
         receive_maximum=limits.receive_maximum,
         maximum_packet_size=limits.packet_bytes,

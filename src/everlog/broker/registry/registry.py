@@ -107,7 +107,7 @@ class Registry:
     def check(self, client: Client, terms: ConnectTerms) -> None:
         """Raise why a client may not have the session or the will that it asks for."""
         client_id, user = terms.client_id, terms.session.user
-        if not terms.clean_start and self._is_anothers(client_id, user):
+        if self._is_anothers(client_id, user, terms.clean_start):
             raise PeerError(Reason.NOT_AUTHORIZED, "the client id has a session of another user")
         will = terms.session.will
         if will is not None and not self._security.acl.may_publish(user, client_id, will.topic):
@@ -168,10 +168,12 @@ class Registry:
         self._transient += not lasting
         return session
 
-    def _is_anothers(self, client_id: str, user: str | None) -> bool:
-        """Return whether a session was begun by another user: what it is owed is not for this one."""
+    def _is_anothers(self, client_id: str, user: str | None, to_end_it: bool) -> bool:
+        """Return whether a session is another user's: what it is owed is not for this one, to have or to end."""
         session = self._peek(client_id)
-        return session is not None and session.user is not None and session.user != user
+        if session is None or session.user is None or session.user == user:
+            return False
+        return session.durable or not to_end_it
 
     # Leaving
 
@@ -209,7 +211,7 @@ class Registry:
         if session.will is not None and will_due_us(session.will, 0, session.expiry_s) == 0:
             self._send_will(session)
         if session.durable:
-            self.expiry.schedule(session.client_id, session.away_us, session.expiry_s, session.will)
+            self._schedule(session)
             self._mark(session)
         else:
             yield from self._end(session)
@@ -224,6 +226,7 @@ class Registry:
         if self.sessions.get(session.client_id) is not session:
             return
         del self.sessions[session.client_id]
+        self.expiry.forget(session.client_id)
         self._transient -= not session.kept
         self._metrics.count_ended(session.counters)
         if self._write_behind is not None and session.kept:
@@ -268,19 +271,25 @@ class Registry:
         wall_us = self._router.now_us()
         for session in self._away(self.expiry.due_wills(wall_us)):
             if session.will is not None:
-                if will_due_us(session.will, session.away_us, session.expiry_s) <= wall_us:  # else away again since
+                if will_due_us(session.will, session.away_us, session.expiry_s) <= wall_us:
                     self._send_will(session)
+                else:
+                    self._schedule(session)  # away again since
                 self._mark(session)
         due_us = self._router.due_us()
         for session in self._away(self.expiry.due_ends(due_us)):
             if session.away_us + session.expiry_s * 1_000_000 <= due_us:
                 self.end(session)
             else:
+                self._schedule(session)
                 self._mark(session)
         for client in list(self.clients.values()):
             if client.keep_alive_s and now - client.last_seen > client.keep_alive_s:
                 self._metrics.keep_alive_timeouts += 1
                 client.close(Reason.KEEP_ALIVE_TIMEOUT, "keep alive timeout")
+
+    def _schedule(self, session: Session) -> None:
+        self.expiry.schedule(session.client_id, session.away_us, session.expiry_s, session.will)
 
     def _away(self, client_ids: Iterator[str]) -> Iterator[Session]:
         found = map(self.find, client_ids)
@@ -298,7 +307,8 @@ class Registry:
         will = unpack_pairs(will)
         properties = replace(will.properties, will_delay_interval=None)
         packet_id = 1 if will.qos else 0
-        self._router.send(Publish(will.topic, will.payload, will.qos, will.retain, False, packet_id, properties))
+        packet = Publish(will.topic, will.payload, will.qos, will.retain, False, packet_id, properties)
+        self._router.send(packet, self._router.name_of(session))
 
     def refuse_will(self, session: Session) -> None:
         """Give up the will of a client that may be connected no more."""
@@ -368,7 +378,7 @@ class Registry:
             self._committed(),
             tuple(self._router.routed),
             self._router.now_us(),
-            self._router.retained.take_changes(),
+            self._router.retained.saving,
         )
 
     def _committed(self) -> list[int]:

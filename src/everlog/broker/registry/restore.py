@@ -23,7 +23,7 @@ def _restore(tables: SessionTables, registry: Registry, groups: GroupRegistry, r
     snapshot = tables.load()
     ends = [shard.committed for shard in router.log.shards]
     rows, cursors, subscribed = [], [], []
-    retained = router.retained
+    owed_below = 0  # numbers of retained messages
     subscribers: dict[str, list[str]] = {}  # client ids by shared filter
     for stored in snapshot.sessions:
         found = settle(stored, snapshot.routed, snapshot.alive_us, ends)
@@ -35,23 +35,25 @@ def _restore(tables: SessionTables, registry: Registry, groups: GroupRegistry, r
         registry.expiry.schedule(row.client_id, row.away_us, row.expiry_s, unpack_will(row.will))
         registry.restore(found)
         if found.cursor.feeds or found.cursor.inflight:
-            retained.number_from(retained_end(found.cursor))
+            owed_below = max(owed_below, retained_end(found.cursor))
         if found is not stored:
             rows.append(row)
             cursors.append((row.client_id, found.cursor))
             if found.subscriptions is not stored.subscriptions:
                 subscribed += [(row.client_id, one) for one in found.subscriptions]
-    renumbered = retained.restore(snapshot.retained)
+    unsaved = router.retained.saving.restore(snapshot, router.log, owed_below)
     settled, gone = groups.restore(snapshot.groups, subscribers, snapshot.routed, ends)
     # No LIVE cursor may be left when `routed` moves on: it stands for the old value.
     changes = Changes(
         rows=tuple(rows),
         subscribed=tuple(subscribed),
         cursors=tuple(cursors),
-        retained=tuple(renumbered),
+        retained=tuple(unsaved.rows.values()),
+        retained_at=unsaved.at,
         ended_groups=tuple(gone),
         groups=tuple(settled),
         routed=tuple(ends),
         alive_us=router.now_us(),
     )
     tables.apply(changes, durable=True)
+    router.retained.saving.durable_at = unsaved.at or ()

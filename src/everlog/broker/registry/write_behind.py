@@ -13,8 +13,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from everlog.broker.delivery import RetainedMessages
-from everlog.sessions import Changes, GroupRow, Session, SessionTables, cursor_of, pack_subscription, row_of
+from everlog.broker.delivery import RetainedSaving, Unsaved
+from everlog.sessions import (
+    Changes,
+    Cursor,
+    GroupRow,
+    Session,
+    SessionTables,
+    cursor_of,
+    pack_subscription,
+    retained_end,
+    row_of,
+)
 
 _DELAY_S = 0.25  # between batches that nobody waits for
 _MAX_DELAY_S = 2.0
@@ -33,11 +43,11 @@ class Marks:
     rows: dict[str, Session] = field(default_factory=dict)
     filters: dict[str, dict[str, None]] = field(default_factory=dict)  # client id -> filters added, removed or changed
     moved: set[Session] = field(default_factory=set)
-    retained: dict[str, bytes | None] = field(default_factory=dict)  # taken before, and not written
+    retained: Unsaved = field(default_factory=Unsaved)  # what earlier batches could not write
     groups: dict[tuple[str, str], None] = field(default_factory=dict)  # name and filter of changed or ended groups
 
     def __bool__(self) -> bool:
-        return bool(self.moved or self.rows or self.retained or self.ended or self.filters or self.groups)
+        return bool(self.moved or self.rows or self.ended or self.filters or self.groups)
 
 
 def changes_of(
@@ -47,10 +57,9 @@ def changes_of(
     committed: Sequence[int],
     routed: tuple[int, ...],
     now_us: int,
-    retained: Iterable[tuple[str, bytes | None]] = (),
+    retained: RetainedSaving | None = None,
 ) -> Changes:
     """Return the present state of everything that is marked, with changes of retained messages, which marks get."""
-    marks.retained.update(retained)
     unsubscribed, subscribed = [], []
     for client_id, filters in marks.filters.items():
         session = sessions.get(client_id)
@@ -65,13 +74,20 @@ def changes_of(
     moved = [one for one in marks.moved if one.kept and sessions.get(one.client_id) is one]
     for session in moved:
         session.drop_confirmed(committed)
+    cursors = tuple((session.client_id, cursor_of(session, committed)) for session in moved)
+    if retained is not None:
+        marks.retained.add(retained.take(_owed_below(cursors) if retained.has_unnamed else 0))
+    unsaved = marks.retained
     return Changes(
         tuple(marks.ended),
         tuple(row_of(session) for client_id, session in marks.rows.items() if sessions.get(client_id) is session),
         tuple(unsubscribed),
         tuple(subscribed),
-        tuple((session.client_id, cursor_of(session, committed)) for session in moved),
-        tuple(marks.retained.items()),
+        cursors,
+        tuple(unsaved.rows.values()),
+        tuple(unsaved.names.values()),
+        tuple(unsaved.ended_names),
+        unsaved.at,
         tuple(key for key, row in groups.items() if row is None),
         tuple(row for row in groups.values() if row is not None),
         routed,
@@ -79,10 +95,15 @@ def changes_of(
     )
 
 
+def _owed_below(cursors: Iterable[tuple[str, Cursor]]) -> int:
+    """Return a number above those of all retained messages that sessions are owed or were sent."""
+    return max((retained_end(cursor) for _, cursor in cursors if cursor.feeds or cursor.inflight), default=0)
+
+
 class WriteBehind:
     """The writer of the session tables. `start` and `stop` bracket its life."""
 
-    def __init__(self, tables: SessionTables, routed: Sequence[int], retained: RetainedMessages | None = None) -> None:
+    def __init__(self, tables: SessionTables, routed: Sequence[int], retained: RetainedSaving | None = None) -> None:
         self.tables = tables
         self.saved = 0
         self.failures = 0  # batches that could not be written, each tried again
@@ -173,6 +194,12 @@ class WriteBehind:
             return False
         return True
 
+    async def retained_at(self) -> tuple[int, ...]:
+        """Write some of what waits; return from where on each shard has retained messages that only the log has."""
+        assert self._retained is not None
+        await self.flush(_STOP_S)
+        return self._retained.durable_at
+
     async def stop(self) -> None:
         """Write all that is marked, durably, and end."""
         if not await self.flush(_STOP_S):
@@ -186,8 +213,13 @@ class WriteBehind:
         assert self._loop is not None
         idle = self._loop.time() - self._last_s
         routed = tuple(self._routed)
-        unsaved = self._retained is not None and self._retained.unsaved > 0
-        if self.marks or unsaved or self._urgent or idle >= _BEAT_S or (idle >= 1 and routed != self._last_routed):
+        if (
+            self.marks
+            or (self._retained is not None and self._retained.waits)
+            or self._urgent
+            or idle >= _BEAT_S
+            or (idle >= 1 and routed != self._last_routed)
+        ):
             self._write()
         self._timer = self._loop.call_later(self._delay_s, self._tick)
 
@@ -223,6 +255,8 @@ class WriteBehind:
         self._delay_s = min(max(_DELAY_S, _SHARE * took), _MAX_DELAY_S)
         if durable:
             self.saved = number
+            if self._retained is not None and marks.retained.at is not None:
+                self._retained.durable_at = marks.retained.at
         for session in marks.rows.values():
             if session.away_us and not self.is_marked(session):
                 self._on_saved(session)
@@ -245,7 +279,7 @@ class WriteBehind:
                 newer.filters.setdefault(client_id, {}).update(filters)
         self.moved.update(session for session in marks.moved if session.client_id not in ended)
         newer.groups.update(marks.groups)
-        newer.retained.update(marks.retained)
+        newer.retained = marks.retained
         ended.update(marks.ended)
         self._urgent = True
         self._asked = True  # not at once: the next tick tries again

@@ -2,7 +2,8 @@
 
 A connection keeps the TLS context of its handshake. After a reload a client stays if every authority of its issuer's
 name that counted then counts now. Of a certificate whose issuer is not in the file itself, such as an intermediate that
-the client has sent along, it is not known which authority it was accepted by: it stays only if the file is the same.
+the client has sent along, it is not known which authority it was accepted by: it stays only if the file is the same. A
+serial number that was revoked ends the connections of all certificates that have it, whoever issued them.
 Whoever is closed and still trusted is let in by its next handshake.
 """
 
@@ -28,6 +29,8 @@ class ClientCertificates:
         now = self._tls.context
         if not certificate or then is now or not isinstance(then, TrustingContext):
             return True
+        if int(certificate["serialNumber"], 16) in now.revoked:
+            return False
         issuers = then.authorities.get(certificate["issuer"], frozenset())
         if not issuers:
             return then.authority_file == now.authority_file

@@ -16,6 +16,8 @@ from everlog.broker.transport.tls_handshake import TlsHandshake
 from everlog.broker.transport.websocket import WebSocket
 
 Kind = Literal["tcp", "tls", "ws", "wss"]
+_PROBES = 4  # of TCP, within the time after which it begins with them; then the peer is gone
+_MOST_S = 32_767  # that the system takes
 _SCHEMES: dict[Kind, str] = {"tcp": "mqtt", "tls": "mqtts", "ws": "ws", "wss": "wss"}
 
 
@@ -33,6 +35,9 @@ class Listener:
     path: str = "/mqtt"  # of `ws` and `wss`
     origins: tuple[str, ...] = ()  # of other web pages that may connect by `ws` and `wss`; `*` is all
     backlog: int = 4096
+    crl_file: str | None = None
+    min_version: str = "1.2"  # of TLS
+    tcp_keepalive_s: float = 300.0  # of silence, until TCP asks whether a peer is there; 0 for never
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +108,9 @@ class Listening:
         except OSError as error:
             raise cannot_listen(listener.host, listener.port, error) from error
         self._servers.append((listener, server))
+        if listener.tcp_keepalive_s:
+            for one in server.sockets:
+                _keep_alive(one.fileno(), listener.tcp_keepalive_s)
 
 
 async def listen(connections: Connections, listeners: Sequence[Listener]) -> Listening:
@@ -153,7 +161,25 @@ def _files(listener: Listener) -> TlsFiles:
         listener.client_ca_file,
         listener.require_client_cert,
         ("mqtt",) if listener.kind == "tls" else ("http/1.1",),
+        listener.crl_file,
+        listener.min_version,
     )
+
+
+def _keep_alive(listening: int, idle_s: float) -> None:
+    """Have TCP notice peers that are gone without a word: accepted sockets inherit this from the listening one."""
+    own = socket.socket(fileno=os.dup(listening))
+    try:
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if hasattr(socket, "TCP_KEEPIDLE"):  # elsewhere the system's own times count
+            for option, value in (
+                (socket.TCP_KEEPIDLE, idle_s),
+                (socket.TCP_KEEPINTVL, idle_s / _PROBES),
+                (socket.TCP_KEEPCNT, _PROBES),
+            ):
+                own.setsockopt(socket.IPPROTO_TCP, option, max(1, min(round(value), _MOST_S)))
+    finally:
+        own.close()
 
 
 def _factory(connections: Connections, listener: Listener, tls: LiveTls | None) -> Callable[[], asyncio.BaseProtocol]:

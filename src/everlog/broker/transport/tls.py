@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from everlog.base import UsageError
+from everlog.broker.transport.revocation_list import revoked_serials
+
+VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +20,8 @@ class TlsFiles:
     client_ca_file: str | None = None
     require_client_cert: bool = False
     protocols: tuple[str, ...] = ()  # offered by ALPN
+    crl_file: str | None = None  # revoked client certificates
+    min_version: str = "1.2"
 
 
 class TrustingContext(ssl.SSLContext):
@@ -24,6 +29,7 @@ class TrustingContext(ssl.SSLContext):
 
     authority_file = b""  # the content of the file that names them
     authorities: Mapping[object, frozenset[bytes]] = {}  # their certificates, by name
+    revoked: frozenset[int] = frozenset()  # serial numbers of client certificates
 
 
 class LiveTls:
@@ -39,13 +45,13 @@ class LiveTls:
 
 
 def make_context(files: TlsFiles) -> TrustingContext:
-    """Return a server's context: TLS 1.2 or later, no compression, no renegotiation."""
+    """Return a server's context: TLS 1.2 or later, as the files say, no compression, no renegotiation."""
     context = TrustingContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.minimum_version = VERSIONS[files.min_version]
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
     if files.protocols:
         context.set_alpn_protocols(list(files.protocols))
-    for path in (files.cert_file, files.key_file, files.client_ca_file):
+    for path in (files.cert_file, files.key_file, files.client_ca_file, files.crl_file):
         if path is not None:
             _check_readable(path)
 
@@ -61,6 +67,8 @@ def make_context(files: TlsFiles) -> TrustingContext:
         raise _bad_pair(files, error) from error
     if files.client_ca_file is not None:
         _ask_for_certificates(context, files.client_ca_file, files.require_client_cert)
+        if files.crl_file is not None:
+            _refuse_revoked(context, files.crl_file)
     elif files.require_client_cert:
         raise UsageError(
             "client certificates are required, but no CA is given to check them", hint="set client_ca_file"
@@ -85,6 +93,23 @@ def _ask_for_certificates(context: TrustingContext, ca_file: str, required: bool
     # A resumed session is not verified again, so one from before a reload would outlive its authority.
     context.num_tickets = 0
     context.options |= ssl.OP_NO_TICKET
+
+
+def _refuse_revoked(context: TrustingContext, crl_file: str) -> None:
+    with open(crl_file, "rb") as file:
+        content = file.read()
+    try:
+        context.revoked = revoked_serials(content)
+        if b"-----BEGIN X509 CRL-----" not in content:
+            raise ValueError("it has none")
+        context.load_verify_locations(cafile=crl_file)
+    except (ssl.SSLError, ValueError) as error:
+        words = _words(error) if isinstance(error, ssl.SSLError) else str(error)
+        raise UsageError(
+            f"{crl_file} has no revocation list ({words})",
+            hint="give a PEM file: openssl crl -noout -text -in FILE shows one",
+        ) from error
+    context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
 
 
 def _check_readable(path: str) -> None:

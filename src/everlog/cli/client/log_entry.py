@@ -42,12 +42,12 @@ def entry_printer(template: str | None, as_json: bool) -> Callable[[Entry], None
     if template is not None:
         form = formatter(verbose=False, template=template, newline=True)
         return lambda entry: _print(form(entry.message, entry.time_us / 1_000_000))
-    return lambda entry: _print(_json(entry) if as_json else _line(entry))
+    form = formatter(verbose=True, template=None, newline=True)
+    return lambda entry: _print(_json(entry) if as_json else _place(entry) + form(entry.message))
 
 
-def _line(entry: Entry) -> bytes:
-    place = f"{show_time(entry.time_us)} {entry.shard}:{entry.offset} ".encode()
-    return place + entry.message.topic + b" " + entry.message.payload + b"\n"
+def _place(entry: Entry) -> bytes:
+    return f"{show_time(entry.time_us)} {entry.shard}:{entry.offset} ".encode()
 
 
 def _json(entry: Entry) -> bytes:

@@ -1,15 +1,18 @@
 """What `everlog sub` prints for a message: the payload, with its topic, or what a format of mosquitto_sub's -F says.
 
-A format is parsed once, into pieces that each turn a message and its time into bytes.
+A format is parsed once, into pieces that each turn a message and its time into bytes. For a terminal, what comes from a
+message has its control characters shown; what the format itself says is left as it is.
 """
 
 import json
 import re
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from everlog.base import UsageError
+from everlog.cli.visible import visible, visible_json
 from everlog.mqtt import Message
 
 Formatter = Callable[..., bytes]  # takes a message and, unless it has just arrived, its time
@@ -19,15 +22,23 @@ _ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "a": b"\a", "v": b"\v", "e": b"\
 _TOKEN = re.compile(r"%(.)|@(.)|\\(.)|([^%@\\]+)|(.)", re.DOTALL)
 
 
-def formatter(*, verbose: bool, template: str | None, newline: bool) -> Formatter:
-    """Return the function that turns a message into output."""
+def formatter(
+    *, verbose: bool, template: str | None, newline: bool, show: Callable[[bytes], bytes] | None = None
+) -> Formatter:
+    """Return the function that turns a message into output; `show` is applied to all that peers may choose."""
+    show = show_on_output() if show is None else show
     end = b"\n" if newline else b""
     if template is not None:
-        pieces = [*_pieces(template), lambda message, now: end]
+        pieces = [*_pieces(template, show), lambda message, now: end]
         return lambda message, at=None: _apply(pieces, message, at)
     if verbose:
-        return lambda message, at=None: message.topic + b" " + message.payload + end
-    return lambda message, at=None: message.payload + end
+        return lambda message, at=None: show(message.topic) + b" " + show(message.payload) + end
+    return lambda message, at=None: show(message.payload) + end
+
+
+def show_on_output() -> Callable[[bytes], bytes]:
+    """Return what peers' bytes pass on their way out: no control characters on a terminal, all bytes elsewhere."""
+    return visible if sys.stdout.isatty() else bytes
 
 
 def _apply(pieces: list[Piece], message: Message, at: float | None) -> bytes:
@@ -35,12 +46,12 @@ def _apply(pieces: list[Piece], message: Message, at: float | None) -> bytes:
     return b"".join([piece(message, now) for piece in pieces])
 
 
-def _pieces(template: str) -> list[Piece]:
+def _pieces(template: str, show: Callable[[bytes], bytes]) -> list[Piece]:
     pieces: list[Piece] = []
     for found in _TOKEN.finditer(template):
         percent, at, escape, text, lone = found.groups()
         if percent is not None:
-            pieces.append(_percent(percent, found.start() + 1))
+            pieces.append(_percent(percent, found.start() + 1, show))
         elif at is not None:
             pieces.append(_at(at))
         elif escape is not None and escape in _ESCAPES:
@@ -58,13 +69,13 @@ def _constant(value: bytes) -> Piece:
     return lambda message, now: value
 
 
-def _percent(letter: str, column: int) -> Piece:
+def _percent(letter: str, column: int, show: Callable[[bytes], bytes]) -> Piece:
     piece = _PERCENT.get(letter)
     if piece is None:
         raise UsageError(
             f"-F: %{letter} at {column} means nothing", hint=f"use one of {', '.join(f'%{one}' for one in _PERCENT)}"
         )
-    return piece
+    return lambda message, now: show(piece(message, now))
 
 
 def _at(letter: str) -> Piece:
@@ -100,7 +111,7 @@ def as_json(message: Message, now: float, before: Mapping[str, str] = {}, *, pay
     if message.section:
         members["properties"] = _properties(message)
     members["payload"] = payload
-    return json.dumps(members, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    return visible_json(json.dumps(members, ensure_ascii=False, separators=(",", ":"))).encode("utf-8", "replace")
 
 
 def _properties(message: Message) -> dict[str, Any]:

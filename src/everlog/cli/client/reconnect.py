@@ -9,6 +9,7 @@ from typing import TypeVar
 from everlog.base import Unavailable
 from everlog.cli.client.async_client import AsyncClient, Handler, Refused
 from everlog.cli.client.connect_options import Target
+from everlog.cli.visible import visible_line
 from everlog.mqtt import Reason
 
 T = TypeVar("T")
@@ -66,7 +67,7 @@ async def keep_connected(
             if not (again and was_open and is_passing(error)):
                 raise
             wait_s = next(waits)
-            print(f"everlog: {error}; trying again in {wait_s:.1f} s", file=sys.stderr)
+            print(f"everlog: {visible_line(str(error))}; trying again in {wait_s:.1f} s", file=sys.stderr)
         finally:
             await client.close()
         await asyncio.sleep(wait_s)

@@ -19,6 +19,7 @@ from everlog.cli.client.pace import Pace, parse_speed
 from everlog.cli.client.replay_extent import Extent, exact_time, own_properties
 from everlog.cli.client.replay_source import BrokerSource, Source, StoreSource
 from everlog.cli.option_groups import with_options
+from everlog.cli.visible import visible_line
 from everlog.mqtt import Connect
 from everlog.store import Begin, BeginKind, parse_begin, show_positions
 
@@ -155,7 +156,7 @@ async def run(source: Source, sink: Sink, pace: Pace, limit: int | None, *, show
             parts.push_async_callback(part.close)
             await part.open()
         for note in source.notes:
-            print(f"everlog: {note}", file=sys.stderr)
+            print(f"everlog: {visible_line(note)}", file=sys.stderr)
         with ExitStack() as shown:
             bar = Bar(source.extent, shown) if show_bar else None
             try:

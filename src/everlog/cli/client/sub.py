@@ -21,6 +21,7 @@ from everlog.cli.client.connect_options import (
 from everlog.cli.client.message_format import Formatter, formatter
 from everlog.cli.client.reconnect import keep_connected
 from everlog.cli.option_groups import with_options
+from everlog.cli.visible import visible_line
 from everlog.mqtt import NO_PROPERTIES, Message, Properties, Subscription
 from everlog.store import parse_begin
 from everlog.topics import Filter, matches
@@ -179,7 +180,7 @@ async def _ask(client: AsyncClient, request: Request) -> bool:
     for subscription, reason in zip(asked, reasons, strict=True):
         if reason.is_error:
             words = client.answered.reason_string or reason.words
-            print(f"everlog: {subscription.filter} was refused: {words}", file=sys.stderr)
+            print(f"everlog: {subscription.filter} was refused: {visible_line(words)}", file=sys.stderr)
     if client.answered.reason_string and not any(reason.is_error for reason in reasons):
-        print(f"everlog: {client.answered.reason_string}", file=sys.stderr)
+        print(f"everlog: {visible_line(client.answered.reason_string)}", file=sys.stderr)
     return not all(reason.is_error for reason in reasons)

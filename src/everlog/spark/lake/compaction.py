@@ -4,6 +4,8 @@ A round that is killed, overtaken or run by two drivers at once leaves at most f
 next one begins from what the table has.
 """
 
+import contextlib
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -87,6 +89,7 @@ class Compaction:
         snapshot = take_snapshot(data)
         self._data = snapshot.path
         self.shards = tuple(shard.shard for shard in snapshot.shards)
+        _make_private(location, snapshot.path)
         self.lake: Lake = open_for(location, snapshot)
         self._seen: dict[int, int | None] = {}  # up to these ends the table is known to have this log's records
 
@@ -174,6 +177,13 @@ class Compaction:
         location = self.lake.location
         record = LakeRecord(table=location.uri, store=self.lake.store, ends=ends, options=location.named_options())
         write_lake_record(self._data, record)
+
+
+def _make_private(location: Location, data: str) -> None:
+    """Make the directory of a table in the data directory: like all else there, it is for its owner alone."""
+    if location.is_local and os.path.dirname(location.uri) == os.path.abspath(data):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(location.uri, 0o700)
 
 
 def _quietly(what: str, tasks: int) -> None:

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from everlog.app.decoy_key import read_decoy_key
 from everlog.base import UsageError
-from everlog.broker import Accept, Applicant, Continue, Refuse, ScramSha256
-from everlog.broker.auth.passwords import PasswordFile, Passwords
+from everlog.broker import Accept, Applicant, Continue, Refuse, ScramSha256, Security
+from everlog.broker.auth.passwords import PasswordFile, Passwords, set_password
 from everlog.broker.auth.scram import KIND, METHOD, make_verifier, parse_verifier, prepared
 
 SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
@@ -48,6 +49,18 @@ def test_an_unknown_user_has_a_salt_and_always_the_same():
 
     assert shown(b"one") == shown(b"one")
     assert shown(b"one") != shown(b"two")
+
+
+def test_an_unknown_user_is_shown_the_same_after_a_restart(tmp_path):
+    users = tmp_path / "users"
+    set_password(users, "known", b"x", scram=True)
+
+    def started() -> bytes:
+        security = Security(password_file=str(users), decoy_key=read_decoy_key(str(tmp_path)))
+        answer = security.exchange(METHOD).begin(METHOD, b"n,,n=unknown,r=x", SOMEBODY)
+        return answer.data.partition(b",")[2]  # salt and iterations, without the nonce
+
+    assert started() == started()
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,13 @@
 from random import Random
 
 import pytest
+from tests.memory_log import MemoryLog
 
 from everlog.base import RETAINED, MessageColumns, Records, TopicTable
 from everlog.broker.delivery.retained_messages import RetainedMessages
 from everlog.broker.delivery.retained_reader import RetainedWalk
 from everlog.mqtt import Decoder, Properties, Publish, encode
+from everlog.sessions import RetainedRow, Snapshot
 from everlog.topics import matches, parse_filter
 
 MINUTE_US = 60_000_000
@@ -17,13 +19,16 @@ class Stage:
     def __init__(self, max_messages=10, max_bytes=1 << 20):
         self.table = TopicTable(0)
         self.retained = RetainedMessages(max_messages, max_bytes)
-        self.retained.store_changes()
+        self.retained.columns.stores = True
         self.decoder = Decoder(MessageColumns(16), self.table, version=5, max_aliases=100)
         self.now_us = 1
 
     def take(self, topic, payload, publisher=None, **options):
         (run,) = self.decoder.feed(encode(Publish(topic, payload, retain=True, **options), 5))
         return not self.retained.take_run(run, self.now_us, self.table, publisher)
+
+    def take_changes(self):
+        return [(name.decode(), message) for name, message in self.retained.columns.take_changes(1 << 30)]
 
     def batches(self, text, at=0, rows=512, looks=1 << 20, **options):
         walk = RetainedWalk(text.encode(), at, self.retained.columns.next_number)
@@ -170,10 +175,10 @@ def test_memory_is_counted_and_given_back():
     assert stage.retained.size_bytes - empty < 3000 * 400 + (1 << 20)  # of the chunk that is filled next
     for number in range(3000):
         stage.take(f"some/topic/{number}", b"")
-        stage.retained.take_changes()
+        stage.take_changes()
     for number in range(1000):  # the index is made anew little by little
         stage.take("a", b"%d" % number)
-        stage.retained.take_changes()
+        stage.take_changes()
     assert stage.retained.size_bytes - empty < 200_000 + (1 << 20)
     assert stage.found("#") == {"a": b"999"}
 
@@ -260,16 +265,17 @@ def test_they_are_as_a_plain_dictionary_would_have_them(seed):
         stage.take(topic, payload)
         model.take(topic, payload)
         if random.random() < 0.2:
-            for name, message in stage.retained.take_changes():
+            for name, message in stage.take_changes():
                 model.store(name, message)
         if step % 100 == 0:
             check(stage, model, random.choice(filters), random)
     for text in filters:
         check(stage, model, text, random)
-    for name, message in stage.retained.take_changes():
+    for name, message in stage.take_changes():
         model.store(name, message)
     restored = Stage(1, 1)
-    assert restored.retained.restore(sorted(model.stored.items())) == []
+    rows = [RetainedRow(name, message) for name, message in sorted(model.stored.items())]
+    assert restored.retained.saving.restore(Snapshot((), 0, (), rows), MemoryLog(1), 0).rows == {}
     gone = {topic for topic in model.messages if topic.startswith("$")}
     model.messages = {topic: payload for topic, payload in model.messages.items() if topic not in gone}
     for text in filters:

@@ -177,3 +177,12 @@ def test_what_is_read_in_parts_is_all_routed():
     stage.router.committed()
     assert [payload[0] for payload in client.payloads] == list("01234")
     assert stage.router.routed == [5]
+
+
+def test_what_is_not_kept_and_has_no_reader_is_not_taken():
+    stage = RouterStage()
+    stage.publish("1", topic="free", turn=False)
+    client = stage.client("#")
+    stage.publish("2", topic="free")
+    assert client.payloads == ["2"]
+    assert stage.router.messages_in == 2

@@ -4,10 +4,19 @@ import pytest
 from tests.restarts import Client, Disk, Running
 
 from everlog.base import RETAINED, Records, TopicTable, rebased
+from everlog.broker.delivery import RetainedSaving
 from everlog.mqtt import Puback, Pubcomp, Publish, Pubrec, Pubrel
 from everlog.sessions import Changes
 
 TOPICS = [f"r/{number}" for number in range(7)]
+
+
+@pytest.fixture(autouse=True, params=["in no log", "kept"])
+def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have retained messages in the tables alone, or in the log, with the tables far behind."""
+    if request.param == "kept":
+        monkeypatch.setattr(Running, "keep", [("#", 0)])
+        monkeypatch.setattr(RetainedSaving, "rows_each", 1)
 
 
 async def retain(broker: Running, *topics: str, payload: bytes = b"old", qos: int = 1) -> None:
@@ -170,18 +179,18 @@ async def test_no_number_that_a_session_knows_is_given_to_another_topic() -> Non
 
 async def test_messages_that_an_earlier_version_has_stored_get_numbers() -> None:
     disk = Disk()
-    async with Running(disk) as first:
+    async with Running(disk, keep=[]) as first:
         await retain(first, *TOPICS)
     plain = [
-        (topic, bytes(rebased(Records(message, 0, TopicTable(0)), 0).to_bytes()))
-        for topic, message in disk.tables.load().retained
+        row._replace(message=bytes(rebased(Records(row.message or b"", 0, TopicTable(0)), 0).to_bytes()))
+        for row in disk.tables.load().retained
     ]
     disk.tables.apply(Changes(retained=tuple(plain)), durable=True)
-    async with Running(disk):
-        stored = [Records(message, 0, TopicTable(0)).base_offset for _, message in disk.tables.load().retained]
+    async with Running(disk, keep=[]):
+        stored = [Records(row.message or b"", 0, TopicTable(0)).base_offset for row in disk.tables.load().retained]
         assert len(set(stored)) == len(TOPICS)
         assert all(number & RETAINED for number in stored)
-    async with Running(disk) as third:
+    async with Running(disk, keep=[]) as third:
         client = await third.client("s")
         await client.subscribe("r/#")
         assert topics(await take(client, 7)) == TOPICS

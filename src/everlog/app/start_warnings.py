@@ -1,0 +1,22 @@
+"""What an operator should know of the settings before something goes wrong: warnings, one line each, at start."""
+
+from everlog.app.settings import Settings, is_loopback
+
+
+def warnings_of(settings: Settings) -> list[str]:
+    """Return a line for each setting that is allowed and rarely meant."""
+    listener, http, found = settings.listener, settings.http, []
+    if http.port is not None and not is_loopback(http.host):
+        named = ", client ids too" if http.client_ids else ""
+        found.append(
+            f"http.host={http.host}: everybody who can reach the HTTP port reads the broker's numbers{named}, "
+            "without a password and unencrypted; guard it with a firewall or a proxy"
+        )
+    takes_passwords = settings.security.password_file is not None
+    for name, port in (("port", listener.port), ("websocket_port", listener.websocket_port)):
+        if takes_passwords and port is not None and not settings.on_loopback:
+            found.append(
+                f"listener.{name}={port}: passwords cross the network unencrypted; "
+                f"set listener.tls_port, and listener.{name} = none once clients use it"
+            )
+    return found

@@ -1,0 +1,18 @@
+"""What a persist server says of itself when it is greeted."""
+
+from msgspec import Struct
+
+
+class Welcome(Struct, frozen=True, kw_only=True):
+    """A server, how many state shards there are, and which of them it owns."""
+
+    server: str
+    shards: int
+    owned: list[int]
+    protocol: int
+    version: str
+    address: str = ""
+    opened: list[int] = []  # of those that it owns, the ones that were used
+    requests: int = 0  # since it began
+    under_way: int = 0
+    followed: int = 0  # streams that somebody follows

@@ -1,0 +1,1 @@
+"""persist: the commands for streams, key-value stores and the servers that keep them."""

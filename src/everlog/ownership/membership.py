@@ -1,0 +1,129 @@
+"""One process's part in ownership: it beats, watches the others, declares the dead, and coordinates if nobody does.
+
+`tick` does all of it once and is to be called about once a second, from a thread that may wait for the storage. Who
+decides what to open and close reads `board` and asks `things_to_claim` and `things_to_release`.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+
+from everlog.base import Unavailable
+from everlog.ownership.placement import plan_placement, servers_of
+from everlog.ownership.ports import COORDINATOR, NOBODY, Board, Claim, Overruled, Ownership, Replaced, Taken
+from everlog.ownership.rules import living
+from everlog.ownership.suspicion import REFUSED_S, Suspicion
+
+
+def always() -> bool:
+    """Return True: for a process that is well as long as it beats."""
+    return True
+
+
+def unknown(address: str) -> bool:
+    """Return False: nothing is known of whether that machine refuses connections."""
+    return False
+
+
+class Membership:
+    """A server among others. `things` are all the things that the coordinator places."""
+
+    def __init__(
+        self,
+        ownership: Ownership,
+        name: str,
+        address: str,
+        things: Iterable[str] = (),
+        *,
+        is_well: Callable[[], bool] = always,
+        refuses: Callable[[str], bool] = unknown,
+        clock: Callable[[], float] = time.monotonic,
+        suspicion: Suspicion | None = None,
+    ) -> None:
+        self._ownership = ownership
+        self._name = name
+        self._address = address
+        self._things = sorted(things)
+        self._is_well = is_well  # the loop turns and commits go through
+        self._refuses = refuses
+        self._clock = clock
+        self._suspicion = suspicion or Suspicion()
+        self.incarnation = NOBODY
+        self.board = Board()
+
+    def join(self) -> int:
+        """Become a member and return the incarnation."""
+        self._suspicion.interrupt()
+        self.incarnation = self._ownership.join(self._name, self._address)
+        self.board = self._ownership.read()
+        return self.incarnation
+
+    def tick(self) -> Board:
+        """Beat, look at the others and return the board; raise `Overruled` if this process is dead to the others.
+
+        It may join again then, unless it is `Replaced`. Raises `Unavailable` if the storage can't be reached: then
+        nothing may be acknowledged that needs it, and nobody is declared dead for what was not seen meanwhile.
+        """
+        try:
+            return self._tick()
+        except Overruled:
+            self._suspicion.interrupt()
+            if any(member.name == self._name for member in self._ownership.read().members.values()):
+                raise Replaced(
+                    f"another process joined as {self._name!r}", hint="give each server a name of its own"
+                ) from None
+            raise
+
+    def _tick(self) -> Board:
+        asked = self._clock()
+        if not self._is_well():
+            self._suspicion.interrupt()
+            self.board = self._ownership.read()
+            living(self.board, self.incarnation)
+            return self.board
+        try:
+            self._ownership.beat(self.incarnation)
+            beats = self._ownership.beats()
+            beats.pop(self.incarnation, None)
+            self._suspicion.observe(asked, self._clock(), beats)
+            self._bury()
+            self.board = self._ownership.read()
+            living(self.board, self.incarnation)
+            self._coordinate()
+        except Unavailable:
+            self._suspicion.interrupt()
+            raise
+        return self.board
+
+    def leave(self) -> None:
+        """Stop being a member; what is owned is free for others at once."""
+        self._ownership.leave(self.incarnation)
+
+    def _bury(self) -> None:
+        """Declare those dead whose counters stood still."""
+        members = self.board.members
+        for incarnation in self._suspicion.standing(REFUSED_S):
+            if incarnation in members and self._refuses(members[incarnation].address):
+                self._suspicion.refuse(incarnation, self._clock())
+            else:
+                self._suspicion.accept(incarnation)
+        for incarnation, beat in self._suspicion.dead().items():
+            self._ownership.declare_dead(incarnation, beat)
+
+    def _coordinate(self) -> None:
+        """Be the coordinator if nobody is, and store a new placement when that is due."""
+        held = self.board.claims.get(COORDINATOR, Claim(NOBODY, 0))
+        if held.owner not in (NOBODY, self.incarnation):
+            return
+        if not self._things or self.board.members[self.incarnation].draining:
+            if held.owner == self.incarnation:
+                self._ownership.release(COORDINATOR, self.incarnation)
+            return
+        placement = plan_placement(self._things, servers_of(self.board), self.board.placement)
+        if held.owner == self.incarnation and placement == self.board.placement:
+            return
+        try:
+            epoch = self._ownership.claim(COORDINATOR, self.incarnation)
+            self._ownership.place(placement, epoch)
+        except Taken:
+            return
+        self.board = self._ownership.read()

@@ -1,0 +1,26 @@
+"""Which streams somebody follows: feed events of others are not made."""
+
+LEASE_S = 90.0  # a follower asks more often than this
+
+
+class Followers:
+    """Names with the time until which they are followed."""
+
+    def __init__(self) -> None:
+        self._until: dict[str, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._until)
+
+    def add(self, name: str, now: float) -> None:
+        """Note that somebody follows a stream for a while."""
+        self._until[name] = now + LEASE_S
+
+    def wants(self, name: str) -> bool:
+        """Return whether somebody follows a stream."""
+        return name in self._until
+
+    def sweep(self, now: float) -> None:
+        """Forget those that nobody asked for again."""
+        for name in [name for name, until in self._until.items() if until < now]:
+            del self._until[name]

@@ -1,0 +1,293 @@
+"""A persist server: requests from a bus to the state shards that it owns, replies and feed events back.
+
+What arrives together is handled together and ends in one commit a shard; what is answered together leaves together.
+All of it runs on one event loop's thread. A request that is asked for again while it is under way is answered once.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import msgspec
+
+from everlog import __version__
+from everlog.base import UsageError
+from everlog.bus import (
+    AGAIN,
+    HELLO,
+    LAST,
+    VERSION,
+    Assembly,
+    BadFrame,
+    Bus,
+    Delivery,
+    Frame,
+    FrameKind,
+    Subscription,
+    Welcome,
+    decode_frame,
+    encode_frame,
+    feed_subject,
+    parse_request,
+    request_patterns,
+    split_frame,
+    up_subject,
+)
+from everlog.persist.followers import Followers
+from everlog.persist.owned_shard import OwnedShard
+from everlog.persist.ports import ShardOpener
+from everlog.persist.rights import check
+from everlog.persist.series import Series
+from everlog.streams import Answer, Call, ErrorCode, Failure, FeedBootstrap, FeedEvent, FeedResume
+from everlog.streams import Series as SeriesRequest
+
+TICK_S = 0.5
+IDLE_S = 60.0  # a series whose caller says nothing for so long is given up
+UNKNOWN_SERIES = 0xFFFF_FFFF  # the number of the reply that says so
+_ACTIVE = 200_000  # requests under way; beyond it they are answered BUSY
+_log = logging.getLogger("everlog.persist")
+
+
+class PersistServer:
+    """One server on a bus. `own` and `disown` say which shards it serves."""
+
+    def __init__(self, bus: Bus, opener: ShardOpener, name: str = "", address: str = "") -> None:
+        self._bus = bus
+        self._opener = opener
+        self.name = name or f"server-{secrets.token_hex(4)}"
+        self._address = address
+        self._shards: dict[int, OwnedShard] = {}
+        self._subscriptions: dict[int, list[Subscription]] = {}
+        self._touched: set[OwnedShard] = set()
+        self._active: dict[tuple[str, int], Series | None] = {}
+        self._assembly = Assembly()
+        self._followers = Followers()
+        self._call = msgspec.msgpack.Decoder(Call).decode
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._turn_is_due = False
+        self._loop: asyncio.AbstractEventLoop
+        self._ticker: asyncio.Task[None] | None = None
+        self._hello: Subscription | None = None
+        self.requests = 0
+
+    async def start(self) -> None:
+        """Open the bus and answer who we are; shards are served from `own` on."""
+        self._loop = asyncio.get_running_loop()
+        await self._bus.open()
+        self._bus.watch(self._bus_changed)
+        self._hello = await self._bus.subscribe(HELLO, self._greet)
+        self._ticker = self._loop.create_task(self._tick())
+
+    async def stop(self) -> None:
+        """Hand over all shards and leave the bus."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._ticker
+        if self._hello is not None:
+            self._hello.cancel()
+        for shard in list(self._shards):
+            await self.disown(shard)
+        await self._bus.close()
+
+    async def own(self, shard: int) -> None:
+        """Serve a shard from now on."""
+        if shard in self._shards:
+            return
+        owned = OwnedShard(shard, self._opener, self._post, self._followers.wants, self._feed)
+        self._shards[shard] = owned
+        handler = partial(self._requests, owned)
+        patterns = request_patterns(shard)
+        self._subscriptions[shard] = [await self._bus.subscribe(pattern, handler) for pattern in patterns]
+        self._say_up(shard)
+
+    async def disown(self, shard: int) -> None:
+        """Take no more requests of a shard, finish what is under way, and close it."""
+        for subscription in self._subscriptions.pop(shard, []):
+            subscription.cancel()
+        for key in [key for key, one in self._active.items() if one is not None and one.shard == shard]:
+            self._end(*key)
+        owned = self._shards.pop(shard, None)
+        if owned is not None:
+            owned.turn()
+            await owned.close()
+
+    # Requests
+
+    def _requests(self, owned: OwnedShard, deliveries: list[Delivery]) -> None:
+        """Take what arrived together for one shard; the turn ends after all that is there now."""
+        for delivery in deliveries:
+            try:
+                self._take(owned, delivery, decode_frame(delivery.payload))
+            except BadFrame as error:
+                self._refuse(delivery, error)
+        self._touched.add(owned)
+        if not self._turn_is_due:
+            self._turn_is_due = True
+            self._loop.call_soon(self._turn)
+
+    def _take(self, owned: OwnedShard, delivery: Delivery, frame: Frame) -> None:
+        reply = delivery.reply
+        if not reply:
+            return  # nobody could be told anything
+        if frame.kind is FrameKind.REQUEST:
+            self._request(owned, delivery, frame)
+        elif frame.kind is FrameKind.PART:
+            whole = self._assembly.add(f"{delivery.subject} {reply}", frame, self._loop.time())
+            if whole is not None:
+                self._take(owned, delivery, decode_frame(whole))
+        elif frame.kind is FrameKind.CREDIT:
+            series = self._active.get((reply, frame.id))
+            if series is None:
+                self._reply(delivery, frame.id, UNKNOWN_SERIES, Failure(ErrorCode.UNAVAILABLE, "no such series"))
+                return
+            series.credit(frame.number, frame.flags & ~AGAIN, bool(frame.flags & AGAIN), self._loop.time())
+            if series.is_over:
+                self._end(reply, frame.id)
+        elif frame.kind is FrameKind.CANCEL:
+            self._end(reply, frame.id)
+
+    def _request(self, owned: OwnedShard, delivery: Delivery, frame: Frame) -> None:
+        self.requests += 1
+        key = (delivery.reply, frame.id)
+        if key in self._active:
+            series = self._active[key]
+            if series is not None:  # its first replies were lost
+                series.credit(0, frame.number, True, self._loop.time())
+            return
+        try:
+            call = self._call(frame.body)
+            place = parse_request(delivery.subject)
+        except (msgspec.DecodeError, UsageError) as error:
+            self._reply(delivery, frame.id, 0, Failure(ErrorCode.BAD_REQUEST, str(error)))
+            return
+        failure = check(place, call, self._opener.shards)
+        if failure is None and len(self._active) >= _ACTIVE:
+            failure = Failure(ErrorCode.BUSY, "too many requests are under way")
+        if failure is not None:
+            self._reply(delivery, frame.id, 0, failure)
+            return
+        self._active[key] = None
+        request = call.request
+        if isinstance(request, SeriesRequest):
+            if isinstance(request, FeedBootstrap | FeedResume):
+                self._followers.add(request.stream, self._loop.time())
+            owned.handle(call, partial(self._answer_series, owned.number, delivery, frame))
+        else:
+            owned.handle(call, partial(self._answer, delivery, frame.id))
+
+    def _answer(self, delivery: Delivery, id: int, answer: Answer) -> None:
+        self._active.pop((delivery.reply, id), None)
+        self._reply(delivery, id, 0, answer)
+
+    def _answer_series(self, shard: int, delivery: Delivery, frame: Frame, answers: Iterator[Answer] | Answer) -> None:
+        if isinstance(answers, Answer):
+            self._answer(delivery, frame.id, answers)
+            return
+        send = partial(self._reply, delivery, frame.id)
+        series = Series(answers, frame.number, send, self._loop.call_soon, self._loop.time(), shard)
+        if (delivery.reply, frame.id) not in self._active:  # cancelled meanwhile
+            series.close()
+            return
+        self._active[delivery.reply, frame.id] = series
+        series.pump()
+
+    def _reply(self, delivery: Delivery, id: int, number: int, answer: Answer) -> None:
+        data = encode_frame(FrameKind.REPLY, id, number, LAST if answer.is_last else 0, self._encode(answer))
+        self._send(delivery.reply, data, delivery.correlation)
+
+    def _send(self, subject: str, data: bytes, correlation: bytes = b"") -> None:
+        if len(data) <= self._bus.max_payload:
+            self._bus.publish(subject, data, "", correlation)
+            return
+        for part in split_frame(data, self._bus.max_payload):
+            self._bus.publish(subject, part, "", correlation)
+
+    def _refuse(self, delivery: Delivery, error: BadFrame) -> None:
+        """Answer bytes that are no frame, as far as they tell which request they were."""
+        if delivery.reply:
+            id = int.from_bytes(delivery.payload[8:16], "little")
+            self._reply(delivery, id, 0, Failure(ErrorCode.BAD_REQUEST, error.message, error.hint))
+
+    def _end(self, reply: str, id: int) -> None:
+        series = self._active.pop((reply, id), None)
+        if series is not None:
+            series.close()
+
+    # Turns
+
+    def _turn(self) -> None:
+        self._turn_is_due = False
+        touched, self._touched = self._touched, set()
+        for owned in touched:
+            owned.turn()
+
+    def _post(self, call: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended while a commit was under way
+            self._loop.call_soon_threadsafe(call)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            now = self._loop.time()
+            self._assembly.sweep(now)
+            self._followers.sweep(now)
+            idle = [key for key, one in self._active.items() if one is not None and now - one.touched > IDLE_S]
+            for key in idle:
+                self._end(*key)
+            for owned in list(self._shards.values()):
+                owned.tick()
+
+    # Feeds, and who we are
+
+    def _feed(self, shard: int, events: list[FeedEvent]) -> None:
+        by_name: dict[str, list[FeedEvent]] = {}
+        for event in events:
+            by_name.setdefault(event.stream, []).append(event)
+        for name, several in by_name.items():
+            self._tell(feed_subject(shard, name), several)
+
+    def _tell(self, subject: str, events: list[FeedEvent]) -> None:
+        data = encode_frame(FrameKind.EVENTS, events[0].position, body=self._encode(events))
+        if len(data) > self._bus.max_payload and len(events) > 1:
+            half = len(events) // 2
+            self._tell(subject, events[:half])
+            self._tell(subject, events[half:])
+        else:
+            self._send(subject, data)
+
+    def _bus_changed(self, is_open: bool) -> None:
+        if is_open:
+            for shard in self._shards:
+                self._say_up(shard)
+
+    def _say_up(self, shard: int) -> None:
+        self._bus.publish(up_subject(shard), encode_frame(FrameKind.UP, 0))
+
+    def _greet(self, deliveries: list[Delivery]) -> None:
+        for delivery in deliveries:
+            with contextlib.suppress(BadFrame):
+                frame = decode_frame(delivery.payload)
+                if frame.kind is FrameKind.HELLO and delivery.reply:
+                    body = self._encode(self.welcome())
+                    self._send(
+                        delivery.reply, encode_frame(FrameKind.WELCOME, frame.id, body=body), delivery.correlation
+                    )
+
+    def welcome(self) -> Welcome:
+        """Return who this server is, and how it does."""
+        return Welcome(
+            server=self.name,
+            address=self._address,
+            shards=self._opener.shards,
+            owned=sorted(self._shards),
+            opened=sorted(number for number, one in self._shards.items() if one.is_open),
+            protocol=VERSION,
+            version=__version__,
+            requests=self.requests,
+            under_way=len(self._active),
+            followed=len(self._followers),
+        )

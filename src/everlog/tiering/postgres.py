@@ -1,0 +1,138 @@
+"""A connection to PostgreSQL that is made again when it is lost, for transactions that are repeated when they collide.
+
+Every commit waits for the standbys that the server is set up with: nothing is set to less than
+`synchronous_commit = on`. A commit that was not confirmed, or came with a warning (PostgreSQL gives up the wait for a
+standby with a mere warning), is in doubt: `Unavailable`.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from everlog.base import StorageError, Unavailable, UsageError
+
+if TYPE_CHECKING:
+    import psycopg
+
+    Cursor = psycopg.Cursor[tuple[Any, ...]]
+
+T = TypeVar("T")
+
+_INSTALL = "pip install 'everlog[postgres]'"
+_CHECK = "check the address, the user and whether PostgreSQL runs"
+_ATTEMPTS = 20  # of a transaction that collides with others
+_SETTINGS = (
+    "-c synchronous_commit=on -c default_transaction_isolation=read\\ committed "
+    "-c statement_timeout=15000 -c lock_timeout=10000 -c client_min_messages=warning"
+)
+_LOCK = 0x65766572  # of who makes tables
+
+
+class Database:
+    """One connection, for one transaction at a time; any thread may call."""
+
+    def __init__(self, url: str, schema: str = "everlog") -> None:
+        self._url = url
+        self.schema = schema
+        self._psycopg = _load()
+        self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+        self._warnings: list[str] = []
+        self._lock = threading.Lock()
+
+    def transact(self, act: Callable[["Cursor"], T]) -> T:
+        """Do something in one transaction and return what it returns once that is committed.
+
+        It is done again if it collides with another one (SQLSTATE class 40), so it may have no effects beside.
+        """
+        with self._lock:
+            for _ in range(_ATTEMPTS):
+                try:
+                    return self._attempt(act)
+                except self._psycopg.errors.OperationalError as error:
+                    if not (error.sqlstate or "").startswith("40"):
+                        self._drop()
+                        raise Unavailable(f"PostgreSQL: {_line(error)}", hint=_CHECK) from error
+                except self._psycopg.errors.InterfaceError as error:
+                    self._drop()
+                    raise Unavailable(f"PostgreSQL: {_line(error)}", hint=_CHECK) from error
+                except self._psycopg.Error as error:
+                    if error.sqlstate == "25006":  # a standby that can't be written
+                        self._drop()
+                        raise Unavailable(f"PostgreSQL: {_line(error)}", hint=_CHECK) from error
+                    hint = "make the tables first" if error.sqlstate in ("42P01", "3F000") else _CHECK
+                    raise StorageError(f"PostgreSQL: {_line(error)}", hint=hint) from error
+        raise Unavailable("PostgreSQL: the transaction collides with others again and again")
+
+    def interrupt(self) -> None:
+        """Make a transaction that waits on another thread end soon, in doubt."""
+        connection = self._connection
+        if connection is not None:
+            with contextlib.suppress(self._psycopg.Error):
+                connection.cancel_safe(timeout=5)
+
+    def close(self) -> None:
+        """Close the connection."""
+        with self._lock:
+            self._drop()
+
+    def _attempt(self, act: Callable[["Cursor"], T]) -> T:
+        connection = self._connect()
+        self._warnings.clear()
+        with connection.transaction(), connection.cursor() as cursor:
+            result = act(cursor)
+        if self._warnings:
+            raise Unavailable(f"PostgreSQL committed with a warning: {self._warnings[0]}", hint="it may be lost")
+        return result
+
+    def _connect(self) -> "psycopg.Connection[tuple[Any, ...]]":
+        if self._connection is None or self._connection.closed:
+            options = f"{_SETTINGS} -c search_path={self.schema}"
+            self._connection = self._psycopg.connect(
+                self._url,
+                autocommit=True,
+                connect_timeout=5,
+                options=options,
+                client_encoding="UTF8",
+                tcp_user_timeout=10_000,
+            )
+            self._connection.add_notice_handler(self._note)
+        return self._connection
+
+    def _note(self, notice: "psycopg.errors.Diagnostic") -> None:
+        self._warnings.append(notice.message_primary or "")
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+def make_schema(url: str, schema: str, statements: str) -> None:
+    """Make tables, once, before anybody uses them; those that are there stay."""
+    if not schema.isidentifier():
+        raise UsageError(f"{schema!r} can't be the name of a schema", hint="use letters, digits and _")
+    database = Database(url, schema)
+    try:
+        database.transact(lambda cursor: _run(cursor, f"create schema if not exists {schema}; {statements}"))
+    finally:
+        database.close()
+
+
+def _run(cursor: "Cursor", statements: str) -> None:
+    cursor.execute("set local client_min_messages = error")  # that a table is there already is no warning
+    cursor.execute("select pg_advisory_xact_lock(%s)", (_LOCK,))
+    cursor.execute(statements.encode())
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _load() -> Any:
+    """Return psycopg, which is loaded only where it is used."""
+    try:
+        import psycopg
+    except ImportError as error:
+        raise UsageError(f"PostgreSQL needs psycopg ({error})", hint=_INSTALL) from error
+    return psycopg

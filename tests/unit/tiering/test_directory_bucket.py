@@ -1,0 +1,74 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from everlog.base import StorageError, Unavailable
+from everlog.tiering import DirectoryBucket
+
+
+def test_a_link_that_was_made_though_the_answer_says_no_counts_as_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = os.link
+
+    def linked_twice(source: Path, target: Path) -> None:
+        link(source, target)
+        link(source, target)  # the request is sent again, since the first answer was lost
+
+    monkeypatch.setattr(os, "link", linked_twice)
+    assert DirectoryBucket(tmp_path).create("a/1", b"mine") is None
+    monkeypatch.undo()
+    assert DirectoryBucket(tmp_path).create("a/1", b"theirs") == b"mine"
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["1"]
+
+
+def test_a_name_that_was_missing_is_looked_at_again_after_a_change_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client of NFS that remembers that a name was not there, until it changes that folder itself."""
+    bucket = DirectoryBucket(tmp_path)
+    bucket.put("a/1", b"one")
+    is_stale = True
+    open_path, open_fd = Path.open, os.open
+
+    def stale_open(path: Path, *args: str) -> object:
+        if is_stale and path.name == "1":
+            raise FileNotFoundError(path)
+        return open_path(path, *args)
+
+    def changed(path: Path, flags: int, *mode: int) -> int:
+        nonlocal is_stale
+        if flags & os.O_CREAT:
+            is_stale = False
+        return open_fd(path, flags, *mode)
+
+    monkeypatch.setattr(Path, "open", stale_open)
+    monkeypatch.setattr(os, "open", changed)
+    assert bucket.get("a/1") == b"one"
+    assert not is_stale
+
+
+def test_no_half_object_is_left_where_a_write_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageError, match="has space"):
+        DirectoryBucket(tmp_path).create("a/1", b"mine")
+    assert list((tmp_path / "a").iterdir()) == []
+
+
+def test_trouble_that_may_pass_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stale(fd: int) -> None:
+        raise OSError(116, "Stale file handle")
+
+    monkeypatch.setattr(os, "fsync", stale)
+    with pytest.raises(Unavailable, match="mounted"):
+        DirectoryBucket(tmp_path).put("a/1", b"mine")
+
+
+@pytest.mark.parametrize("name", ["", "../a", "a//b", "a/../../b", "/etc/x"])
+def test_a_name_stays_inside_the_directory(tmp_path: Path, name: str) -> None:
+    with pytest.raises(StorageError):
+        DirectoryBucket(tmp_path / "bucket").put(name, b"x")
