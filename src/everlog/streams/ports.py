@@ -57,7 +57,11 @@ class Journal(Protocol):
         """
 
     def trim(self, below: int) -> None:
-        """Let go of records below a position, now or later, all or some of them; `start` says what is left."""
+        """Let go of records below a position, now or later, all or some of them; `start` says what is left.
+
+        The owner has them in synced files on its own disk. A journal that may be opened elsewhere lets go of them only
+        when they are in the bucket too.
+        """
 
     def close(self) -> None:
         """Commit what was appended, if that is still possible, and let go of everything."""
