@@ -111,7 +111,12 @@ class JournalArchive:
     def _copy(self) -> None:
         """Copy all that is committed, and tell who waits."""
         if not self._is_open:
-            self._open()
+            self._writer.reader.follow()
+            self._check_end()
+            self._writer.take_over(self._journal.start)
+            self._is_open = True
+        self._check_end()
+        self._reach(self._writer.end)
         while True:
             self._group = self._group or self._next_group()
             if not self._group:
@@ -129,15 +134,12 @@ class JournalArchive:
                 break
         return group
 
-    def _open(self) -> None:
-        self._writer.take_over(self._journal.start)
+    def _check_end(self) -> None:
         if self._writer.end > self._journal.committed:
             raise StorageError(
                 f"the bucket has {self._writer.end} records and the journal {self._journal.committed}",
                 hint="the local disk lost some: restore the shard from the bucket",
             )
-        self._end = self._writer.end
-        self._is_open = True
 
     def _write(self, records: list[Record]) -> None:
         with self._lock:
@@ -146,10 +148,14 @@ class JournalArchive:
             self._writer.trim(below)
         end = self._writer.write(records)
         self._group, self.trouble = [], None
+        self._reach(end)
+        self._writer.tidy()
+
+    def _reach(self, end: int) -> None:
+        """Tell all who wait for no more than what is in the bucket."""
         with self._lock:
             self._end = end
             reached = [done for wanted, done in self._wanted if wanted <= end]
             self._wanted = [(wanted, done) for wanted, done in self._wanted if wanted > end]
         for done in reached:
             done(end)
-        self._writer.tidy()

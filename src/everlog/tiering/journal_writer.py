@@ -36,13 +36,14 @@ class JournalWriter:
         self._pending: tuple[ObjectHeader, bytes] | None = None  # created, or perhaps: nobody said
         self._start: tuple[int, int] | None = None  # number and position to begin at, once an object has told it
         self._tidied = 0
+        self._is_owner = False  # its fence is there; whether it still is the owner shows when it writes
 
     def take_over(self, least: int = 0) -> None:
         """Create the fence; raise `Fenced` if there is an owner of this epoch or a later one.
 
         The next position is `least` at least: what is missing below it is told as trimmed.
         """
-        while True:
+        while not self._is_owner:
             last = self.reader.follow()
             if last is None or self._pending is None or last.nonce != self._pending[0].nonce:
                 self._check(last)
@@ -54,9 +55,8 @@ class JournalWriter:
                 self.reader.see(decode_header(other, header.number), other)
             elif not self._numbers.is_passed(header.number):
                 self.reader.see(header, data)
-                self._pending = None
-                return
-            self._pending = None  # taken; or deleted long ago, and the journal goes on elsewhere
+                self._is_owner = True
+            self._pending = None  # made; or taken; or deleted long ago, and the journal goes on elsewhere
 
     def write(self, records: Sequence[Record]) -> int:
         """Commit records as one object and return the committed end; raise `Fenced` if another owner has the shard.

@@ -78,6 +78,25 @@ def test_the_copy_goes_on_after_a_restart(server: Server) -> None:
     assert [effect for _, _, effect in server.copied()] == [b"one", b"two"]
 
 
+def test_who_waits_for_what_is_in_the_bucket_already_is_told(server: Server) -> None:
+    journal = server.journal()
+    wait(server.archive(journal), write(journal, b"one"))
+    server.close()
+    gate = threading.Event()
+    follow = server.bucket.get_range
+
+    def held(name: str, start: int, size: int) -> bytes | None:
+        assert gate.wait(20)
+        return follow(name, start, size)
+
+    server.bucket.get_range = held  # type: ignore[method-assign]
+    archive = server.archive(server.journal())
+    told = threading.Event()
+    archive.want(1, lambda end: told.set())
+    gate.set()
+    assert told.wait(20)
+
+
 def test_close_copies_what_is_committed(server: Server) -> None:
     journal = server.journal()
     archive = server.archive(journal, period_s=60)
@@ -106,6 +125,9 @@ def test_a_disk_that_lost_what_the_bucket_has_is_noticed(server: Server) -> None
     write(fresh, b"other")
     archive = server.archive(fresh)
     archive.close()
+    for _ in range(2):  # however often it tries
+        with pytest.raises(StorageError):
+            archive._copy()
     assert isinstance(archive.trouble, StorageError)
     assert "restore the shard" in str(archive.trouble)
     assert archive.end == 0

@@ -76,6 +76,20 @@ def test_a_lost_reply_is_settled_by_telling_it_again(bucket: MemoryBucket, monke
     assert list(read_packs(bucket, "shard/packs").files) == ["a"]
 
 
+def test_opening_may_be_tried_again(bucket: MemoryBucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened(bucket, 1).add(record(1, "a"))
+    manifest = PackManifest(bucket, "shard/packs", 2)
+
+    def away(name: str) -> bytes | None:
+        raise Unavailable("no answer")
+
+    with monkeypatch.context() as trouble:
+        trouble.setattr(bucket, "get", away)
+        with pytest.raises(Unavailable):
+            manifest.open()
+    assert list(manifest.open().files) == ["a"]
+
+
 def test_what_is_no_manifest_is_refused(bucket: MemoryBucket) -> None:
     writer = JournalWriter(bucket, "shard/packs", 1)
     writer.take_over()
