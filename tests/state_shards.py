@@ -40,6 +40,8 @@ class JournalDisk:
 class MemoryJournal:
     """A journal of one owner; with `manual`, `commit_now` commits what commits were asked for."""
 
+    is_local = True
+
     def __init__(self, disk: JournalDisk, *, manual: bool = False) -> None:
         disk.epoch += 1
         self.epoch = disk.epoch

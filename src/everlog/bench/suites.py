@@ -12,6 +12,7 @@ SUITES = {
     "commitlog": "commit log",
     "store": "store",
     "sessions": "sessions",
+    "streams": "streams and key-value stores",
     "spark": "Spark",
     "lake": "lake table",
     "spark-stream": "Spark streams",

@@ -111,7 +111,7 @@ class Housekeeping:
             if whole > shard.views.catalogue.whole:
                 shard.views.catalogue.set_whole(whole)
                 shard.views.catalogue.sync()
-            if below > shard.journal.start:
+            if below > shard.journal.start and shard.journal.is_local:
                 shard.journal.trim(below)
         except EverlogError as error:
             shard.post_failure(error)

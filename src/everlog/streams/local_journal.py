@@ -33,6 +33,8 @@ class EpochFile(Struct):
 class LocalJournal:
     """A journal in a directory that this process alone has open; made by `open`."""
 
+    is_local = True
+
     def __init__(self, log: ShardLog, epoch: int) -> None:
         self.epoch = epoch
         self._log = log

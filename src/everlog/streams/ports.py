@@ -33,6 +33,10 @@ class Journal(Protocol):
     def committed(self) -> int:
         """The position after the last committed record."""
 
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine's next owner opens it: then files beside it that are synced take its place."""
+
     def append(self, records: Sequence[tuple[str, bytes]]) -> int:
         """Append records of (stream name, effect) in this order and return the position of the first.
 

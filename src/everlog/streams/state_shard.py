@@ -30,34 +30,11 @@ from everlog.streams.stream_file import StreamFile
 from everlog.streams.stream_state import StreamState
 from everlog.streams.values import ErrorCode, Level
 from everlog.streams.views import Views
+from everlog.streams.waiting import Waiting
 from everlog.streams.writes import Writes
 
 Answers = Callable[[Any], None]  # takes an Answer, or a series of them
 Post = Callable[[Callable[[], None]], None]
-
-
-class Waiting:
-    """A record that was decided, and who waits for it."""
-
-    __slots__ = ("answer", "before", "level", "position", "record", "result", "state")
-
-    def __init__(
-        self,
-        position: int,
-        state: StreamState,
-        record: Record,
-        level: Level,
-        answer: Callable[[Answer], None] | None,
-        result: Result | None,
-        before: tuple[int, int] | None,
-    ) -> None:
-        self.position = position
-        self.state = state
-        self.record = record
-        self.level = level
-        self.answer = answer
-        self.result = result  # None for what a write is answered
-        self.before = before  # the stream's (epoch, last seq) before it, if followers are told
 
 
 class StateShard:

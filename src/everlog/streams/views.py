@@ -11,7 +11,7 @@ from collections.abc import Callable
 from everlog.base import EverlogError, StorageError
 from everlog.streams.catalogue import Catalogue, Row, row_of
 from everlog.streams.effects import DropAll, PutKey, Record, SetConfig, decode_record
-from everlog.streams.open_files import OpenFiles
+from everlog.streams.open_files import OpenFiles, sync_all
 from everlog.streams.ports import Journal
 from everlog.streams.shard_settings import ShardSettings
 from everlog.streams.stream_file import StreamFile
@@ -257,8 +257,7 @@ class SyncRound:
 
     def run(self) -> None:
         """Sync the files and the rows that tell of them."""
-        for file in self._files:
-            file.sync()
+        sync_all(self._files)
         self._catalogue.sync()
         self.synced = self._written
 

@@ -63,6 +63,8 @@ class Writer(Protocol):
 class GroupJournal:
     """The log of one state shard at one epoch, from the takeover until `close`."""
 
+    is_local = False  # another machine may open it next, so files beside it do not take its place
+
     def __init__(self, writer: Writer, *, name: str, group_s: float, group_bytes: int = GROUP_BYTES) -> None:
         self._writer = writer
         self._group_s = group_s

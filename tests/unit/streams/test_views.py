@@ -140,6 +140,17 @@ def test_an_idle_stream_does_not_pin_the_journal(tmp_path):
     owner.shard.close()
 
 
+def test_a_journal_that_others_may_open_is_not_trimmed_by_local_files(tmp_path):
+    owner = Owner(tmp_path / "shard", settings=TRIMMING)
+    owner.journal.is_local = False
+    for _ in range(5):
+        owner.add("s", b"x")
+        owner.tick(1)
+    assert owner.journal.trims == []
+    assert owner.shard.views.catalogue.whole > 0
+    owner.shard.close()
+
+
 def test_followers_keep_some_of_the_journal(tmp_path):
     owner = Owner(tmp_path / "shard", settings=ShardSettings(keep_records=3, sync_us=1, apply_us=0))
     for _ in range(5):
