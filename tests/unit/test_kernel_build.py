@@ -1,10 +1,13 @@
 """The build of the kernels: one list, a `.pxd` for each, and a failed compile that is an error or says so."""
 
+import ast
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -100,3 +103,22 @@ def test_kernel_that_does_not_translate_is_treated_like_one_that_does_not_compil
     assert "kernels were not compiled" in optional.stderr
     required = run("setup.py", "-q", "build_ext", "--inplace", folder=tree, EVERLOG_REQUIRE_KERNELS="1")
     assert required.returncode != 0
+
+
+def test_what_the_program_imports_it_depends_on() -> None:
+    """Without extras, and with kernels that could not be compiled."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = {re.split(r"[^A-Za-z0-9_.-]", one)[0].lower() for one in project["dependencies"]}
+    distributions = packages_distributions()
+    missing = set()
+    for path in SOURCE.glob("everlog/**/*.py"):
+        if path.relative_to(SOURCE).parts[1] in ("spark", "bench"):  # extras and a C compiler for them
+            continue
+        for node in ast.parse(path.read_text()).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module or ""]
+            for name in {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"everlog"}:
+                if not declared & {one.lower().replace("_", "-") for one in distributions.get(name, [name])}:
+                    missing.add((str(path.relative_to(SOURCE)), name))
+    assert not missing

@@ -9,9 +9,11 @@ import signal
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 
+from everlog import _kernels
 from everlog.app.clock_watch import ClockWatch
 from everlog.app.cold_tier import cold_tier
 from everlog.app.decoy_key import read_decoy_key
+from everlog.app.file_limit import FileLimit, raise_file_limit
 from everlog.app.log_lines import set_up_logging
 from everlog.app.persistence import BesideBroker
 from everlog.app.plugins import load_methods
@@ -40,8 +42,11 @@ _log = logging.getLogger("everlog")
 def run(settings: Settings) -> int:
     """Run a broker; the exit code."""
     set_up_logging(settings.logging.level, settings.logging.format)
-    for warning in warnings_of(settings):
-        _log.warning(warning)
+    file_limit = raise_file_limit()
+    kernels = "compiled" if os.environ.get("EVERLOG_PURE") == "1" else _kernels.describe()  # else it is meant
+    for warning in (*warnings_of(settings, kernels), file_limit.warning(settings.limits.connections)):
+        if warning is not None:
+            _log.warning(warning)
     # What messages make dies by itself; what lives, sessions and names, is many. The first two steps of a collection
     # look at 5,000 and 25,000 objects, a millisecond and a few; the third looks at all, and so is rare.
     gc.set_threshold(5_000, 5, 320)
@@ -57,7 +62,7 @@ def run(settings: Settings) -> int:
         if cold is not None:
             parts.callback(cold.close)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            runner.run(_serve(settings, store, tables, cold, ClockWatch(log.data)))
+            runner.run(_serve(settings, store, tables, cold, ClockWatch(log.data), file_limit))
     return 0
 
 
@@ -71,7 +76,12 @@ def loop_factory() -> type[asyncio.AbstractEventLoop] | None:
 
 
 async def _serve(
-    settings: Settings, store: LogStore, tables: SqliteTables, cold: ColdStore | None, watch: ClockWatch
+    settings: Settings,
+    store: LogStore,
+    tables: SqliteTables,
+    cold: ColdStore | None,
+    watch: ClockWatch,
+    file_limit: FileLimit,
 ) -> None:
     security = Security(
         allow_anonymous=settings.allows_anonymous,
@@ -95,6 +105,7 @@ async def _serve(
         now_us=watch.clock.now_us,
         due_us=watch.clock.due_us,
     )
+    broker.connections.gate.reserve_files(file_limit.files, file_limit.reserve)
     stopping = asyncio.Event()
     async with AsyncExitStack() as parts:  # ended in the opposite order
         broker.start()

@@ -3,9 +3,14 @@
 from everlog.app.settings import Settings, is_loopback
 
 
-def warnings_of(settings: Settings) -> list[str]:
-    """Return a line for each setting that is allowed and rarely meant."""
+def warnings_of(settings: Settings, kernels: str = "compiled") -> list[str]:
+    """Return a line for each setting that is allowed and rarely meant, and for kernels that are not compiled."""
     listener, http, found = settings.listener, settings.http, []
+    if kernels != "compiled":
+        found.append(
+            f"kernels are {kernels}: all works, many times slower; install a C compiler, then everlog again "
+            "(EVERLOG_REQUIRE_KERNELS=1 makes a failed compile an error)"
+        )
     if http.port is not None and not is_loopback(http.host):
         named = ", client ids too" if http.client_ids else ""
         found.append(

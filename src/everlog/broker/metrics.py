@@ -13,6 +13,7 @@ class Metrics:
     connects_refused: int = 0
     connects_limited: int = 0
     sessions_refused: int = 0  # CONNECTs that asked for one more stored session
+    sessions_expired: int = 0  # their clients were away for too long
     disconnects: int = 0
     vanished: int = 0  # clients gone without a DISCONNECT from either side
     protocol_errors: int = 0

@@ -4,6 +4,7 @@ A subcommand is a function with typer's annotations, or a `typer.Typer` with sub
 if it is a number, is the exit code: 0 done, 1 failed, 2 called wrongly, 130 interrupted.
 """
 
+import errno
 import importlib
 import os
 import sys
@@ -18,6 +19,7 @@ from everlog.base import EverlogError, UsageError
 from everlog.cli.visible import visible_line
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +61,14 @@ _CommandLineError: type[Exception] = typer.BadParameter.__bases__[0]  # typer do
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    if words[0] in ("help", "version"):
+        words = [*words[1:], f"--{words[0]}"]
     chosen = next((word for word in words if not word.startswith("-")), None)
     everything = "_EVERLOG_COMPLETE" in os.environ  # the shell completes the options of some command
-    app = _build({name for name in COMMANDS if everything or name == chosen})
     try:
+        app = _build({name for name in COMMANDS if everything or name == chosen})
         outcome = app(words, prog_name="everlog", standalone_mode=False)
+        sys.stdout.flush()  # here, where an error has an exit code
     except _CommandLineError as error:
         where = getattr(getattr(error, "ctx", None), "command_path", None) or "everlog"
         _complain(f"{error.format_message().rstrip('.')} (try: {where} --help)")  # type: ignore[attr-defined]
@@ -75,9 +80,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except BrokenPipeError:  # the reader of our output has ended, as `head` does
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the interpreter's last flush
+        _drop_output()
         return FAILED
     except OSError as error:
+        if error.filename is None and error.errno in _FULL:
+            _drop_output()
+            _complain(f"the output can't be written: {error.strerror}")
+            return FAILED
         if error.filename is None:
             raise
         _complain(f"{error.filename}: {error.strerror} (is the path right, and may this user read it?)")
@@ -91,6 +100,7 @@ def _build(loaded: set[str]) -> typer.Typer:
         help="A durable MQTT broker whose history is a table.",
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},  # where -h is not the host
     )
     app.callback()(_root)
     for name, command in COMMANDS.items():
@@ -125,3 +135,8 @@ def _stub() -> None:
 
 def _complain(message: str) -> None:
     print(f"everlog: {visible_line(message)}", file=sys.stderr)
+
+
+def _drop_output() -> None:
+    """Leave nothing for the interpreter's last flush, which would fail again."""
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the end

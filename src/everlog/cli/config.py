@@ -6,6 +6,7 @@ import typer
 
 from everlog.app import Loaded, all_keys, load, load_methods, section_meaning
 from everlog.broker import Security
+from everlog.cli.table_printer import AsJson, print_json
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -17,10 +18,15 @@ def show(
     config: ConfigOption = None,
     toml: Annotated[bool, typer.Option("--toml", help="As a complete everlog.toml.")] = False,
     changed: Annotated[bool, typer.Option("--changed", help="Only what is not a default.")] = False,
+    json: AsJson = False,
 ) -> None:
     """Show every setting, its value and who set it."""
     loaded = load(config)
     paths = [path for path in all_keys() if not changed or path in loaded.sources]
+    if json:
+        named = ((path, all_keys()[path].show(loaded.value_of(path)), loaded.source_of(path)) for path in paths)
+        print_json({"setting": path, "value": value, "source": source} for path, value, source in named)
+        return
     print(as_toml(loaded, paths) if toml else as_table(loaded, paths))
 
 

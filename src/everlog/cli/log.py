@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -16,7 +16,7 @@ from rich.table import Table
 from everlog.base import GONE
 from everlog.cli.client.log_entry import Entry, entries, entry_printer, show_time
 from everlog.cli.data_directory import Data, open_store
-from everlog.cli.table_printer import cell, print_table
+from everlog.cli.table_printer import AsJson, cell, print_json, print_table
 from everlog.store import LogStore, Positions, locate, parse_begin
 from everlog.topics import Filter, parse_filter
 
@@ -35,28 +35,44 @@ JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object a line
 
 
 @app.command()
-def segments(data: Data) -> None:
+def segments(data: Data, json: AsJson = False) -> None:
     """List the segments of every shard: offsets, times, sizes."""
+    with open_store(data) as store:
+        rows = list(_segments(store))
+    if json:
+        print_json(rows)
+        return
     table = Table("shard", "from", "to", "records", "bytes", "first", "last", "topics", "")
     for column in (1, 2, 3, 4, 7):
         table.columns[column].justify = "right"
-    with open_store(data) as store:
-        for number, shard in enumerate(store.shards):
-            for one in shard.segments():
-                end = min(one.end_offset, shard.committed)
-                thinned = one.table.lookup(GONE) >= 0
-                table.add_row(
-                    str(number),
-                    f"{one.base_offset:,}",
-                    f"{end:,}",
-                    f"{end - one.base_offset:,}",
-                    decimal(one.size_bytes),
-                    show_time(one.first_time) if end > one.base_offset else "",
-                    show_time(one.last_time) if end > one.base_offset else "",
-                    f"{one.table.count - thinned:,}",
-                    "thinned" if thinned else "" if one.sealed else "open",
-                )
+    for row in rows:
+        table.add_row(
+            str(row["shard"]),
+            *(f"{row[name]:,}" for name in ("from", "to", "records")),
+            decimal(row["bytes"]),
+            *("" if row[name] is None else show_time(row[name]) for name in ("first_us", "last_us")),
+            f"{row['topics']:,}",
+            "" if row["state"] == "sealed" else row["state"],
+        )
     print_table(table)
+
+
+def _segments(store: LogStore) -> Iterator[dict[str, Any]]:
+    for number, shard in enumerate(store.shards):
+        for one in shard.segments():
+            end = min(one.end_offset, shard.committed)
+            thinned, holds = one.table.lookup(GONE) >= 0, end > one.base_offset
+            yield {
+                "shard": number,
+                "from": one.base_offset,
+                "to": end,
+                "records": end - one.base_offset,
+                "bytes": one.size_bytes,
+                "first_us": one.first_time if holds else None,
+                "last_us": one.last_time if holds else None,
+                "topics": one.table.count - thinned,
+                "state": "thinned" if thinned else "sealed" if one.sealed else "open",
+            }
 
 
 @app.command()
@@ -64,6 +80,7 @@ def topics(
     data: Data,
     filters: Filters = None,
     limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="This many, the most frequent first.")] = 50,
+    json: AsJson = False,
 ) -> None:
     """Count the messages of each topic."""
     counts: Counter[bytes] = Counter()
@@ -81,6 +98,9 @@ def topics(
             positions = result.positions
             if result.caught_up:
                 break
+    if json:
+        print_json({"topic": name.decode(), "messages": count} for name, count in counts.most_common(limit))
+        return
     table = Table("messages", "topic")
     table.columns[0].justify = "right"
     for name, count in counts.most_common(limit):

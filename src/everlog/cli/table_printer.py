@@ -1,12 +1,18 @@
-"""Prints tables; only a terminal limits their width, a program or a file gets all of it."""
+"""Prints tables; only a terminal limits their width, a program or a file gets all of it, and JSON if it likes."""
 
+import json
+from collections.abc import Iterable, Mapping
+from typing import Annotated, TypeAlias
+
+import typer
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from everlog.cli.visible import visible_line
+from everlog.cli.visible import visible_json, visible_line
 
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
 _WIDEST = 10_000
 
 
@@ -22,3 +28,9 @@ def print_table(table: Table) -> None:
 def cell(text: str) -> Text:
     """Return what a peer has chosen, such as its client id, as a cell in which nothing is markup or a control."""
     return Text(visible_line(text))
+
+
+def print_json(rows: Iterable[Mapping[str, object]]) -> None:
+    """Print one JSON object a line."""
+    for row in rows:
+        print(visible_json(json.dumps(row, ensure_ascii=False)))

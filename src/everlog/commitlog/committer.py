@@ -13,7 +13,7 @@ until the log is opened again.
 import errno
 import threading
 from collections.abc import Callable
-from time import monotonic
+from time import monotonic, perf_counter
 
 import cython
 
@@ -47,6 +47,7 @@ class Committer:
         self.batches = 0
         self.records = 0
         self.committed_bytes = 0
+        self.write_s = 0.0  # that writes and syncs took
         self.completed: Callable[[Segment], None] = lambda segment: None
         self.announce: Callable[[int], None] | None = None
         self.failed: Callable[[StorageError], None] = lambda failure: None
@@ -288,9 +289,11 @@ class Committer:
                 size += records.size
                 k += 1
             before = writer.segment
+            began = perf_counter()
             try:
                 writer.write(base, batches)
             finally:
+                self.write_s += perf_counter() - began
                 if before is not None and before is not writer.segment:
                     self.completed(before)
             self._done = k

@@ -31,6 +31,7 @@ class LogStatistics:
     removed: int
     seal_failures: tuple[str, ...]
     damaged: int
+    write_s: float  # that commits spent writing and syncing
 
     @classmethod
     def of(
@@ -61,4 +62,5 @@ class LogStatistics:
             removed=maintenance.removed if maintenance is not None else 0,
             seal_failures=tuple(maintenance.seal_failures) if maintenance is not None else (),
             damaged=catalog.damage.total,
+            write_s=committer.write_s if committer is not None else 0.0,
         )

@@ -1,12 +1,14 @@
 """An application message by itself: as it arrived at a client, or as the log kept it."""
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from everlog.base import QOS_BITS, QOS_SHIFT, RETAIN, PublishRun, TopicTable
 from everlog.mqtt import primitives
 from everlog.mqtt.packet_type import PacketType
-from everlog.mqtt.properties import Properties, decode_properties
+from everlog.mqtt.properties import Properties, decode_properties, encode_properties
 
 _USER_PROPERTY = b"\x26"  # its identifier, MQTT 5.0 section 2.2.2.2
 
@@ -31,6 +33,13 @@ class Message(NamedTuple):
         """Return the message with further user properties behind its own."""
         more = b"".join(_USER_PROPERTY + primitives.string(key) + primitives.string(value) for key, value in pairs)
         return self._replace(section=self.section + more)
+
+    def without_user_properties(self, names: Container[str]) -> "Message":
+        """Return the message without its user properties of these names."""
+        found = self.properties
+        left = replace(found, user_properties=tuple(pair for pair in found.user_properties if pair[0] not in names))
+        data = encode_properties(left, PacketType.PUBLISH)
+        return self._replace(section=data[len(data) - primitives.Reader(data, 0, len(data)).varint() :])
 
 
 def unpack_messages(run: PublishRun, table: TopicTable, names: dict[int, bytes]) -> list[Message]:

@@ -47,6 +47,8 @@ class ShardStatistics:
     pending_bytes: int
     damaged: int
     distrusted: int  # sealed segments whose index does not fit and is no longer used
+    commits: int = 0
+    write_s: float = 0.0  # that they spent writing and syncing
 
     @property
     def records(self) -> int:
@@ -267,6 +269,8 @@ class LogStore:
                     pending_bytes=numbers.pending_bytes,
                     damaged=numbers.damaged,
                     distrusted=sealed.distrusted,
+                    commits=numbers.commits,
+                    write_s=numbers.write_s,
                 )
             )
         return found

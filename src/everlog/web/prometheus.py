@@ -19,6 +19,7 @@ COUNTERS = {
     "connects_refused": "CONNECTs refused.",
     "connects_limited": "Connections refused because of limits.connections or limits.connects_per_second.",
     "sessions_refused": "CONNECTs refused because of limits.sessions or limits.sessions_bytes.",
+    "sessions_expired": "Sessions that ended because their client was away for longer than their expiry.",
     "disconnects": "Connections that ended, of clients accepted or not.",
     "vanished": "Clients gone without a DISCONNECT.",
     "protocol_errors": "Connections ended because the peer broke the protocol or a limit.",
@@ -117,11 +118,17 @@ class BrokerCollector(Collector):
     def _lag(self) -> Iterator[Metric]:
         counted = self.numbers.survey
         yield _gauge("sessions_behind", "Sessions that have messages of the log before them.", counted.behind)
-        yield _gauge("session_lag_max_messages", "The largest lag of a session.", counted.max_lag)
+        yield _gauge(
+            "session_lag_max_messages",
+            "The largest lag of a session: at most so many messages wait for it.",
+            counted.max_lag,
+        )
         if not self._names_clients:
             return
         most = GaugeMetricFamily(
-            "everlog_session_lag_messages", "The lag of the sessions most behind.", labels=["client_id"]
+            "everlog_session_lag_messages",
+            "The lag of the sessions most behind: at most so many messages wait for each.",
+            labels=["client_id"],
         )
         for lag, client_id in counted.most_behind:
             most.add_metric([client_id], lag)
@@ -160,6 +167,14 @@ class BrokerCollector(Collector):
             for shard in self.numbers.shards:
                 family.add_metric([str(shard.shard)], getattr(shard, attribute))
             yield family
+        for name, text, attribute in (
+            ("commits", "Commits.", "commits"),
+            ("commit_seconds", "Time that commits spent writing and syncing.", "write_s"),
+        ):
+            counter = CounterMetricFamily(f"everlog_log_{name}", text, labels=["shard"])
+            for shard in self.numbers.shards:
+                counter.add_metric([str(shard.shard)], getattr(shard, attribute))
+            yield counter
         failed = GaugeMetricFamily("everlog_log_failed", "1 when the shard can't be written.", labels=["shard"])
         for number, has_failed in enumerate(self.numbers.failed):
             failed.add_metric([str(number)], has_failed)

@@ -28,3 +28,8 @@ def test_passwords_over_plain_tcp_beyond_loopback_are_told() -> None:
     assert len(warnings_of(Settings(listener=both, security=USERS))) == 2
     assert warnings_of(Settings(listener=Listener(host="0.0.0.0", port=None, tls_port=8883), security=USERS)) == []
     assert warnings_of(Settings(listener=WIDE, security=Security(allow_anonymous=True))) == []
+
+
+def test_kernels_that_are_not_compiled_are_told() -> None:
+    (line,) = warnings_of(Settings(), "interpreted")
+    assert line.startswith("kernels are interpreted: all works, many times slower")

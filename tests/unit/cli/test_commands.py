@@ -5,11 +5,14 @@ from pathlib import Path
 
 import pytest
 import typer
+from tests.brokers import RunningBroker
+from tests.raw_client import RawClient
 
 import everlog
 from everlog.base import EverlogError, StorageError, UsageError
 from everlog.cli import COMMANDS, Command, main
 from everlog.cli import commands as module
+from everlog.store import LogStore
 
 PAGE = (Path(__file__).parents[3] / "docs/reference/cli.md").read_text()
 
@@ -30,7 +33,7 @@ def complaint(capsys) -> str:
     return err
 
 
-@pytest.mark.parametrize("words", [[], ["--help"]])
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])
 def test_help_lists_every_command(capsys, words):
     assert main(words) == 0
     out = capsys.readouterr().out
@@ -44,8 +47,15 @@ def test_every_command_has_help(capsys, name):
     assert f"everlog {name}" in capsys.readouterr().out
 
 
-def test_the_version_says_whether_kernels_are_compiled(capsys):
-    assert main(["--version"]) == 0
+@pytest.mark.parametrize("words", [["serve", "-h"], ["help", "serve"], ["log", "topics", "-h"]])
+def test_help_is_where_fingers_look_for_it(capsys, words):
+    assert main(words) == 0
+    assert "Usage: everlog " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", ["--version", "version"])
+def test_the_version_says_whether_kernels_are_compiled(capsys, option):
+    assert main([option]) == 0
     assert re.fullmatch(
         rf"everlog {everlog.__version__} \(kernels .*(compiled|interpreted).*\)\n", capsys.readouterr().out
     )
@@ -99,6 +109,47 @@ def test_a_command_chooses_its_exit_code(monkeypatch):
     monkeypatch.setitem(module.COMMANDS, "seven", Command("tests:seven", "Is 7."))
     monkeypatch.setattr(Command, "load", lambda self: lambda: 7)
     assert main(["seven"]) == 7
+
+
+INTERRUPTED = """
+import runpy, sys
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == {name!r}:
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupt())
+sys.argv = ["everlog", "serve", "--port", "0", "--http-port", "none", "--data", "data"]
+runpy.run_module("everlog", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("name", ["typer", "everlog.cli.serve", "everlog.app.serve", "uvloop"])
+def test_an_interrupt_while_it_starts_is_no_traceback(name):
+    ended = subprocess.run([sys.executable, "-c", INTERRUPTED.format(name=name)], capture_output=True, text=True)
+    assert ended.returncode == 130
+    assert "Traceback" not in ended.stderr
+
+
+def test_output_that_can_not_be_written_is_one_line_and_an_exit_code(tmp_path):
+    LogStore.open(str(tmp_path / "data")).close()
+    for words in (["log", "segments", "data"], ["config", "show"], ["--help"]):
+        with open("/dev/full", "wb") as full:
+            command = [sys.executable, "-m", "everlog", *words]
+            ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+        assert ended.stderr == "everlog: the output can't be written: No space left on device\n"
+        assert ended.returncode == 1
+
+
+def test_a_message_that_can_not_be_printed_is_not_counted(tmp_path):
+    with RunningBroker() as broker, RawClient(broker.port) as client, open("/dev/full", "wb") as full:
+        client.connect("c")
+        client.publish("a", b"x", 1, retain=True)
+        command = [sys.executable, "-m", "everlog", "sub", "-p", str(broker.port), "-t", "a", "-C", "1"]
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert ended.stderr == "everlog: the output can't be written: No space left on device\n"
+    assert ended.returncode == 1
 
 
 def options_of(name: str) -> set[str]:

@@ -11,6 +11,7 @@ from tests.shard_logs import columns_of
 
 from everlog.base import TopicTable
 from everlog.cli import main
+from everlog.cli.waiting import WaitingCounter
 from everlog.commitlog import LogSettings
 from everlog.sessions import SqliteTables
 from everlog.store import LogStore, TopicClasses
@@ -164,6 +165,42 @@ def test_sessions_are_listed_with_how_far_behind_they_are(
     assert (cells[0], cells[4], cells[5], cells[6], cells[7]) == ("pump", "2", "2", "4", "")
 
 
+def test_only_messages_that_match_wait_for_a_session(
+    left_behind: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, table = LogStore.open(str(left_behind)), TopicTable()
+    for _ in range(100):
+        store.append(columns_of([(b"other", b"x")], table), 0, 1, 1, table)
+    store.commit()
+    store.shards[0].wait_committed(store.shards[0].end, 10)
+    store.close()
+
+    def waiting() -> tuple[str, dict[str, object]]:
+        (line,) = [line for line in output(capsys, "sessions", "list", left_behind).splitlines() if "pump" in line]
+        (found,) = map(json.loads, output(capsys, "sessions", "list", left_behind, "--json").splitlines())
+        return line.split("│")[7].strip(), found
+
+    text, found = waiting()
+    assert (text, found["waiting"], found["exact"]) == ("4", 4, True)
+    assert (found["client_id"], found["filters"], found["under_way"]) == ("pump", 2, 2)
+    monkeypatch.setattr(WaitingCounter.__init__, "__defaults__", (50,))
+    text, found = waiting()
+    assert (text, found["waiting"], found["exact"]) == ("≤ 104", 104, False)
+
+
+def test_listings_are_json_where_that_is_asked_for(left_behind: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def rows(*words: object) -> list[dict[str, object]]:
+        return [json.loads(line) for line in output(capsys, *words, "--json").splitlines()]
+
+    assert rows("log", "topics", left_behind) == [{"topic": "a/x", "messages": 7}]
+    (segment,) = rows("log", "segments", left_behind)
+    assert [segment[name] for name in ("from", "to", "records", "state")] == [0, 7, 7, "open"]
+    (shown,) = rows("sessions", "show", left_behind, "pump")
+    waits = {"filter": "a/#", "qos": 1, "waiting": 4}, {"filter": "b", "qos": 1, "waiting": 0}
+    assert shown["subscriptions"] == list(waits)
+    assert {"setting": "log.shards", "value": "1", "source": "default"} in rows("config", "show")
+
+
 def test_a_session_is_shown_with_what_waits_for_each_filter(
     left_behind: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -211,3 +248,6 @@ def test_a_running_broker_drops_a_session_when_asked(capsys: pytest.CaptureFixtu
             pump.connect("pump", False, expiry=3600)
         output(capsys, "sessions", "drop", "pump", "-h", "127.0.0.1", "-p", broker.port)
         eventually(lambda: broker.call(lambda: broker.inside.session_count) == 0, "the session is gone")
+        assert main(["sessions", "drop", "typo", "-h", "127.0.0.1", "-p", str(broker.port)]) == 2
+        assert "no session 'typo'" in capsys.readouterr().err
+        eventually(lambda: broker.call(lambda: broker.inside.session_count) == 0, "asking has left none")

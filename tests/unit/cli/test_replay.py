@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from datetime import datetime
 
 import pytest
 from tests.brokers import ServedBroker
@@ -118,6 +119,27 @@ def test_history_is_published_again_as_it_was(served, run):
 def test_a_broker_that_refuses_is_an_error(served, capfd):
     assert main(["replay", "-p", str(served.port), "t", "--from", "9:0"]) == 1
     assert "there is no shard 9" in capfd.readouterr().err
+
+
+def test_sub_shows_the_time_of_a_message_of_the_past_and_nothing_that_was_added(served, run):
+    served.publish(("t", "old", {"user_properties": (("mine", "1"),)}))
+    (line,) = run("sub", "-t", "t", "--from", "earliest", "-C", "1", "-F", "%U %j")
+    unix, _, text = line.partition(" ")
+    found = json.loads(text)
+    assert float(unix) == 1_700_000_000
+    assert datetime.fromisoformat(found["tst"]).timestamp() == 1_700_000_000
+    assert found["properties"] == {"user-properties": [{"mine": "1"}]}
+
+
+@pytest.mark.parametrize("files", [False, True], ids=["broker", "files"])
+def test_a_replay_shows_the_qos_of_publishing(served, run, files):
+    with RawClient(served.port) as client:
+        client.connect()
+        for qos in (0, 1, 2):
+            client.publish("t", str(qos), qos)
+    assert run("replay", "t", "-F", "%p %q", files=files) == ["0 0", "1 1", "2 2"]
+    assert [json.loads(line)["qos"] for line in run("replay", "t", "-F", "%j", files=files)] == [0, 1, 2]
+    assert run("replay", "t", files=files) == ["0", "1", "2"]
 
 
 def test_sub_begins_in_the_past(served, run):

@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import pytest
 from tests.messages import Message, to_columns
+from tests.shard_logs import columns_of
 from tests.simulated_disk import SimulatedDisk
 from tests.stores import PLENTY, Row, append, drain, fill, filters, numbered, open_store, rows_of, settle, small
 
@@ -299,7 +300,7 @@ def test_recent_batches_stay_below_their_limit() -> None:
     store = open_store(segment_bytes=1 << 20)
     fill(store, numbered(200), each=10)
     batches = [batch.records for batch in store.reader(None).read((0,), PLENTY, PLENTY).batches]
-    recent = RecentBatches(3 * batches[0].size)
+    recent = RecentBatches(3 * (batches[0].size + 520))
     recent.put(0, batches[:2], 0)
     assert recent.get(0, 0, 5) == batches[:2]
     assert recent.get(0, 0, 10) == batches[1:2]
@@ -351,3 +352,13 @@ def test_a_file_is_no_data_directory(tmp_path: Path, where: str) -> None:
     for writable in (True, False):
         with pytest.raises(UsageError, match="Not a directory"):
             LogStore.open(str(tmp_path / where), writable=writable)
+
+
+def test_what_commits_take_is_counted(tmp_path: Path) -> None:
+    store, table = LogStore.open(str(tmp_path)), TopicTable()
+    store.append(columns_of([(b"a", b"x")], table), 0, 1, 1, table)
+    store.commit()
+    store.shards[0].wait_committed(1, 10)
+    (found,) = store.statistics()
+    store.close()
+    assert (found.commits, found.write_s > 0) == (1, True)

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Callable, Hashable
 from functools import partial
 from logging import DEBUG, WARNING
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from everlog.base import PeerError
 from everlog.broker.auth import Admission, Security
@@ -25,13 +25,23 @@ from everlog.broker.registry import Agreements, ConnectTerms, Registry, Subscrip
 from everlog.broker.token_bucket import TokenBucket
 from everlog.mqtt import NO_PROPERTIES, Auth, Connect, Properties, Reason, State
 
+_NO_LIMIT = 1 << 62
 _ANSWERS = 100  # peers over a limit that are told so, at a time and in a second; the others are closed unanswered
 _ANSWER_S = 1.0  # for the CONNECT of such a peer
-_OVER = {
-    Reason.SERVER_BUSY: ("connections", "too many connections"),
-    Reason.CONNECTION_RATE_EXCEEDED: ("connects_per_second", "too many connects in a second"),
-}
 _log = logging.getLogger("everlog.broker")
+
+
+class _Over(NamedTuple):
+    """What a peer over a limit is told; `limit` is what the log calls it."""
+
+    reason: Reason
+    limit: str
+    why: str
+
+
+_CONNECTIONS = _Over(Reason.SERVER_BUSY, "connections", "too many connections")
+_RATE = _Over(Reason.CONNECTION_RATE_EXCEEDED, "connects_per_second", "too many connects in a second")
+_FILES = _Over(Reason.SERVER_BUSY, "files", "too many open files for one more connection")
 
 
 class Newcomer(Hashable, Protocol):
@@ -39,6 +49,9 @@ class Newcomer(Hashable, Protocol):
 
     @property
     def peer(self) -> str: ...
+
+    @property
+    def file_number(self) -> int: ...  # of its socket; the system gives the lowest that is free
 
     def close(self, reason: int, why: str) -> None: ...
 
@@ -59,7 +72,9 @@ class ConnectGate:
         self.pending: dict[Newcomer, float] = {}  # connected and not open yet, since when
         self.is_closing = False
         self._entries: dict[Newcomer, Newcomer] = {}  # who will take the place of whom in `pending`
-        self._turned_away: dict[Newcomer, Reason] = {}  # those of `pending` over a limit, and what they are told
+        self._files = _NO_LIMIT  # file numbers from here on are not for clients
+        self._last_files = _NO_LIMIT  # from here on nobody is told why
+        self._turned_away: dict[Newcomer, _Over] = {}  # those of `pending` over a limit, and what they are told
         self._router = router
         self._registry = registry
         self._subscriptions = subscriptions
@@ -75,6 +90,10 @@ class ConnectGate:
             security, limits.logins_waiting, limits.logins_bytes, self._verified, partial(self._busy, "logins_waiting")
         )
 
+    def reserve_files(self, most: int, reserve: int) -> None:
+        """Refuse clients when the system has so few open files left; with half of those, without a word."""
+        self._files, self._last_files = most - reserve, most - reserve // 2
+
     def close(self) -> None:
         """Check no more passwords."""
         self.logins.close()
@@ -86,9 +105,9 @@ class ConnectGate:
         for newcomer in [
             one for one, since in self.pending.items() if now - since >= (sooner if one in away else too_long)
         ]:
-            reason = away.get(newcomer)
-            if reason is not None:
-                newcomer.close(reason, _OVER[reason][1])
+            over = away.get(newcomer)
+            if over is not None:
+                newcomer.close(over.reason, over.why)
             elif isinstance(newcomer, Connection) and newcomer.state is State.CONNECTING:  # it waits for us
                 self._busy("connect_timeout_s", newcomer)
             else:
@@ -115,13 +134,15 @@ class ConnectGate:
             if entry in self._turned_away:
                 self._turned_away[newcomer] = self._turned_away.pop(entry)
             return None
-        reason = self._over()
-        if reason is not None:
+        number = newcomer.file_number
+        over = self._over(number)
+        if over is not None:
             self._metrics.connects_limited += 1
-            report(_log, "limit", WARNING, limit=_OVER[reason][0], peer=newcomer.peer)
-            if len(self._turned_away) >= _ANSWERS or not self._answers.take(self._time()):
-                return reason
-            self._turned_away[newcomer] = reason
+            report(_log, "limit", WARNING, limit=over.limit, peer=newcomer.peer)
+            is_last = len(self._turned_away) >= _ANSWERS or number >= self._last_files
+            if is_last or not self._answers.take(self._time()):
+                return over.reason
+            self._turned_away[newcomer] = over
         self.pending[newcomer] = self._time()
         return None
 
@@ -133,12 +154,14 @@ class ConnectGate:
         """Forget one that was to take the place of another."""
         self._entries.pop(newcomer, None)
 
-    def _over(self) -> Reason | None:
-        """Return the reason if one more is too many now."""
+    def _over(self, file_number: int) -> _Over | None:
+        """Return the limit if one more is too many now."""
+        if file_number >= self._files:
+            return _FILES
         staying = len(self._registry.clients) + len(self.pending) - len(self._turned_away)
         if staying >= self._limits.connections:
-            return Reason.SERVER_BUSY
-        return None if self._bucket.take(self._time()) else Reason.CONNECTION_RATE_EXCEEDED
+            return _CONNECTIONS
+        return None if self._bucket.take(self._time()) else _RATE
 
     # Proving who it is
 
@@ -146,7 +169,7 @@ class ConnectGate:
         """Check who sends a CONNECT, at once, in a thread or in steps, then open the session."""
         over = self._turned_away.get(connection)
         if over is not None:
-            connection.close(over, _OVER[over][1])
+            connection.close(over.reason, over.why)
             return
         if packet.properties.authentication_method is not None:
             self._exchange.begin(connection, packet.properties)

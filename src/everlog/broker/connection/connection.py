@@ -44,7 +44,6 @@ from everlog.sessions import Session
 
 _log = logging.getLogger("everlog.broker")
 _EVENTS_PER_STEP = 64  # packets or runs of one client, before the time is looked at
-_NAMES_PER_STEP = 2  # new topic names: each costs as much as there are filters that match it
 _REFUSED_UNREAD = (Reason.UNSUPPORTED_PROTOCOL_VERSION, Reason.CLIENT_IDENTIFIER_NOT_VALID)
 _BEFORE_CONNACK = (State.WAITING, State.CONNECTING, State.AUTHENTICATING)
 
@@ -109,7 +108,6 @@ class Connection(asyncio.BufferedProtocol):
             max_topics=limits.topics_per_client,
             carried=shared.carried,
             max_events=_EVENTS_PER_STEP,
-            max_new_topics=_NAMES_PER_STEP,
         )
         self._shared = shared
         self._works: list[Work] = []  # what is done in turns for packets of the client
@@ -159,6 +157,11 @@ class Connection(asyncio.BufferedProtocol):
         if not self._peer and self.output.transport is not None:
             self._peer = peer_of(self.output.transport)
         return self._peer
+
+    @property
+    def file_number(self) -> int:
+        """The number of its socket; 0 if it has none."""
+        return file_number_of(self.output.transport)
 
     @property
     def takes_packets(self) -> bool:
@@ -341,3 +344,9 @@ def peer_of(transport: asyncio.BaseTransport) -> str:
     """Return where a peer connects from, for the log."""
     peer = transport.get_extra_info("peername")
     return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer or "local")
+
+
+def file_number_of(transport: asyncio.BaseTransport | None) -> int:
+    """Return the number of a transport's socket; 0 if it has none."""
+    wire = None if transport is None else transport.get_extra_info("socket")
+    return 0 if wire is None else int(wire.fileno())

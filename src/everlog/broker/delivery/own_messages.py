@@ -8,6 +8,7 @@ class OwnMessages:
     """A converter of packets into runs, with the broker's table of topics."""
 
     def __init__(self, table: TopicTable) -> None:
+        self.count = 0  # of messages that became runs
         self._table = table
         self._decoder = self._new()
 
@@ -19,4 +20,6 @@ class OwnMessages:
         events = self._decoder.feed(encode(packet, 5))
         if self._decoder.failed:  # the next one may fare better
             self._decoder = self._new()
-        return next((event for event in events if isinstance(event, PublishRun)), None)
+        run = next((event for event in events if isinstance(event, PublishRun)), None)
+        self.count += run is not None
+        return run

@@ -279,6 +279,7 @@ class Registry:
         due_us = self._router.due_us()
         for session in self._away(self.expiry.due_ends(due_us)):
             if session.away_us + session.expiry_s * 1_000_000 <= due_us:
+                self._metrics.sessions_expired += 1
                 self.end(session)
             else:
                 self._schedule(session)

@@ -10,6 +10,7 @@ from everlog.broker.expiry_clock import NEVER_DUE_US
 from everlog.broker.groups import GroupRegistry, GroupState
 from everlog.broker.metrics import Metrics
 from everlog.broker.registry import Registry
+from everlog.broker.reports.memory_use import peak_bytes, resident_bytes
 from everlog.broker.reports.survey import Survey, Surveyor
 from everlog.broker.reports.unread_loss import RetentionState, UnreadLoss
 from everlog.store import FreeSpace, ShardStatistics
@@ -62,6 +63,9 @@ class Numbers:
     counters: Metrics = field(default_factory=Metrics)
     retention: RetentionState = field(default_factory=RetentionState)
     next_loss_s: float | None = None  # until the next segment is old enough to be deleted
+    memory_bytes: int = 0
+    memory_peak_bytes: int = 0
+    stored_bytes: int = 0  # of the log
     clock_doubted: bool = False  # the wall clock has jumped, and nothing expires
 
 
@@ -94,7 +98,7 @@ class Reports:
         """Return all present numbers, with this survey."""
         router, connections, log = self._router, self._connections, self._router.log
         states = self._groups.states()
-        retention = self.unread_loss.state
+        retention, shards = self.unread_loss.state, tuple(log.statistics())
         next_us = retention.next_us
         return Numbers(
             uptime_s=connections.traffic.time() - self.since,
@@ -105,7 +109,7 @@ class Reports:
             retained=len(router.retained),
             retained_bytes=router.retained.size_bytes,
             topics=router.table.count,
-            received=router.messages_in,
+            received=router.messages_in - router.own.count,
             kept=router.messages_kept,
             lost=router.catchup.lost,
             stored=sum(shard.committed - shard.start for shard in log.shards),
@@ -129,7 +133,10 @@ class Reports:
             group_timeouts=self._groups.counters.timeouts,
             group_lost=self._groups.counters.lost,
             largest_groups=tuple(sorted(states, key=lambda one: -one.lag)[:MOST_GROUPS]),
-            shards=tuple(log.statistics()),
+            shards=shards,
+            stored_bytes=sum(shard.segment_bytes for shard in shards),
+            memory_bytes=resident_bytes(),
+            memory_peak_bytes=peak_bytes(),
             failed=tuple(shard.failure is not None or shard.trouble is not None for shard in log.shards),
             disk_free_bytes=self._space.free_bytes,
             disk_reserve_bytes=self._space.reserve_bytes,

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable
 from typing import cast
 
-from everlog.broker.connection import Connection, Connections, peer_of
+from everlog.broker.connection import Connection, Connections, file_number_of, peer_of
 from everlog.broker.transport.tls import LiveTls
 from everlog.broker.transport.websocket import WebSocket
 
@@ -21,7 +21,7 @@ _GRACE_S = 2.0  # beyond the gate's own timeout, which is checked once a second
 class TlsHandshake(asyncio.Protocol):
     """The protocol of an accepted socket until TLS takes it over."""
 
-    __slots__ = ("_connections", "_cut", "_inner", "_make", "_task", "_tls", "peer")
+    __slots__ = ("_connections", "_cut", "_inner", "_make", "_task", "_tls", "file_number", "peer")
 
     def __init__(self, connections: Connections, tls: LiveTls, make: Callable[[], Connection | WebSocket]) -> None:
         self._connections = connections
@@ -31,10 +31,11 @@ class TlsHandshake(asyncio.Protocol):
         self._cut = False  # closed by us, which is counted elsewhere
         self._task: asyncio.Task[None] | None = None
         self.peer = ""
+        self.file_number = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Count a peer that has connected, before any work is done for it."""
-        self.peer = peer_of(transport)
+        self.peer, self.file_number = peer_of(transport), file_number_of(transport)
         raw = cast(asyncio.Transport, transport)
         if self._connections.gate.admit(self) is None:  # else it is not told why: that would take a handshake
             # Reading begins when this returns, and what was read could not be given to TLS; so the socket leaves now.

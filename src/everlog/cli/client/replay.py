@@ -50,7 +50,7 @@ def replay(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
     qos: Annotated[
         int | None,
-        typer.Option("-q", "--qos", min=0, max=2, metavar="QOS", help="At most this; 0 to print, 2 to publish."),
+        typer.Option("-q", "--qos", min=0, max=2, metavar="QOS", help="At most this; 2, but 0 to print without -F."),
     ] = None,
     *,
     target: Target,
@@ -63,7 +63,8 @@ def replay(
             raise UsageError(f"{text} is a shared subscription", hint="give the filter behind $share/<group>/")
     if prefix and to_broker is None:
         raise UsageError("--prefix is for topics that are published", hint="give --to-broker too")
-    level = qos if qos is not None else 2 if to_broker is not None else 0
+    shows_qos = template is not None  # a subscription at QoS 0 is faster, and is sent everything as QoS 0
+    level = qos if qos is not None else 2 if to_broker is not None or shows_qos else 0
     source: Source = (
         StoreSource(str(data), filters, starts, ends)
         if data is not None

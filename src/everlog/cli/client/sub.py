@@ -20,6 +20,7 @@ from everlog.cli.client.connect_options import (
 )
 from everlog.cli.client.message_format import Formatter, formatter
 from everlog.cli.client.reconnect import keep_connected
+from everlog.cli.client.replay_extent import POSITION, TIME, entry_of
 from everlog.cli.option_groups import with_options
 from everlog.cli.visible import visible_line
 from everlog.mqtt import NO_PROPERTIES, Message, Properties, Subscription
@@ -93,7 +94,8 @@ def sub(
     if begin is not None:
         parse_begin(begin, time.time_ns() // 1000)
         if target.connect.version == 5:
-            properties = (*properties, ("everlog-from", begin))
+            wishes = (("everlog-from", begin), *([(POSITION, "yes")] if template is not None else []))
+            properties = (*properties, *wishes)
         else:
             filters = tuple(f"$replay/{begin}/{text}" for text in filters)
     request = Request(
@@ -108,9 +110,23 @@ def sub(
         user_properties=properties,
     )
     form = formatter(verbose=verbose, template=template, newline=not no_newline)
+    if begin is not None and template is not None:
+        form = with_own_times(form)
     excluded = tuple(map(parse_filter_option, exclude or ()))
     printer = Printer(sys.stdout.buffer, form, excluded, count, no_retained, retained_only)
     return asyncio.run(subscribe(target, request, printer))
+
+
+def with_own_times(form: Formatter) -> Formatter:
+    """Return a formatter that shows the time at which the broker took a message, which it was asked to tell."""
+
+    def show(message: Message) -> bytes:
+        entry = entry_of(message)
+        if entry is None:
+            return form(message)
+        return form(message.without_user_properties((POSITION, TIME)), entry.time_us / 1e6)
+
+    return show
 
 
 class Printer:
@@ -133,10 +149,10 @@ class Printer:
     def take(self, messages: list[Message]) -> int:
         """Print and flush; returns how many were taken: fewer than all when that is enough."""
         lines: list[bytes] = []
-        taken = 0
+        taken, finished = 0, self.finished
         for message in messages:
-            if self.finished or (self.retained_only and not message.retain):
-                self.finished = True
+            if finished or (self.retained_only and not message.retain):
+                finished = True
                 break
             taken += 1
             if (self.no_retained and message.retain) or self._is_excluded(message):
@@ -144,9 +160,10 @@ class Printer:
             lines.append(self.form(message))
             if self.left is not None:
                 self.left -= 1
-                self.finished = self.left == 0
+                finished = self.left == 0
         self.out.write(b"".join(lines))
         self.out.flush()
+        self.finished = finished  # not before it is written: what can't be is an error
         return taken
 
     def _is_excluded(self, message: Message) -> bool:

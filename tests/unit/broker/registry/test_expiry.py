@@ -69,4 +69,5 @@ def test_a_broker_forgets_reconnects_and_still_ends_the_session() -> None:
     assert stage.call(lambda: len(stage.broker.registry.expiry)) == 1
     stage.later(200)
     assert stage.inside.session_count == 0
+    assert stage.broker.metrics.sessions_expired == 1
     stage.close()

@@ -8,6 +8,7 @@ import paho.mqtt.client as paho
 import pytest
 from tests.brokers import RunningBroker
 from tests.listening import eventually, on_loop
+from tests.raw_client import RawClient
 
 from everlog import __version__
 from everlog.broker import Numbers, Survey
@@ -30,6 +31,19 @@ def test_texts_are_those_that_dashboards_know() -> None:
     assert topics["$SYS/broker/retained messages/count"] == "2"
     assert topics["$SYS/broker/messages/received"] == "9"
     assert topics["$SYS/broker/messages/stored"] == "4"
+
+
+# The numbers on the dashboards that come with Mosquitto's exporters.
+DASHBOARD = """
+bytes/received bytes/sent clients/active clients/connected clients/disconnected clients/expired clients/inactive
+clients/maximum clients/total heap/current heap/maximum messages/inflight messages/received messages/sent
+messages/stored publish/bytes/received publish/bytes/sent publish/messages/dropped publish/messages/received
+publish/messages/sent store/messages/bytes store/messages/count subscriptions/count uptime version
+"""
+
+
+def test_the_names_of_mosquittos_dashboards_are_there() -> None:
+    assert {ROOT + name for name in DASHBOARD.split()} <= set(ALL_TOPICS)
 
 
 def test_the_most_clients_at_once_are_remembered() -> None:
@@ -197,3 +211,14 @@ def test_a_survey_that_took_long_stands_for_longer(running: RunningBroker) -> No
     assert on_loop(running, slow.take()) is first
     now[0] += 1000
     assert on_loop(running, slow.take()) is not first
+
+
+def test_the_brokers_own_messages_are_not_received(running: RunningBroker) -> None:
+    topics = running.broker.sys_topics(1)
+    on_loop(running, topics.publish())
+    numbers = on_loop(running, running.broker.reports.take())
+    assert (numbers.received, numbers.memory_bytes > 0, numbers.memory_peak_bytes > 0) == (0, True, True)
+    with RawClient(running.port) as client:
+        client.connect("c", clean_start=False, expiry=0)
+        client.publish("a", b"x")
+    assert on_loop(running, running.broker.reports.take()).received == 1
