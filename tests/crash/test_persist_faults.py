@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import pytest
 from tests.broker_process import BrokerProcess
 from tests.buses import LossyBus
 from tests.nats_servers import NatsServer, needs_nats
@@ -127,6 +128,7 @@ async def live_through(url: str, fault: Callable[[], Awaitable[None]]) -> None:
 
 
 @needs_nats
+@pytest.mark.slow
 async def test_a_killed_server_loses_nothing_that_it_acknowledged(tmp_path: Path) -> None:
     with NatsServer(tmp_path) as nats, PersistProcess(tmp_path, nats.url) as server:
 
@@ -138,6 +140,7 @@ async def test_a_killed_server_loses_nothing_that_it_acknowledged(tmp_path: Path
 
 
 @needs_nats
+@pytest.mark.slow
 async def test_a_restarted_bus_costs_time_and_nothing_else(tmp_path: Path) -> None:
     with NatsServer(tmp_path) as nats, PersistProcess(tmp_path, nats.url):
 
@@ -148,6 +151,7 @@ async def test_a_restarted_bus_costs_time_and_nothing_else(tmp_path: Path) -> No
         await live_through(nats.url, fault)
 
 
+@pytest.mark.slow
 async def test_a_killed_broker_with_its_streams_loses_nothing(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, "--log-level", "error", sync_ms=10) as broker:
 

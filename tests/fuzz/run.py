@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 
 from tests.fuzz.mutation import Corpus
+from tests.fuzz.nats import fuzz_nats, nats_stream
 from tests.fuzz.target import fuzz_batch, fuzz_one
 from tests.twins import TWINS
 
@@ -18,11 +19,12 @@ from everlog import _kernels
 def inputs(seed: int) -> Iterator[tuple[object, bytes]]:
     """Targets and their input without end, the same for the same seed."""
     corpus = Corpus()
-    chance = random.Random(seed)
+    chance, apart = random.Random(seed), random.Random(seed)
     while True:
         for _ in range(17):
             yield fuzz_one, corpus.stream(chance)
         yield fuzz_one, corpus.noise(chance)
+        yield fuzz_nats, nats_stream(apart)
         yield fuzz_batch, corpus.batch(chance)
         yield fuzz_batch, corpus.batch(chance)
 

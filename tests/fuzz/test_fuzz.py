@@ -3,6 +3,7 @@
 from itertools import islice
 
 import pytest
+from tests.fuzz.nats import fuzz_nats
 from tests.fuzz.run import attempt, inputs
 from tests.fuzz.target import ERRORS, fuzz_batch, fuzz_one, head
 
@@ -51,4 +52,4 @@ def test_failure_names_its_input() -> None:
 
 def test_inputs_are_the_same_for_the_same_seed() -> None:
     assert list(islice(inputs(5), 200)) == list(islice(inputs(5), 200))
-    assert {target for target, _ in islice(inputs(5), 200)} == {fuzz_one, fuzz_batch}
+    assert {target for target, _ in islice(inputs(5), 200)} == {fuzz_one, fuzz_batch, fuzz_nats}
