@@ -80,6 +80,7 @@ class World:
         self.listings: list[tuple[float, list[StoredObject]]] = [(0.0, [])]
         self.landed: Callable[[str], None] = lambda name: None  # told of each write that is made
         self.created: dict[str, bytes] = {}  # all that was ever created, the first content of each name
+        self.created_again: dict[str, bytes] = {}  # what was created under a name that had been deleted
         self.outages: list[tuple[float, float]] = []  # when nobody could reach the bucket
         self._queue: list[tuple[float, int, _Task | Callable[[], None]]] = []
         self._serial = 0
@@ -175,7 +176,8 @@ class SimulatedBucket:
     def create(self, name: str, data: bytes) -> bytes | None:
         def create() -> bytes | None:
             answer = self._really.create(name, data)
-            self._world.created.setdefault(name, answer or data)
+            if self._world.created.setdefault(name, answer or data) != data and answer is None:
+                self._world.created_again[name] = data
             return answer
 
         return self._ask(create, writes=name)

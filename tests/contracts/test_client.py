@@ -1,6 +1,7 @@
 """What streams, key-value stores and queues do for a Python program, over every bus and embedded."""
 
 import asyncio
+import re
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
@@ -10,12 +11,12 @@ import msgspec
 import pytest
 import pytest_asyncio
 from tests.buses import PATIENCE_S, Carrier, carriers
-from tests.nats_servers import PROGRAM
+from tests.nats_servers import PROGRAM, NatsServer, needs_nats
 
 import everlog
 from everlog.app.embedded import WallClock
 from everlog.base import UsageError
-from everlog.bus import Bus, FrameKind, encode_frame
+from everlog.bus import Bus, FrameKind, NotAllowed, encode_frame, make_bus
 from everlog.client import (
     CaughtUp,
     Client,
@@ -25,10 +26,12 @@ from everlog.client import (
     Level,
     NotFound,
     NotServed,
+    TimedOut,
     TooLarge,
     Watch,
     WrongKind,
     WrongRevision,
+    connect,
 )
 from everlog.persist import LocalShards, PersistServer
 from everlog.streams import Call, Delete, Get, KeysDeleted, KeySet, Message, MessagesDeleted, Set
@@ -330,3 +333,28 @@ async def test_two_processes_do_not_share_a_directory(tmp_path: Path) -> None:
             with pytest.raises(NotServed, match="can't be opened"):
                 await other.stream("s").append(b"y")
         assert (await db.stream("s").append(b"z")).seq == 2
+
+
+@needs_nats
+async def test_permissions_of_nats_say_who_may_reach_which_stream(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "streams-on-nats.md").read_text()
+    (config,) = re.findall(r"```\n(authorization.*?)```", page, re.DOTALL)
+    with NatsServer(tmp_path, config) as nats:
+        url = nats.url.replace("//", "//{}:s3cret@")
+        opener = LocalShards(str(tmp_path / "data"), WallClock())
+        server = PersistServer(make_bus(url.format("server")), opener)
+        await server.start()
+        await server.own(0)
+        async with connect(url.format("anne"), timeout_s=PATIENCE_S) as client:
+            stream = client.stream("team/log")
+            await stream.append(b"x")
+            assert [type(item).__name__ for item in await taken(stream.watch(), 2)] == ["MessageSet", "CaughtUp"]
+            with pytest.raises(NotAllowed, match="everlog/p/0/f/private"):
+                await taken(client.stream("private").watch(), 1)
+        async with connect(url.format("anne"), timeout_s=0.4) as client:
+            with pytest.raises(TimedOut, match="may this user"):
+                await client.stream("private").append(b"x")
+        with pytest.raises(NotAllowed, match="user and password"):
+            await connect(url.format("bert")).open()
+        await server.stop()
+        opener.close()

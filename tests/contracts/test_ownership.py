@@ -16,7 +16,6 @@ from everlog.ownership import (
     Overruled,
     Ownership,
     PostgresOwnership,
-    Taken,
     make_ownership_tables,
 )
 
@@ -57,6 +56,11 @@ def two(opener: Opener) -> tuple[Ownership, Ownership]:
     return opener(), opener()
 
 
+def claimed(ownership: Ownership, thing: str, incarnation: int) -> int:
+    """Claim a thing that is free, and return its epoch."""
+    return ownership.claim([thing], incarnation)[thing]
+
+
 def test_an_incarnation_is_never_given_again(two: tuple[Ownership, Ownership], opener: Opener) -> None:
     one, other = two
     first, second = one.join("a", "a:1"), other.join("b", "b:1")
@@ -72,22 +76,20 @@ def test_an_incarnation_is_never_given_again(two: tuple[Ownership, Ownership], o
 def test_a_server_that_joins_again_replaces_itself(two: tuple[Ownership, Ownership]) -> None:
     one, other = two
     first = one.join("a", "a:1")
-    assert one.claim("shard-0", first) == 1
+    assert claimed(one, "shard-0", first) == 1
     second = other.join("a", "a:2")
     assert set(other.read().members) == {second}
     with pytest.raises(Overruled, match="join again"):
         one.beat(first)
-    assert other.claim("shard-0", second) == 2
+    assert claimed(other, "shard-0", second) == 2
 
 
 def test_what_is_owned_is_taken(two: tuple[Ownership, Ownership]) -> None:
     one, other = two
     a, b = one.join("a", "a:1"), other.join("b", "b:1")
-    assert one.claim("shard-3", a) == 1
-    with pytest.raises(Taken) as refused:
-        other.claim("shard-3", b)
-    assert refused.value.owner == a
-    assert other.claim("shard-4", b) == 1
+    assert claimed(one, "shard-3", a) == 1
+    assert other.claim(["shard-3", "shard-4"], b) == {"shard-4": 1}
+    assert other.claim(["shard-3"], b) == {}
     assert other.read().owned_by(a) == {"shard-3": 1}
     owner = other.read().owner_of("shard-3")
     assert owner is not None
@@ -98,7 +100,7 @@ def test_what_is_owned_is_taken(two: tuple[Ownership, Ownership]) -> None:
 def test_a_claim_may_be_made_again(two: tuple[Ownership, Ownership]) -> None:
     one, _ = two
     a = one.join("a", "a:1")
-    assert [one.claim("shard-0", a) for _ in range(3)] == [1, 1, 1]
+    assert [claimed(one, "shard-0", a) for _ in range(3)] == [1, 1, 1]
 
 
 def test_an_epoch_only_grows_and_outlives_release_and_death(two: tuple[Ownership, Ownership]) -> None:
@@ -106,21 +108,33 @@ def test_an_epoch_only_grows_and_outlives_release_and_death(two: tuple[Ownership
     a, b = one.join("a", "a:1"), other.join("b", "b:1")
     epochs = []
     for ownership, incarnation in ((one, a), (other, b), (one, a)):
-        epochs.append(ownership.claim("shard-0", incarnation))
-        ownership.release("shard-0", incarnation)
-    epochs.append(one.claim("shard-0", a))
+        epochs.append(claimed(ownership, "shard-0", incarnation))
+        ownership.release(["shard-0"], incarnation)
+    epochs.append(claimed(one, "shard-0", a))
     assert other.declare_dead(a, 0)
-    epochs.append(other.claim("shard-0", b))
+    epochs.append(claimed(other, "shard-0", b))
     assert epochs == [1, 2, 3, 4, 5]
     assert other.read().claims["shard-0"].owner == b
+
+
+def test_many_things_are_claimed_and_released_at_once(two: tuple[Ownership, Ownership]) -> None:
+    one, other = two
+    a, b = one.join("a", "a:1"), other.join("b", "b:1")
+    things = [f"shard-{number}" for number in range(100)]
+    assert one.claim(things, a) == dict.fromkeys(things, 1)
+    assert other.claim(things, b) == {}
+    one.release(things[:60], a)
+    assert other.claim(things[50:70], b) == dict.fromkeys(things[50:60], 2)
+    assert one.claim([], a) == {}
+    assert len(one.read().owned_by(a)) == 40
 
 
 def test_only_the_owner_can_release(two: tuple[Ownership, Ownership]) -> None:
     one, other = two
     a, b = one.join("a", "a:1"), other.join("b", "b:1")
-    one.claim("shard-0", a)
-    other.release("shard-0", b)
-    other.release("shard-1", b)
+    claimed(one, "shard-0", a)
+    other.release(["shard-0"], b)
+    other.release(["shard-1"], b)
     assert other.read().owned_by(a) == {"shard-0": 1}
 
 
@@ -153,30 +167,30 @@ def test_the_dead_lose_all_they_own_and_their_voice(two: tuple[Ownership, Owners
     one, other = two
     a, b = one.join("a", "a:1"), other.join("b", "b:1")
     for number in range(3):
-        one.claim(f"shard-{number}", a)
+        claimed(one, f"shard-{number}", a)
     one.beat(a)
     assert other.declare_dead(a, 1)
     assert other.declare_dead(a, 1)  # as it is already
     assert {claim.owner for claim in other.read().claims.values()} == {NOBODY}
-    for act in (lambda: one.beat(a), lambda: one.claim("shard-9", a), lambda: one.drain(a)):
+    for act in (lambda: one.beat(a), lambda: claimed(one, "shard-9", a), lambda: one.drain(a)):
         with pytest.raises(Overruled):
             act()
-    one.release("shard-0", a)
-    assert other.claim("shard-0", b) == 2
-    one.release("shard-0", a)
+    one.release(["shard-0"], a)
+    assert claimed(other, "shard-0", b) == 2
+    one.release(["shard-0"], a)
     assert other.read().owned_by(b) == {"shard-0": 2}
 
 
 def test_only_the_present_coordinator_places(two: tuple[Ownership, Ownership]) -> None:
     one, other = two
     a, b = one.join("a", "a:1"), other.join("b", "b:1")
-    first = one.claim(COORDINATOR, a)
+    first = claimed(one, COORDINATOR, a)
     one.place({"shard-0": "a", "shard-1": "b"}, first)
     assert other.read().placement == {"shard-0": "a", "shard-1": "b"}
     one.declare_dead(a, 0)
     with pytest.raises(Overruled):
         one.place({"shard-0": "a"}, first)
-    second = other.claim(COORDINATOR, b)
+    second = claimed(other, COORDINATOR, b)
     other.place({"shard-0": "b"}, second)
     with pytest.raises(Overruled):
         one.place({"shard-0": "a"}, first)
@@ -201,9 +215,9 @@ def test_a_newcomer_finds_what_is_stored_after_many_changes(opener: Opener, monk
     a = one.join("a", "a:1")
     sleeper.read()
     for _ in range(40):
-        one.claim("shard-0", a)
-        one.release("shard-0", a)
-    epoch = one.claim("shard-0", a)
+        claimed(one, "shard-0", a)
+        one.release(["shard-0"], a)
+    epoch = claimed(one, "shard-0", a)
     assert epoch == 41
     assert opener().read() == one.read()
     assert sleeper.join("b", "b:1") == a + 1

@@ -1,7 +1,7 @@
 """Ways to get ownership and journals wrong, each by one thought; the simulation must notice."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from msgspec.structs import replace
 from tests.crash.cluster_world import Ways
@@ -26,11 +26,11 @@ class Blind(Suspicion):
 class ForgottenEpochs(LedgerOwnership):
     """Forgets a thing when it is released."""
 
-    def release(self, thing: str, incarnation: int) -> None:
+    def release(self, things: Collection[str], incarnation: int) -> None:
         def drop(board: Board) -> Board:
-            if thing not in board.claims or board.claims[thing].owner != incarnation:
-                return board
-            return replace(board, claims={name: claim for name, claim in board.claims.items() if name != thing})
+            gone = {thing for thing in things if thing in board.owned_by(incarnation)}
+            kept = {thing: claim for thing, claim in board.claims.items() if thing not in gone}
+            return replace(board, claims=kept) if gone else board
 
         self._change(drop)
 

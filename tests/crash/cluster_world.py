@@ -22,7 +22,6 @@ from everlog.ownership import (
     Overruled,
     Replaced,
     Suspicion,
-    Taken,
     things_to_claim,
     things_to_release,
 )
@@ -95,11 +94,11 @@ class Server:
         while True:
             try:
                 board = membership.tick()
-                for thing in things_to_release(board, me):
+                leaving = things_to_release(board, me)
+                for thing in leaving:
                     writing.pop(thing, _Shard()).stop = True
-                    ownership.release(thing, me)
-                for thing in things_to_claim(board, me):
-                    self._claim(ownership, thing, me)
+                ownership.release(leaving, me)
+                self._claim(ownership, things_to_claim(board, me), me)
                 owned = ownership.read().owned_by(me)
                 for shard in SHARDS:
                     if shard in owned and shard not in writing:
@@ -109,7 +108,7 @@ class Server:
                         )
                 for shard in [shard for shard, one in writing.items() if one.is_lost]:
                     del writing[shard]
-                    ownership.release(shard, me)  # to claim it at another epoch
+                    ownership.release([shard], me)  # to claim it at another epoch
             except Overruled:
                 for one in writing.values():  # its writers find out by themselves
                     one.is_lost = True
@@ -121,14 +120,11 @@ class Server:
     def _begin(self, bucket: SimulatedBucket, shard: str, epoch: int, state: "_Shard") -> None:
         self.world.spawn(self.process, lambda: self.write(bucket, shard, epoch, state))
 
-    def _claim(self, ownership: LedgerOwnership, thing: str, me: int) -> None:
-        try:
-            epoch = ownership.claim(thing, me)
-        except Taken:
-            return
-        other = self.seen.epochs.setdefault((thing, epoch), me)
-        if other != me:
-            raise Violation(f"{thing}: epoch {epoch} was given to {other} and {me}")
+    def _claim(self, ownership: LedgerOwnership, things: list[str], me: int) -> None:
+        for thing, epoch in (ownership.claim(things, me) if things else {}).items():
+            other = self.seen.epochs.setdefault((thing, epoch), me)
+            if other != me:
+                raise Violation(f"{thing}: epoch {epoch} was given to {other} and {me}")
 
     def write(self, bucket: SimulatedBucket, shard: str, epoch: int, state: "_Shard") -> None:
         """Take a shard over, and write to it until fenced, at a random pace."""
@@ -254,7 +250,7 @@ def befall(world: World, servers: dict[str, Server]) -> None:
     when = random.uniform(3, 10)
     while when < FAULTS_S:
         name = random.choice(sorted(servers))
-        kind = random.choice(["pause", "pause", "long pause", "kill", "cut", "jump", "outage"])
+        kind = random.choice(["pause", "pause", "long pause", "long pause", "kill", "cut", "jump", "outage"])
         world.at(when, lambda name=name, kind=kind: happen(world, servers, name, kind))
         when += random.uniform(1, 9)
 
@@ -267,7 +263,7 @@ def happen(world: World, servers: dict[str, Server], name: str, kind: str) -> No
         case "pause":
             server.process.paused_until_s = world.now_s + random.uniform(0.5, 4)
         case "long pause":
-            server.process.paused_until_s = world.now_s + random.uniform(5, 20)
+            server.process.paused_until_s = world.now_s + random.uniform(5, 25)
         case "cut":
             server.process.cut_until_s = world.now_s + random.uniform(1, 12)
         case "outage" if not world.is_down():
@@ -292,6 +288,9 @@ def heal(world: World, servers: dict[str, Server]) -> None:
 
 def check(world: World, seen: Seen) -> None:
     """Compare the journals with what was acknowledged."""
+    for name, data in world.created_again.items():
+        if name.startswith("shard-") and decode_header(data, int(name.rpartition("/")[2])).count:
+            raise Violation(f"{name} was deleted, and then written again")
     for shard in SHARDS:
         if seen.last_ack_s.get(shard, 0) < FAULTS_S:
             raise Violation(f"{shard} was not written again after the faults had ended")

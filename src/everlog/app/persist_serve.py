@@ -1,6 +1,7 @@
 """`everlog persist serve`: a persist server in a process of its own, on a bus that is somewhere else."""
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -32,6 +33,7 @@ class PersistOptions:
 def run_persist(options: PersistOptions) -> int:
     """Run a persist server until a signal ends it; the exit code."""
     set_up_logging(options.log_level, options.log_format)
+    gc.set_threshold(5_000, 5, 320)  # as in `everlog serve`: what requests make dies by itself
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_serve(options))
     return 0

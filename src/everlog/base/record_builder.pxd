@@ -43,6 +43,7 @@ cdef class RecordBuilder:
 
     cdef int _clear(self) except -1
     cdef int _bind(self, TopicTable table) except -1
+    @cython.locals(ends="uint32_t*")
     cdef uint32_t _name(self, TopicTable table, Py_ssize_t topic) except? 0
 
     @cython.locals(need=Py_ssize_t, grown=Py_ssize_t, more=Py_ssize_t)

@@ -230,7 +230,8 @@ class RecordBuilder:
         return 0
 
     def _name(self, table: TopicTable, topic: int) -> int:
-        return self.table.intern(table.name(topic))
+        ends = u32s(table.ends)
+        return self.table.find_or_add(pointer(table.names), ends[topic], ends[topic + 1] - ends[topic])
 
     def _reserve(self, count: int, property_bytes: int, payload_bytes: int) -> int:
         need = self.count + count

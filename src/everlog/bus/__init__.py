@@ -3,6 +3,7 @@
 from everlog.bus.addresses import make_bus
 from everlog.bus.frames import (
     AGAIN,
+    HEADER_BYTES,
     LAST,
     MAX_FRAME,
     MAX_WINDOW,

@@ -71,11 +71,10 @@ class NatsBus(ReconnectingBus, asyncio.Protocol):
         size = len(payload)
         if size > self.max_payload:
             raise UsageError(f"{size} bytes are too large for a message", hint=f"at most {self.max_payload}")
+        to = self._forms.get(subject) or self._form(subject)
         if reply:
-            head = b"PUB %b %b %d\r\n" % (self._form(subject), self._form(reply), size)
-        else:
-            head = b"PUB %b %d\r\n" % (self._form(subject), size)
-        self._send(b"%b%b\r\n" % (head, payload) if size < 4096 else head, b"" if size < 4096 else payload + b"\r\n")
+            to = b"%b %b" % (to, self._forms.get(reply) or self._form(reply))
+        self._send(b"PUB %b %d\r\n%b\r\n" % (to, size, payload))
         return True
 
     # What the reconnecting bus asks for
@@ -244,10 +243,10 @@ class NatsBus(ReconnectingBus, asyncio.Protocol):
             form = self._forms[subject] = to_nats(subject)
         return form
 
-    def _send(self, *pieces: bytes) -> None:
+    def _send(self, data: bytes) -> None:
         """Write in this turn's one write; right away when it is much."""
-        self._output.extend(pieces)
-        self._output_bytes += sum(map(len, pieces))
+        self._output.append(data)
+        self._output_bytes += len(data)
         if self._output_bytes > _GATHER_BYTES:
             self._flush()
         elif self._flusher is None:

@@ -156,6 +156,45 @@ def check(
     return int(not all(verdict.met for verdict in verdicts))
 
 
+@app.command()
+def persist(
+    only: Annotated[str | None, typer.Option(metavar="NAMES", help="Of nats,mqtt,jetstream.")] = None,
+    clients: Annotated[int, typer.Option(metavar="N", min=1, help="Connections.")] = 100,
+    streams: Annotated[int, typer.Option(metavar="N", min=1, help="Streams, shared out among them.")] = 1000,
+    in_flight: Annotated[str, typer.Option(metavar="NUMBERS", help="Unanswered appends of a client.")] = "1,16",
+    size: Annotated[int, typer.Option(metavar="BYTES", min=0, help="Of a value.")] = 200,
+    level: Annotated[str, typer.Option(metavar="LEVEL", help="memory or fsync.")] = "fsync",
+    seconds: Annotated[float, typer.Option(metavar="S", help="How long to append.")] = 3.0,
+    rounds: Annotated[int, typer.Option(metavar="N", min=1, help="How often each is measured.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each run.")] = False,
+) -> int:
+    """Compare appends to streams with those to JetStream, in turns: rate, latency, and CPU of all that serve them."""
+    from everlog.bench.persist import CONTENDERS, Load, Measured, compare
+    from everlog.streams import Level
+
+    if level not in ("memory", "fsync"):
+        raise UsageError(f"no level {level!r}", hint="memory or fsync")
+    names = _chosen(only, list(CONTENDERS), "contender")
+    loads = [Load(clients, streams, int(number), size, seconds) for number in in_flight.split(",")]
+
+    def tell(one: Measured) -> None:
+        done = one.outcome
+        line = {
+            "contender": one.contender,
+            "in_flight": one.load.in_flight,
+            "rate": round(done.rate),
+            "cpu_us": round(done.cpu_us, 2),
+            "p50_ms": round(done.p50_ms, 3),
+            "p99_ms": round(done.p99_ms, 3),
+            "refused": done.refused,
+        }
+        print(json.dumps(line) if as_json else "  ".join(f"{key} {value}" for key, value in line.items()), flush=True)
+
+    with _terminable():
+        found = compare(names, loads, rounds, Level[level.upper()], tell)
+    return int(any(one.outcome.refused or not one.outcome.done for one in found))
+
+
 @contextmanager
 def _terminable() -> Iterator[None]:
     """Let SIGTERM end a block as an exception, so that what it started is stopped too."""

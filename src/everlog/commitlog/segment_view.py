@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from everlog.base import Records, TopicTable, Unavailable
 from everlog.commitlog.batch_index import BatchIndex
@@ -35,6 +35,15 @@ class SegmentView:
             if self.sealed:
                 self.size_bytes = self._reader.file.size()  # it may have been merged since
         return self._reader
+
+    def apart(self) -> "SegmentView":
+        """Return a view of the same segment that is opened for itself, so that it is let go of for itself."""
+        return replace(self, _reader=None, _batches=None)
+
+    @property
+    def memory_bytes(self) -> int:
+        """About how much memory index and names take while the view is held."""
+        return self._opened().memory_bytes
 
     @property
     def table(self) -> TopicTable:

@@ -22,5 +22,7 @@ cdef class Tail:
     @cython.locals(records=Records, found=list, count=Py_ssize_t, size=Py_ssize_t, k=Py_ssize_t)
     cpdef list read(self, int64_t offset, Py_ssize_t max_bytes)
 
+    cdef Py_ssize_t _memory(self, Records records) except -1
+
     @cython.locals(records=Records, low=Py_ssize_t, high=Py_ssize_t, middle=Py_ssize_t)
     cdef Py_ssize_t _row(self, int64_t offset)

@@ -1,6 +1,7 @@
 """The most recent committed batches in memory, so that a reader that has caught up reads no file."""
 
 import threading
+from sys import getsizeof
 
 import cython
 
@@ -8,10 +9,11 @@ if not cython.compiled:
     from everlog.base import Records
 
 _COMPACT = 1024
+_BESIDE_BYTES = 376  # that a batch takes beside its block: the objects that say where its columns stand
 
 
 class Tail:
-    """Batches in order, within `limit_bytes`; beyond it the oldest written ones are dropped."""
+    """Batches in order, within `limit_bytes` of memory; beyond it the oldest written ones are dropped."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -28,7 +30,7 @@ class Tail:
         with self._lock:
             for records in batches:
                 self._batches.append(records)
-                self.held_bytes += records.size
+                self.held_bytes += self._memory(records)
         if self.held_bytes > self.limit_bytes:
             self.trim(written)
         return 0
@@ -42,7 +44,7 @@ class Tail:
                     break
                 self._batches[self._first] = None  # type: ignore[call-overload]
                 self._first += 1
-                self.held_bytes -= oldest.size
+                self.held_bytes -= self._memory(oldest)
             if self._first > _COMPACT and 2 * self._first > len(self._batches):
                 del self._batches[: self._first]
                 self._first = 0
@@ -57,7 +59,7 @@ class Tail:
                     break
                 self._batches[self._first] = None  # type: ignore[call-overload]
                 self._first += 1
-                self.held_bytes -= oldest.size
+                self.held_bytes -= self._memory(oldest)
         return 0
 
     def read(self, offset: int, max_bytes: int) -> list[Records] | None:
@@ -81,6 +83,10 @@ class Tail:
                     break
                 found.append(records)
             return found
+
+    def _memory(self, records: Records) -> int:
+        """Return how much memory a batch takes: its block, which may be larger than it, and what is beside that."""
+        return getsizeof(records.data) + _BESIDE_BYTES
 
     def _row(self, offset: int) -> int:
         """Return the first batch that ends after an offset."""

@@ -13,7 +13,6 @@ from everlog.ownership.ports import (
     Overruled,
     Ownership,
     Replaced,
-    Taken,
 )
 from everlog.ownership.postgres import PostgresOwnership, make_ownership_tables
 from everlog.ownership.suspicion import Suspicion

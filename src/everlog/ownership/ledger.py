@@ -9,7 +9,7 @@ Beats are objects beside the ledger that their own incarnation alone replaces.
 
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 from msgspec import Struct
@@ -80,13 +80,14 @@ class LedgerOwnership:
         self._bucket.delete(self._beat_name(incarnation))
         return True
 
-    def claim(self, thing: str, incarnation: int) -> int:
-        """Return the epoch at which an incarnation owns a thing."""
-        return self._change(lambda board: rules.claim(board, thing, incarnation)).claims[thing].epoch
+    def claim(self, things: Collection[str], incarnation: int) -> dict[str, int]:
+        """Return the epochs at which an incarnation owns things from now on."""
+        board = self._change(lambda board: rules.claim(board, things, incarnation))
+        return rules.epochs_of(board, things, incarnation)
 
-    def release(self, thing: str, incarnation: int) -> None:
-        """Give a thing up."""
-        self._change(lambda board: rules.release(board, thing, incarnation))
+    def release(self, things: Collection[str], incarnation: int) -> None:
+        """Give things up."""
+        self._change(lambda board: rules.release(board, things, incarnation))
 
     def place(self, placement: Mapping[str, str], epoch: int) -> None:
         """Store where things should be."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 from everlog.base import Unavailable
 from everlog.ownership.placement import plan_placement, servers_of
-from everlog.ownership.ports import COORDINATOR, NOBODY, Board, Claim, Overruled, Ownership, Replaced, Taken
+from everlog.ownership.ports import COORDINATOR, NOBODY, Board, Claim, Overruled, Ownership, Replaced
 from everlog.ownership.rules import living
 from everlog.ownership.suspicion import REFUSED_S, Suspicion
 
@@ -116,14 +116,13 @@ class Membership:
             return
         if not self._things or self.board.members[self.incarnation].draining:
             if held.owner == self.incarnation:
-                self._ownership.release(COORDINATOR, self.incarnation)
+                self._ownership.release([COORDINATOR], self.incarnation)
             return
         placement = plan_placement(self._things, servers_of(self.board), self.board.placement)
         if held.owner == self.incarnation and placement == self.board.placement:
             return
-        try:
-            epoch = self._ownership.claim(COORDINATOR, self.incarnation)
-            self._ownership.place(placement, epoch)
-        except Taken:
+        epochs = self._ownership.claim([COORDINATOR], self.incarnation)
+        if COORDINATOR not in epochs:
             return
+        self._ownership.place(placement, epochs[COORDINATOR])
         self.board = self._ownership.read()

@@ -2,7 +2,7 @@
 
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from everlog.ownership import rules
 from everlog.ownership.ports import Board
@@ -50,16 +50,16 @@ class MemoryOwnership:
                 self._board = rules.end(self._board, incarnation)
             return incarnation not in self._board.members
 
-    def claim(self, thing: str, incarnation: int) -> int:
-        """Return the epoch at which an incarnation owns a thing."""
+    def claim(self, things: Collection[str], incarnation: int) -> dict[str, int]:
+        """Return the epochs at which an incarnation owns things from now on."""
         with self._lock:
-            self._board = rules.claim(self._board, thing, incarnation)
-            return self._board.claims[thing].epoch
+            self._board = rules.claim(self._board, things, incarnation)
+            return rules.epochs_of(self._board, things, incarnation)
 
-    def release(self, thing: str, incarnation: int) -> None:
-        """Give a thing up."""
+    def release(self, things: Collection[str], incarnation: int) -> None:
+        """Give things up."""
         with self._lock:
-            self._board = rules.release(self._board, thing, incarnation)
+            self._board = rules.release(self._board, things, incarnation)
 
     def place(self, placement: Mapping[str, str], epoch: int) -> None:
         """Store where things should be."""

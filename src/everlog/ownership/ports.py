@@ -6,7 +6,7 @@ the thing is released. Safety needs no clock: whoever writes names its epoch, an
 refuses one that is lower than another it has seen. All that time decides is when somebody is given up for dead.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from msgspec import Struct
@@ -15,15 +15,6 @@ from everlog.base import Unavailable
 
 NOBODY = 0  # incarnations count from 1
 COORDINATOR = "coordinator"
-
-
-class Taken(Unavailable):
-    """A living incarnation owns the thing."""
-
-    def __init__(self, thing: str, owner: int) -> None:
-        super().__init__(f"{thing} belongs to incarnation {owner}", hint="it has to release it, or be declared dead")
-        self.thing = thing
-        self.owner = owner
 
 
 class Overruled(Unavailable):
@@ -93,14 +84,14 @@ class Ownership(Protocol):
     def declare_dead(self, incarnation: int, beat: int) -> bool:
         """Overrule an incarnation, with all it owns, whose counter is still this one; return whether it is dead."""
 
-    def claim(self, thing: str, incarnation: int) -> int:
-        """Return the epoch at which an incarnation owns a thing from now on, or did already.
+    def claim(self, things: Collection[str], incarnation: int) -> dict[str, int]:
+        """Return the epochs at which an incarnation owns things from now on, or did already, all in one change.
 
-        Raises `Taken` if another one owns it, `Overruled` if this one is dead.
+        What another living incarnation owns is left out. Raises `Overruled` if this one is dead.
         """
 
-    def release(self, thing: str, incarnation: int) -> None:
-        """Give a thing up, if the incarnation owns it; its epoch stays."""
+    def release(self, things: Collection[str], incarnation: int) -> None:
+        """Give up those of the things that the incarnation owns; their epochs stay."""
 
     def place(self, placement: Mapping[str, str], epoch: int) -> None:
         """Store where things should be, as the coordinator of this epoch; raise `Overruled` if there is a later one."""

@@ -5,10 +5,10 @@ thing, which writers that are fenced by it lock while they commit.
 """
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from everlog.ownership.ports import COORDINATOR, NOBODY, Board, Claim, Member, Overruled, Taken
+from everlog.ownership.ports import COORDINATOR, NOBODY, Board, Claim, Member, Overruled
 from everlog.tiering import Database, make_schema
 
 if TYPE_CHECKING:
@@ -93,34 +93,33 @@ class PostgresOwnership:
 
         return self._database.transact(act)
 
-    def claim(self, thing: str, incarnation: int) -> int:
-        """Return the epoch at which an incarnation owns a thing."""
+    def claim(self, things: Collection[str], incarnation: int) -> dict[str, int]:
+        """Return the epochs at which an incarnation owns things from now on."""
+        wanted = sorted(set(things))  # in one order, so that two claimants do not wait for each other
 
-        def act(cursor: "Cursor") -> int:
+        def act(cursor: "Cursor") -> dict[str, int]:
             cursor.execute("select 1 from incarnations where number = %s and is_alive for share", (incarnation,))
             if cursor.fetchone() is None:
                 raise _dead(incarnation)
             cursor.execute(
-                "insert into claims (thing, owner, epoch) values (%s, %s, 1) on conflict (thing) do update "
-                "set owner = excluded.owner, epoch = claims.epoch + 1 where claims.owner = %s returning epoch",
-                (thing, incarnation, NOBODY),
+                "insert into claims (thing, owner, epoch) select one, %s, 1 from unnest(%s::text[]) as one "
+                "on conflict (thing) do update set owner = excluded.owner, epoch = claims.epoch + 1 "
+                "where claims.owner = %s",
+                (incarnation, wanted, NOBODY),
             )
-            found = cursor.fetchone()
-            if found is None:
-                cursor.execute("select owner, epoch from claims where thing = %s", (thing,))
-                owner, epoch = cursor.fetchone() or (NOBODY, 0)
-                if owner != incarnation:
-                    raise Taken(thing, owner)
-                return int(epoch)
-            return int(found[0])
+            cursor.execute(
+                "select thing, epoch from claims where thing = any(%s) and owner = %s", (wanted, incarnation)
+            )
+            return dict(cursor.fetchall())
 
         return self._database.transact(act)
 
-    def release(self, thing: str, incarnation: int) -> None:
-        """Give a thing up."""
+    def release(self, things: Collection[str], incarnation: int) -> None:
+        """Give things up."""
         self._database.transact(
             lambda cursor: cursor.execute(
-                "update claims set owner = %s where thing = %s and owner = %s", (NOBODY, thing, incarnation)
+                "update claims set owner = %s where thing = any(%s) and owner = %s",
+                (NOBODY, sorted(set(things)), incarnation),
             )
         )
 

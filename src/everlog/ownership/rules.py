@@ -3,11 +3,11 @@
 A rule returns the board itself if nothing has to change, and raises if the change may not be.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from msgspec.structs import replace
 
-from everlog.ownership.ports import COORDINATOR, NOBODY, Board, Claim, Member, Overruled, Taken
+from everlog.ownership.ports import COORDINATOR, NOBODY, Board, Claim, Member, Overruled
 
 
 def join(board: Board, name: str, address: str, token: str) -> Board:
@@ -42,23 +42,28 @@ def drain(board: Board, incarnation: int) -> Board:
     return replace(board, members=board.members | {incarnation: replace(member, draining=True)})
 
 
-def claim(board: Board, thing: str, incarnation: int) -> Board:
-    """Make an incarnation the owner of a thing that nobody owns, at the next epoch."""
+def claim(board: Board, things: Collection[str], incarnation: int) -> Board:
+    """Make an incarnation the owner of those things that nobody owns, at their next epochs."""
     living(board, incarnation)
-    held = board.claims.get(thing, Claim(NOBODY, 0))
-    if held.owner == incarnation:
-        return board
-    if held.owner != NOBODY:
-        raise Taken(thing, held.owner)
-    return replace(board, claims=board.claims | {thing: Claim(incarnation, held.epoch + 1)})
+    held = {thing: board.claims.get(thing, Claim(NOBODY, 0)) for thing in things}
+    taken = {thing: Claim(incarnation, one.epoch + 1) for thing, one in held.items() if one.owner == NOBODY}
+    return replace(board, claims=board.claims | taken) if taken else board
 
 
-def release(board: Board, thing: str, incarnation: int) -> Board:
-    """Leave a thing without an owner; its epoch stays."""
-    held = board.claims.get(thing)
-    if held is None or held.owner != incarnation:
-        return board
-    return replace(board, claims=board.claims | {thing: replace(held, owner=NOBODY)})
+def release(board: Board, things: Collection[str], incarnation: int) -> Board:
+    """Leave things without an owner that an incarnation owns; their epochs stay."""
+    free = {
+        thing: replace(board.claims[thing], owner=NOBODY)
+        for thing in things
+        if thing in board.claims and board.claims[thing].owner == incarnation
+    }
+    return replace(board, claims=board.claims | free) if free else board
+
+
+def epochs_of(board: Board, things: Collection[str], incarnation: int) -> dict[str, int]:
+    """Return the epochs of those things that an incarnation owns."""
+    owned = board.owned_by(incarnation)
+    return {thing: owned[thing] for thing in things if thing in owned}
 
 
 def place(board: Board, placement: Mapping[str, str], epoch: int) -> Board:

@@ -9,7 +9,8 @@ from typing import Any
 
 from everlog.base import EverlogError, Fenced, StorageError, UsageError
 from everlog.persist.ports import Post, ShardOpener
-from everlog.streams import Call, ErrorCode, Failure, FeedEvent, Series, Shard
+from everlog.persist.rights import SERIES
+from everlog.streams import Call, ErrorCode, Failure, FeedEvent, Shard
 
 _WAITING = 10_000  # requests that wait for the shard to open; beyond it they are answered BUSY
 _RETRY_S = 1.0  # after a failed opening
@@ -47,10 +48,10 @@ class OwnedShard:
 
     def handle(self, call: Call, answer: AnswerTo) -> None:
         """Hand a request to the shard, now or when it is open."""
-        if self.is_closed:
-            answer(Failure(ErrorCode.NOT_OWNER, "the shard was handed over"))
-        elif self._shard is not None:
+        if self._shard is not None:
             self._dispatch(self._shard, call, answer)
+        elif self.is_closed:
+            answer(Failure(ErrorCode.NOT_OWNER, "the shard was handed over"))
         elif len(self._waiting) >= _WAITING:
             answer(Failure(ErrorCode.BUSY, "the shard is being opened, and too much waits for it"))
         else:
@@ -117,7 +118,7 @@ class OwnedShard:
 
     def _dispatch(self, shard: Shard, call: Call, answer: AnswerTo) -> None:
         try:
-            if isinstance(call.request, Series):
+            if type(call.request) in SERIES:
                 shard.handle_series(call, answer)
             else:
                 shard.handle(call, answer)

@@ -44,6 +44,11 @@ RIGHT_OF: dict[type, str] = {
     **dict.fromkeys(_WRITES, WRITE),
     **dict.fromkeys(_ADMINISTERS, ADMINISTER),
 }
+SERIES = frozenset({GetAll, KvKeys, Download, FeedBootstrap, FeedResume})  # these have many answers
+SIMPLE = {  # by right: what needs no look at anything but the request's own name
+    right: frozenset(kind for kind, needed in RIGHT_OF.items() if needed == right and kind is not Batch)
+    for right in (READ, WRITE, ADMINISTER)
+}
 
 
 def check(place: Place, call: Call, shards: int) -> Failure | None:

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import struct
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -17,6 +18,7 @@ from everlog import __version__
 from everlog.base import UsageError
 from everlog.bus import (
     AGAIN,
+    HEADER_BYTES,
     HELLO,
     LAST,
     VERSION,
@@ -39,14 +41,16 @@ from everlog.bus import (
 from everlog.persist.followers import Followers
 from everlog.persist.owned_shard import OwnedShard
 from everlog.persist.ports import ShardOpener
-from everlog.persist.rights import check
+from everlog.persist.rights import SERIES, SIMPLE, check
 from everlog.persist.series import Series
 from everlog.streams import Answer, Call, ErrorCode, Failure, FeedBootstrap, FeedEvent, FeedResume
-from everlog.streams import Series as SeriesRequest
 
 TICK_S = 0.5
 IDLE_S = 60.0  # a series whose caller says nothing for so long is given up
 UNKNOWN_SERIES = 0xFFFF_FFFF  # the number of the reply that says so
+_REQUEST = bytes((VERSION, FrameKind.REQUEST))
+_NUMBERS = struct.Struct("<HIQ")  # flags, number and id of a frame
+_SUBJECTS = 100_000  # whose rights are remembered
 _ACTIVE = 200_000  # requests under way; beyond it they are answered BUSY
 _log = logging.getLogger("everlog.persist")
 
@@ -65,6 +69,7 @@ class PersistServer:
         self._active: dict[tuple[str, int], Series | None] = {}
         self._assembly = Assembly()
         self._followers = Followers()
+        self._allowed: dict[str, tuple[str, frozenset[type]]] = {}  # by subject: its name, and the requests
         self._call = msgspec.msgpack.Decoder(Call).decode
         self._encode = msgspec.msgpack.Encoder().encode
         self._turn_is_due = False
@@ -120,8 +125,13 @@ class PersistServer:
     def _requests(self, owned: OwnedShard, deliveries: list[Delivery]) -> None:
         """Take what arrived together for one shard; the turn ends after all that is there now."""
         for delivery in deliveries:
+            payload = delivery.payload
+            if payload[:2] == _REQUEST and len(payload) > HEADER_BYTES and delivery.reply:
+                _, window, id = _NUMBERS.unpack_from(payload, 2)
+                self._request(owned, delivery, id, window, payload)
+                continue
             try:
-                self._take(owned, delivery, decode_frame(delivery.payload))
+                self._take(owned, delivery, decode_frame(payload))
             except BadFrame as error:
                 self._refuse(delivery, error)
         self._touched.add(owned)
@@ -133,8 +143,8 @@ class PersistServer:
         reply = delivery.reply
         if not reply:
             return  # nobody could be told anything
-        if frame.kind is FrameKind.REQUEST:
-            self._request(owned, delivery, frame)
+        if frame.kind is FrameKind.REQUEST:  # one that came in parts
+            self._request(owned, delivery, frame.id, frame.number, encode_frame(*frame))
         elif frame.kind is FrameKind.PART:
             whole = self._assembly.add(f"{delivery.subject} {reply}", frame, self._loop.time())
             if whole is not None:
@@ -150,49 +160,63 @@ class PersistServer:
         elif frame.kind is FrameKind.CANCEL:
             self._end(reply, frame.id)
 
-    def _request(self, owned: OwnedShard, delivery: Delivery, frame: Frame) -> None:
+    def _request(self, owned: OwnedShard, delivery: Delivery, id: int, window: int, payload: bytes) -> None:
         self.requests += 1
-        key = (delivery.reply, frame.id)
-        if key in self._active:
-            series = self._active[key]
+        active, key = self._active, (delivery.reply, id)
+        if key in active:
+            series = active[key]
             if series is not None:  # its first replies were lost
-                series.credit(0, frame.number, True, self._loop.time())
+                series.credit(0, window, True, self._loop.time())
             return
         try:
-            call = self._call(frame.body)
-            place = parse_request(delivery.subject)
+            call = self._call(memoryview(payload)[HEADER_BYTES:])
+            failure = self._check(delivery.subject, call)
         except (msgspec.DecodeError, UsageError) as error:
-            self._reply(delivery, frame.id, 0, Failure(ErrorCode.BAD_REQUEST, str(error)))
-            return
-        failure = check(place, call, self._opener.shards)
-        if failure is None and len(self._active) >= _ACTIVE:
+            failure = Failure(ErrorCode.BAD_REQUEST, str(error))
+        if failure is None and len(active) >= _ACTIVE:
             failure = Failure(ErrorCode.BUSY, "too many requests are under way")
         if failure is not None:
-            self._reply(delivery, frame.id, 0, failure)
+            self._reply(delivery, id, 0, failure)
             return
-        self._active[key] = None
+        active[key] = None
         request = call.request
-        if isinstance(request, SeriesRequest):
+        if type(request) in SERIES:
             if isinstance(request, FeedBootstrap | FeedResume):
                 self._followers.add(request.stream, self._loop.time())
-            owned.handle(call, partial(self._answer_series, owned.number, delivery, frame))
+            owned.handle(call, partial(self._answer_series, owned.number, delivery, id, window))
         else:
-            owned.handle(call, partial(self._answer, delivery, frame.id))
+            owned.handle(call, partial(self._answer, delivery, id))
+
+    def _check(self, subject: str, call: Call) -> Failure | None:
+        """Return why a request may not be done; what its subject allows is looked up, since most come again."""
+        request = call.request
+        allowed = self._allowed.get(subject)
+        if allowed is not None and request.stream == allowed[0] and type(request) in allowed[1]:
+            return None
+        place = parse_request(subject)
+        failure = check(place, call, self._opener.shards)
+        if failure is None:
+            if len(self._allowed) >= _SUBJECTS:
+                self._allowed.clear()
+            self._allowed[subject] = (place.name, SIMPLE[place.right])
+        return failure
 
     def _answer(self, delivery: Delivery, id: int, answer: Answer) -> None:
         self._active.pop((delivery.reply, id), None)
         self._reply(delivery, id, 0, answer)
 
-    def _answer_series(self, shard: int, delivery: Delivery, frame: Frame, answers: Iterator[Answer] | Answer) -> None:
+    def _answer_series(
+        self, shard: int, delivery: Delivery, id: int, window: int, answers: Iterator[Answer] | Answer
+    ) -> None:
         if isinstance(answers, Answer):
-            self._answer(delivery, frame.id, answers)
+            self._answer(delivery, id, answers)
             return
-        send = partial(self._reply, delivery, frame.id)
-        series = Series(answers, frame.number, send, self._loop.call_soon, self._loop.time(), shard)
-        if (delivery.reply, frame.id) not in self._active:  # cancelled meanwhile
+        send = partial(self._reply, delivery, id)
+        series = Series(answers, window, send, self._loop.call_soon, self._loop.time(), shard)
+        if (delivery.reply, id) not in self._active:  # cancelled meanwhile
             series.close()
             return
-        self._active[delivery.reply, frame.id] = series
+        self._active[delivery.reply, id] = series
         series.pump()
 
     def _reply(self, delivery: Delivery, id: int, number: int, answer: Answer) -> None:

@@ -9,6 +9,8 @@ from collections import OrderedDict
 
 from everlog.base import Records
 
+_BESIDE_BYTES = 520  # that a batch takes beside its bytes: the objects that say where its columns stand, and its key
+
 
 class RecentBatches:
     """Batches by shard and base offset, within `limit_bytes`; beyond it the least recently used are dropped."""
@@ -25,10 +27,10 @@ class RecentBatches:
             for records in batches:
                 if records.end_offset > offset and (shard, records.base_offset) not in self._batches:
                     self._batches[shard, records.base_offset] = records
-                    self.held_bytes += records.size
+                    self.held_bytes += records.size + _BESIDE_BYTES
             while self.held_bytes > self.limit_bytes:
                 _, oldest = self._batches.popitem(last=False)
-                self.held_bytes -= oldest.size
+                self.held_bytes -= oldest.size + _BESIDE_BYTES
 
     def get(self, shard: int, base_offset: int, offset: int) -> list[Records]:
         """Return the batches from an offset on, without a gap, if one with this base offset is kept."""
@@ -55,7 +57,7 @@ class RecentBatches:
         """Drop a shard's batches that begin from `first` to before `stop`, since the log has others now."""
         with self._lock:
             for key in [key for key in self._batches if key[0] == shard and first <= key[1] < stop]:
-                self.held_bytes -= self._batches.pop(key).size
+                self.held_bytes -= self._batches.pop(key).size + _BESIDE_BYTES
 
     def clear(self) -> None:
         """Drop everything."""

@@ -20,6 +20,8 @@ from everlog.store.row_reader import RowReader
 from everlog.topics import Filter, SectionCache, TopicIndex
 
 OPEN_SEGMENTS = 64  # per shard; each holds two mappings; beyond it the least recently used is closed
+OPEN_BYTES = 64 << 20  # of their indexes and names in memory, per shard; beyond it the same, but for the last
+_BATCH_BYTES = 28  # in the columns of a row reader
 UNMAPPED_BYTES = 4 << 20  # up to this size a segment that can't be mapped is read whole, else batch by batch
 NO_END = 1 << 63  # of the segment that is being written
 LOOK_AGAIN_RECORDS = 4096  # commits after which newly sealed segments are looked for
@@ -52,6 +54,11 @@ class SealedSegment:
         # a batch without a row is damaged: only reading batch by batch tells which offsets are lost
         if self.finder.rows != view.end_offset - view.base_offset:
             raise StorageError(f"the segment at offset {view.base_offset} is damaged")
+
+    @property
+    def memory_bytes(self) -> int:
+        """About how much memory it takes, without what is mapped and what readers want of it."""
+        return self.view.memory_bytes + _BATCH_BYTES * len(self.batches.counts)
 
     def match(self, filters: Iterable[Filter]) -> BitMap:
         """Return the ids of the topics that any of the filters matches."""
@@ -132,8 +139,10 @@ class SealedSegments:
                 self._plain.add(base)
                 return None
             self._open[base] = segment
-            while len(self._open) > OPEN_SEGMENTS:
+            held = sum(one.memory_bytes for one in self._open.values())
+            while len(self._open) > 1 and (len(self._open) > OPEN_SEGMENTS or held > OPEN_BYTES):
                 _, oldest = self._open.popitem(last=False)
+                held -= oldest.memory_bytes
                 oldest.index.drop_cache()
         return segment
 
@@ -216,7 +225,8 @@ class SealedSegments:
 
     def _open_segment(self, view: SegmentView) -> SealedSegment | None:
         try:
-            section = view.side("topics")
-            return None if section is None else SealedSegment(view, section, self._cache)
+            apart = view.apart()
+            section = apart.side("topics")
+            return None if section is None else SealedSegment(apart, section, self._cache)
         except (StorageError, Unavailable, OSError):
             return None

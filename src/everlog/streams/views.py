@@ -100,7 +100,12 @@ class Views:
     def replay(self, journal: Journal) -> int:
         """Take in the records that the files may not have; return the time of the last one."""
         time_us: int = self.catalogue.time_us
-        start = max(self.catalogue.whole, journal.start)
+        start = self.catalogue.whole
+        if start < journal.start:
+            raise StorageError(
+                f"the files have what is below {start}, and the journal begins at {journal.start}",
+                hint="what is between is lost here: restore the shard from its packs or a backup",
+            )
         for position, name, effect in journal.read(start, journal.committed):
             record = decode_record(effect)
             time_us = max(time_us, record.time_us)

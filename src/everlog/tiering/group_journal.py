@@ -68,7 +68,8 @@ class GroupJournal:
         self._group_s = group_s
         self._group_bytes = group_bytes
         self._lock = threading.Condition()
-        self._waiting: deque[Record] = deque()  # appended and not committed
+        self._waiting: list[Record] = []  # appended and not committed
+        self._waiting_bytes = 0
         self._asked: deque[tuple[int, Done, Failed]] = deque()
         self._trim_below = self._allowed_below = self._trimmed_below = 0  # asked for, allowed, told the writer
         self._is_closing = False
@@ -109,7 +110,8 @@ class GroupJournal:
             if self._error is not None:
                 raise self._error
             first = self._end
-            self._waiting.extend(records)
+            self._waiting += records
+            self._waiting_bytes += _bytes_of(records)
             self._end += len(records)
             return first
 
@@ -187,19 +189,20 @@ class GroupJournal:
             except EverlogError as error:
                 self._end_with(error)
                 return
-            self._answer(len(records), committed)
+            self._answer(records, committed)
             self._tidy()
 
     def _group(self) -> list[Record]:
         """Return the records of the next group, which stay in the queue until they are committed."""
-        records: list[Record] = []
-        size = 0
-        for record in self._waiting:
-            size += len(record[1])
-            if records and size > self._group_bytes:
+        if self._waiting_bytes <= self._group_bytes:
+            return self._waiting[:]
+        size = count = 0
+        for _, effect in self._waiting:
+            size += len(effect)
+            if count and size > self._group_bytes:
                 break
-            records.append(record)
-        return records
+            count += 1
+        return self._waiting[:count]
 
     def _write(self, records: list[Record], trim_below: int) -> int:
         """Commit records however long it takes; while closing, only once."""
@@ -225,11 +228,11 @@ class GroupJournal:
                 self.trouble = None
                 return committed
 
-    def _answer(self, count: int, committed: int) -> None:
+    def _answer(self, records: list[Record], committed: int) -> None:
         """Tell everybody whose records are committed."""
         with self._lock:
-            for _ in range(count):
-                self._waiting.popleft()
+            del self._waiting[: len(records)]
+            self._waiting_bytes -= _bytes_of(records)
             self._committed = committed
             answered = []
             while self._asked and self._asked[0][0] <= committed:
@@ -250,6 +253,10 @@ class GroupJournal:
             asked, self._asked = list(self._asked), deque()
         for _, _, failed in asked:
             failed(error)
+
+
+def _bytes_of(records: Sequence[Record]) -> int:
+    return sum([len(effect) for _, effect in records])
 
 
 def pause_s(attempt: int) -> float:

@@ -78,19 +78,17 @@ def decode_header(data: bytes, number: int) -> ObjectHeader:
 
 def encode_batch(records: Sequence[Record], base: int, now_us: int) -> bytes:
     """Return records as a columnar batch that names all of its streams."""
+    names, effects = zip(*records, strict=True)
     table = TopicTable()
-    ids: dict[str, int] = {}
-    for name, _ in records:
-        if name not in ids:
-            ids[name] = table.intern(name.encode())
+    ids = {name: table.intern(name.encode()) for name in dict.fromkeys(names)}
+    ends = array("I", accumulate(map(len, effects)))
+    starts = (array("I", [0]) + ends[:-1]).tobytes()
     columns = MessageColumns(len(records))
-    ends = array("I", accumulate(len(effect) for _, effect in records))
-    starts = array("I", (0, *ends[:-1]))
-    columns.topics[:] = array("I", (ids[name] for name, _ in records)).tobytes()
-    columns.property_starts[:] = starts.tobytes()
-    columns.payload_starts[:] = starts.tobytes()
+    columns.topics[:] = array("I", map(ids.__getitem__, names)).tobytes()
+    columns.property_starts[:] = starts
+    columns.payload_starts[:] = starts
     columns.payload_ends[:] = ends.tobytes()
-    columns.source = b"".join(effect for _, effect in records)
+    columns.source = b"".join(effects)
     builder = RecordBuilder()
     builder.append(columns, 0, len(records), now_us, table)
     return bytes(builder.take(base).to_bytes())

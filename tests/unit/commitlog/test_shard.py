@@ -272,5 +272,5 @@ def test_statistics_count_what_happened() -> None:
     assert (numbers.start, numbers.committed, numbers.end) == (0, 3, 4)
     assert (numbers.commits, numbers.committed_records, numbers.segments, numbers.sealed) == (1, 3, 1, 0)
     assert numbers.tail_batches == 1
-    assert numbers.tail_bytes == numbers.committed_bytes > 0
+    assert numbers.tail_bytes > numbers.committed_bytes > 0
     assert numbers.pending_bytes > 0

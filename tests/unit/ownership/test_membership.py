@@ -41,10 +41,8 @@ class Servers:
             self.now_s += 1
             for member in members:
                 member.tick()
-                for thing in things_to_release(member.board, member.incarnation):
-                    self.ownership.release(thing, member.incarnation)
-                for thing in things_to_claim(member.board, member.incarnation):
-                    self.ownership.claim(thing, member.incarnation)
+                self.ownership.release(things_to_release(member.board, member.incarnation), member.incarnation)
+                self.ownership.claim(things_to_claim(member.board, member.incarnation), member.incarnation)
 
     def owned(self, *members: Membership) -> list[int]:
         return [len([t for t in self.ownership.read().owned_by(m.incarnation) if t in SHARDS]) for m in members]

@@ -300,7 +300,7 @@ def test_recent_batches_stay_below_their_limit() -> None:
     store = open_store(segment_bytes=1 << 20)
     fill(store, numbered(200), each=10)
     batches = [batch.records for batch in store.reader(None).read((0,), PLENTY, PLENTY).batches]
-    recent = RecentBatches(3 * batches[0].size)
+    recent = RecentBatches(3 * (batches[0].size + 520))
     recent.put(0, batches[:2], 0)
     assert recent.get(0, 0, 5) == batches[:2]
     assert recent.get(0, 0, 10) == batches[1:2]

@@ -85,6 +85,10 @@ class Naming:
         """Return a filter for all topics of a publisher."""
         return f"{self.prefix}/p{publisher:05d}/+"
 
+    def across(self, publisher: int, topic: int) -> str:
+        """Return a filter that begins with a wildcard, for a topic of a publisher."""
+        return f"+/p{publisher:05d}/t{topic:06d}"
+
     @property
     def everything(self) -> str:
         """A filter for all topics of the run."""

@@ -1,11 +1,13 @@
 """Clients that were away: the scenarios resume, recall and retained."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from everlog.bench.load.load_client import Client
 from everlog.bench.load.pacing import Pacing
 from everlog.bench.load.posix import now_ns
 from everlog.bench.load.run import Run, latency
+from everlog.bench.load.usage import between
 
 
 def resume(run: Run) -> None:
@@ -66,15 +68,19 @@ def recall(run: Run) -> None:
 
 
 def retained(run: Run) -> None:
-    """Retain messages on as many topics, then let subscribers of all of them come; delete them afterwards."""
+    """Retain messages on as many topics, let subscribers of all of them come, and one of a single topic by a wildcard;
+    replace them all; delete them afterwards."""
     options, engine, tally = run.options, run.engine, run.tally
     topics = options.messages // options.publishers or 1
+    count = topics * options.publishers
     publishers = run.publishers(options.publishers, topics, retain=True)
     engine.connect(publishers, options.burst)
     run.reset_peak()
     before = run.look()
-    run.publish(publishers, messages=topics * options.publishers)
-    run.report["publish"] = run.rate(tally.acked if options.qos else tally.sent, before, run.look())
+    run.publish(publishers, messages=count)
+    after = run.look()
+    run.report["publish"] = run.rate(tally.acked if options.qos else tally.sent, before, after)
+    run.report["bytes_per_message"] = round((after.rss_mb - before.rss_mb) * 2**20 / count - options.size)
     engine.leave(publishers)
     run.settle()
     subscribers = [
@@ -82,14 +88,39 @@ def retained(run: Run) -> None:
         for number in range(options.subscribers)
     ]
     _return(run, subscribers, [tally.sent] * len(subscribers), retained=True)
-    empty = run.publishers(options.publishers, topics, retain=True, size=0)  # no payload deletes
-    engine.connect(empty, options.burst)
-    pacing = Pacing(empty, tally, topics * options.publishers)
+    _find(run, topics)
+    run.report["again"] = _publish_all(run, topics, options.size)
+    _publish_all(run, topics, 0)  # no payload deletes
+
+
+def _find(run: Run, topics: int) -> None:
+    """Measure how long a client waits that asks for one retained message with a wildcard first."""
+    checker = run.checker(1, topics, retain=True)
+    client = run.subscriber(run.options.subscribers, (run.naming.across(0, topics // 2),), checker)
+    before, start = run.look(), now_ns()
+    run.engine.connect([client], 1)
+    missing = run.drain([(checker, 1)])
+    seconds = (now_ns() - start) / 1e9
+    run.report["find"] = {"seconds": round(seconds, 4), "lost": missing, **between(before, run.look(), 1)}
+    run.engine.leave([client])
+
+
+def _publish_all(run: Run, topics: int, size: int) -> dict[str, Any]:
+    """Retain one more message on every topic, or delete what is there; return the figures."""
+    options, engine, tally = run.options, run.engine, run.tally
+    clients = run.publishers(options.publishers, topics, retain=True, size=size)
+    engine.connect(clients, options.burst)
+    pacing = Pacing(clients, tally, topics * options.publishers)
     pacing.goal += tally.sent
-    pacing.begin(now_ns())
-    engine.push(empty)
+    acked, before = tally.acked, run.look()
+    run.start_ns = now_ns()
+    pacing.begin(run.start_ns)
+    engine.push(clients)
     engine.until(lambda: pacing.done)
-    engine.leave(empty)
+    run.end_ns = now_ns()
+    figures = run.rate(tally.acked - acked, before, run.look())
+    engine.leave(clients)
+    return figures
 
 
 def _make_sessions(run: Run, sessions: Sequence[Client]) -> None:

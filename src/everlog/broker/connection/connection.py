@@ -44,7 +44,6 @@ from everlog.sessions import Session
 
 _log = logging.getLogger("everlog.broker")
 _EVENTS_PER_STEP = 64  # packets or runs of one client, before the time is looked at
-_NAMES_PER_STEP = 2  # new topic names: each costs as much as there are filters that match it
 _REFUSED_UNREAD = (Reason.UNSUPPORTED_PROTOCOL_VERSION, Reason.CLIENT_IDENTIFIER_NOT_VALID)
 _BEFORE_CONNACK = (State.WAITING, State.CONNECTING, State.AUTHENTICATING)
 
@@ -109,7 +108,6 @@ class Connection(asyncio.BufferedProtocol):
             max_topics=limits.topics_per_client,
             carried=shared.carried,
             max_events=_EVENTS_PER_STEP,
-            max_new_topics=_NAMES_PER_STEP,
         )
         self._shared = shared
         self._works: list[Work] = []  # what is done in turns for packets of the client

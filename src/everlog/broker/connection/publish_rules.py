@@ -7,7 +7,7 @@ from logging import WARNING
 from everlog.base import DROPPED, QOS_BITS, QOS_SHIFT, PublishRun, Unavailable
 from everlog.broker.auth import Security
 from everlog.broker.connection.refused_acks import NOT_ALLOWED, NOT_KEPT, NOT_RETAINED, Refused
-from everlog.broker.connection.run_checks import distinct_topics, drop_unkeepable
+from everlog.broker.connection.run_checks import distinct_topics, drop_unkeepable, note_reserved
 from everlog.broker.connection.traffic import Traffic
 from everlog.broker.events import event
 from everlog.sessions import Session
@@ -29,12 +29,12 @@ class PublishRules:
     def reserve(self) -> None:
         """Note which new names begin with $: section 4.7.2, such topics are the server's own."""
         table, reserved = self._traffic.table, self._traffic.reserved
-        for topic in range(len(reserved), table.count):
-            name = table.name(topic)
-            reserved.append(name.startswith(b"$"))
-            if self._awaited is not None and name.startswith(self._awaited[0]):
-                (_, call), self._awaited = self._awaited, None
+        if self._awaited is not None:
+            prefix, call = self._awaited
+            if any(table.name(topic).startswith(prefix) for topic in range(len(reserved), table.count)):
+                self._awaited = None
                 call()
+        note_reserved(table, reserved)
 
     def call_once(self, prefix: bytes, call: Callable[[], None]) -> None:
         """Have something called when the first message comes whose topic name begins so."""

@@ -3,8 +3,10 @@
 import cython
 
 if not cython.compiled:
-    from everlog.base import PublishRun
+    from everlog.base import PublishRun, TopicTable
     from everlog.base.memory import pointer, u32s
+
+_DOLLAR = 0x24
 
 
 def distinct_topics(run: PublishRun) -> list[int]:
@@ -65,3 +67,16 @@ def drop_reserved(run: PublishRun, reserved: bytearray) -> int:
             flags[i] |= 0x80
             dropped += 1
     return dropped
+
+
+def note_reserved(table: TopicTable, reserved: bytearray) -> int:
+    """Add a byte for each topic of the table that has none yet: 1 if its name begins with $."""
+    known = len(reserved)
+    count = table.count
+    reserved.extend(bytes(count - known))
+    ends = u32s(table.ends)
+    names = pointer(table.names)
+    marks = pointer(reserved)
+    for topic in range(known, count):
+        marks[topic] = ends[topic + 1] > ends[topic] and names[ends[topic]] == _DOLLAR
+    return count - known

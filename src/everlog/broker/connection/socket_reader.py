@@ -93,6 +93,7 @@ class SocketReader:
             if size >= _ALIVE_BYTES:
                 self.last_seen = traffic.time()
             return 0
+        decoder.max_new_topics = traffic.router.names_per_step
         events = decoder.arrived(traffic.buffer, size) if in_room else decoder.feed(data, size)
         if size >= _ALIVE_BYTES:
             self.last_seen = traffic.time()
@@ -301,6 +302,7 @@ class SocketReader:
         """Take what waits, a little in each step."""
         while self.decoder.has_more and self._may_go_on():
             known = self.traffic.table.count
+            self.decoder.max_new_topics = self.traffic.router.names_per_step
             self._take(self.decoder.more(), known)
             yield
 

@@ -12,7 +12,7 @@ cdef class KeptTopics:
     cdef object _shard_of, _trie, _settings, _postings, _spilled
     cdef list _configured, _patterns, _lowest
     cdef dict _counts
-    cdef Py_ssize_t _generation, _count, _unknown
+    cdef Py_ssize_t _generation, _count, _unknown, _shards
     cdef list _by_lowest
     cdef public bint began
     cdef public Py_ssize_t looked_up
@@ -31,4 +31,4 @@ cdef class KeptTopics:
     cdef int _keep_all(self, Py_ssize_t topic, Py_ssize_t shard) except -1
 
     @cython.locals(lowest=Py_ssize_t, k=Py_ssize_t, pattern=TokenWalk)
-    cdef Py_ssize_t _lowest_by_settings(self, Py_ssize_t topic, bytes name) except -2
+    cdef Py_ssize_t _lowest_by_settings(self, Py_ssize_t topic) except -2

@@ -33,12 +33,13 @@ _NEW = bytes((NOT_KEPT, NOT_KEPT, NOT_KEPT, _UNKNOWN))
 class KeptTopics:
     """The kept filters, each with the number of its users, and the routes that follow from them."""
 
-    def __init__(self, table: TopicTable, shard_of: Callable[[bytes], int]) -> None:
+    def __init__(self, table: TopicTable, shard_of: Callable[[bytes], int], shards: int = 0) -> None:
         self.routes = bytearray()
         self.began = False  # a topic is kept that was not before; whoever acts on that resets it
         self.looked_up = 0  # topics, since the start
         self._table = table
         self._shard_of = shard_of
+        self._shards = shards  # 0: not known
         self._counts: dict[tuple[str, int], int] = {}
         self._trie: SubscriptionTrie[int, int] = SubscriptionTrie()
         self._settings: SubscriptionTrie[int, int] = SubscriptionTrie()
@@ -133,10 +134,10 @@ class KeptTopics:
 
     def _look_up(self, topic: int) -> int:
         """Set the route of a topic."""
-        name = self._table.name(topic)
-        by_settings = self._lowest_by_settings(topic, name)
+        by_settings = self._lowest_by_settings(topic)
         if by_settings == 0:
-            return self._keep_all(topic, self._shard_of(name))
+            return self._keep_all(topic, 0 if self._shards == 1 else self._shard_of(self._table.name(topic)))
+        name = self._table.name(topic)
         text = name.decode()
         found = [match.value for match in self._trie.match(text)]
         ordinary = min([lowest for lowest in found if lowest != SPILLED] + [by_settings])
@@ -172,10 +173,10 @@ class KeptTopics:
         self.looked_up += 1
         return 0
 
-    def _lowest_by_settings(self, topic: int, name: bytes) -> int:
+    def _lowest_by_settings(self, topic: int) -> int:
         """Return from which QoS upwards the settings keep a topic's messages."""
         if len(self._patterns) > _FEW:
-            found = [match.value for match in self._settings.match(name.decode())]
+            found = [match.value for match in self._settings.match(self._table.name(topic).decode())]
             return _NO_QOS if not found or _NEVER in found else min(found)
         lowest = _NO_QOS
         for k in range(len(self._patterns)):

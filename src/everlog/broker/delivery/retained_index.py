@@ -39,8 +39,9 @@ class RetainedIndex:
 
     def add(self, source: Buffer, start: int, size: int, number: int, place: int, publisher: int) -> int:
         """Add a topic whose number is above all others; return its slot, or -1 if there is no room for names."""
-        slot = self.names.find(source, start, size)
-        slot = self.names.renew(slot) if slot >= 0 else self.names.find_or_add(source, start, size)
+        slot = self.names.find_or_add(source, start, size)
+        if 0 <= slot < self.postings.count:
+            slot = self.names.renew(slot)
         if slot < 0:
             return -1
         if slot >= self.capacity:

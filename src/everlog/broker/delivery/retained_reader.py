@@ -125,6 +125,7 @@ class RetainedReader:
         places = u64s(index.places)
         property_bytes = 0
         payload_bytes = 0
+        first = 0
         for k in range(count):
             raw = pointer(self.chunks.chunks[places[slots[k]] >> 32])
             at = places[slots[k]] & 0xFFFFFFFF

@@ -17,6 +17,8 @@ from everlog.broker.delivery.ports import Log, Shard
 from everlog.broker.delivery.retained_columns import RetainedColumns
 from everlog.sessions import RetainedNames, RetainedRow, Snapshot
 
+_ROWS = 500  # stored with a batch
+_BATCHES = 240  # that what waits is spread over if it is more, about a minute
 _READ_BYTES = 4 << 20
 _NAMED = struct.Struct("<QH")
 
@@ -49,7 +51,7 @@ class Unsaved:
 class RetainedSaving:
     """The progress of the tables behind the retained messages of one store."""
 
-    rows_each = 2000  # stored with a batch; more wait for the next
+    rows_each = 2000  # stored with a batch at most; more wait for the next
 
     def __init__(self, columns: RetainedColumns) -> None:
         self.at: tuple[int, ...] = ()  # with the last batch the tables have what the log has of each shard below this
@@ -91,7 +93,7 @@ class RetainedSaving:
         columns = self._columns
         if self._goal is None:
             self._goal = _Goal(columns.queue.added, _committed(self._log), columns.next_number)
-        changes = columns.take_changes(self.rows_each)
+        changes = columns.take_changes(min(self.rows_each, max(_ROWS, len(columns.queue) // _BATCHES)))
         messages = {name.decode(): message for name, message in changes}
         for topic in self._urgent:
             messages[topic] = columns.stored(topic.encode())

@@ -16,6 +16,7 @@ cdef class Router:
     cdef public KeptTopics kept
     cdef public PendingAcks pending
     cdef public list routed, taken
+    cdef readonly Py_ssize_t names_per_step
     cdef public Py_ssize_t max_unwritten_bytes, messages_in, messages_kept
     cdef public bint committing, behind, ids_ahead, names_publishers
     cdef readonly bint refuses

@@ -35,6 +35,8 @@ if not cython.compiled:
 _PATIENCE_NS = 2_000_000  # that a turn of the event loop has for all disks; others wait meanwhile
 _RETAIN = 0x01
 _READ_BYTES = 4 << 20
+_LEAST_NAMES, _MOST_NAMES = 2, 128
+_MATCHES = 2048  # of new names with filters, before it is another client's turn
 _GATHERED_BYTES = 1 << 20  # gathered messages are routed at once beyond this
 _GATHERED_TOPICS = 100_000  # the gathered batches' own names are forgotten beyond this
 _GATHERED_NAME_BYTES = 8 << 20  # or beyond this
@@ -58,7 +60,7 @@ class Router:
     ) -> None:
         self.log = log
         self.table = table
-        self.kept = KeptTopics(table, log.shard_of)
+        self.kept = KeptTopics(table, log.shard_of, len(log.shards))
         self.pending = PendingAcks(len(log.shards))
         self.retained = retained
         self.now_us = now_us
@@ -79,6 +81,7 @@ class Router:
         self.messages_in = 0
         self.messages_kept = 0
         self.taken: list[tuple[int, int]] = []  # the shards that took some of the last run, and where each ended
+        self.names_per_step = _MOST_NAMES  # new to the broker, that a client may bring before others have their turn
         self.ids_ahead = False  # QoS 2 messages were appended whose ids are to be stored before them
         self.names_publishers = True  # it is kept who has published what is kept
         self.own = OwnMessages(table)
@@ -140,14 +143,20 @@ class Router:
     def subscribe(self, session: Session, flt: Filter, one: Subscribed) -> None:
         """Let a connected session get what matches a filter, which is new or has other options."""
         self.audiences.subscribe(session, flt, one)
+        self._bound_names()
         self.catchup.changed(session)
         self.spills.subscribed(session)
 
     def unsubscribe(self, session: Session, flt: Filter) -> None:
         """Let a session get what matches a filter no more."""
         self.audiences.unsubscribe(session, flt)
+        self._bound_names()
         self.catchup.changed(session)
         self.spills.unsubscribed(session, flt)
+
+    def _bound_names(self) -> None:
+        """Bound how many new names one client may bring at a time by what they cost if every filter matches them."""
+        self.names_per_step = max(_LEAST_NAMES, min(_MOST_NAMES, _MATCHES // max(1, len(self.audiences))))
 
     def learn(self, first: int) -> None:
         """Find who gets the messages of the topics from this id on: whoever brings names waits for it, others do not.
