@@ -121,6 +121,15 @@ def test_whoever_holds_most_of_an_unfinished_packet_goes_first(stages, version):
     stage.until(lambda: stage.inside.unfinished_bytes == 0)
 
 
+def test_topics_may_be_deep_by_default(stage, version):
+    client = stage.connected("c", version)
+    client.subscribe("/".join(["+"] * 128))
+    client.publish("/".join("a" * 128), b"deep")
+    assert client.message().payload == b"deep"
+    client.send(Publish("/".join("a" * 129), b"x"))
+    client.expect_closed(Reason.TOPIC_NAME_INVALID)
+
+
 def test_a_stalled_upload_goes_before_a_larger_one_that_goes_on(stages, version):
     stage = stages(limits=Limits(unfinished_bytes=200_000, packet_bytes=1_000_000))
     message = encode(Publish("a", b"x" * 180_000, 1, packet_id=1), version)

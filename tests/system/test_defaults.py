@@ -1,6 +1,7 @@
 """A broker that nobody has configured: it keeps everything, within bounds, and says so; and what to set otherwise."""
 
 import contextlib
+import json
 import select
 import socket
 import sqlite3
@@ -121,3 +122,23 @@ def test_a_broker_without_durable_sessions_ends_those_it_finds(tmp_path: Path) -
 def sessions_in(data: Path) -> int:
     with sqlite3.connect(data / "sessions.db") as tables:
         return sum(tables.execute(f"SELECT count(*) FROM {name}").fetchone()[0] for name in ("sessions", "cursors"))
+
+
+def test_the_settings_file_that_was_read_is_named_and_json_is_json_from_the_first_line(tmp_path: Path) -> None:
+    with Served(tmp_path / "data") as broker:
+        assert "  settings    defaults, environment and flags: no everlog.toml here\n" in broker.start_lines
+    config = tmp_path / "mine.toml"
+    config.write_text('[logging]\nformat = "json"\n[http]\nhost = "0.0.0.0"\nport = "none"\n')
+    words = ["serve", "--config", str(config), "--port", "0", "--data", str(tmp_path / "data"), "--http-port", "none"]
+    command = [sys.executable, "-m", "everlog", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        found = []
+        for line in process.stdout:
+            found.append(json.loads(line))
+            if found[-1]["event"] == "started":
+                process.terminate()
+    assert [line["event"] for line in found][-2:] == ["started", "stopped"]
+    (started,) = [line for line in found if line["event"] == "started"]
+    assert started["settings"] == str(config)
+    assert started["listens"].startswith("mqtt://127.0.0.1:")

@@ -51,7 +51,6 @@ def stalled(served: Served, what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def serving(tmp_path, *arguments: str, **settings: object) -> Iterator[Served]:
-    settings = {"limits__topic_levels": 128, **settings}
     with Served(tmp_path / "data", *arguments, **settings) as served:
         yield served
 

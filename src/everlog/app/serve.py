@@ -8,6 +8,7 @@ import secrets
 import signal
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
+from pathlib import Path
 
 from everlog import _kernels
 from everlog.app.clock_watch import ClockWatch
@@ -27,10 +28,10 @@ from everlog.app.settings import (
     limits_of,
     log_arguments,
 )
-from everlog.app.start_lines import announce
+from everlog.app.start_lines import Started, announce
 from everlog.app.start_warnings import warnings_of
 from everlog.base import EverlogError
-from everlog.broker import Broker, ExpiryClock, Kind, Listener, Listening, Security, listen
+from everlog.broker import Broker, Event, ExpiryClock, Kind, Listener, Listening, Security, listen
 from everlog.commitlog import LogSettings
 from everlog.sessions import SqliteTables
 from everlog.store import ColdStore, FreeSpace, LogStore, write_keep_rules
@@ -39,14 +40,10 @@ from everlog.web import clock_is_believed, disk_has_room, is_listening, log_is_w
 _log = logging.getLogger("everlog")
 
 
-def run(settings: Settings) -> int:
-    """Run a broker; the exit code."""
+def run(settings: Settings, config: Path | None = None) -> int:
+    """Run a broker, with settings from this file if there is one; the exit code."""
     set_up_logging(settings.logging.level, settings.logging.format)
     file_limit = raise_file_limit()
-    kernels = "compiled" if os.environ.get("EVERLOG_PURE") == "1" else _kernels.describe()  # else it is meant
-    for warning in (*warnings_of(settings, kernels), file_limit.warning(settings.limits.connections)):
-        if warning is not None:
-            _log.warning(warning)
     # What messages make dies by itself; what lives, sessions and names, is many. The first two steps of a collection
     # look at 5,000 and 25,000 objects, a millisecond and a few; the third looks at all, and so is rare.
     gc.set_threshold(5_000, 5, 320)
@@ -61,8 +58,13 @@ def run(settings: Settings) -> int:
         cold = cold_tier(log.data, store.identity)
         if cold is not None:
             parts.callback(cold.close)
+        kernels = "compiled" if os.environ.get("EVERLOG_PURE") == "1" else _kernels.describe()  # else it is meant
+        for warning in (*warnings_of(settings, kernels), file_limit.warning(settings.limits.connections)):
+            if warning is not None:
+                _log.warning(warning)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            runner.run(_serve(settings, store, tables, cold, ClockWatch(log.data), file_limit))
+            runner.run(_serve(settings, store, tables, cold, ClockWatch(log.data), file_limit, config))
+    _log.info(Event("stopped", {}))
     return 0
 
 
@@ -82,6 +84,7 @@ async def _serve(
     cold: ColdStore | None,
     watch: ClockWatch,
     file_limit: FileLimit,
+    config: Path | None,
 ) -> None:
     security = Security(
         allow_anonymous=settings.allows_anonymous,
@@ -130,7 +133,7 @@ async def _serve(
             parts.callback(asyncio.create_task(task).cancel)
         _on_signals(stopping, broker, listening)
         kept_bytes = store.shards[0].settings.retention_bytes
-        announce(settings, [str(address) for address in listening.addresses()], url, kept_bytes)
+        announce(settings, Started([str(address) for address in listening.addresses()], url, kept_bytes, config))
         gc.freeze()  # modules and tables stay: no collection need walk them
         await stopping.wait()
 

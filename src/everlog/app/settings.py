@@ -40,13 +40,13 @@ class Listener(Section, frozen=True, kw_only=True):
     )
     port: Annotated[Port | None, Meta(description="plain MQTT; `0` takes any free port, `none` opens none")] = 1883
     tls_port: Annotated[Port | None, Meta(description="MQTT over TLS, usually 8883; needs `cert_file`")] = None
-    websocket_port: Annotated[Port | None, Meta(description="MQTT over WebSocket, path `/mqtt`")] = None
+    websocket_port: Annotated[Port | None, Meta(description="MQTT over WebSocket, path `/mqtt` or `/`")] = None
     websocket_origins: Annotated[
         tuple[str, ...],
         Meta(description="other web pages that may connect by WebSocket, such as `https://example.com`; `*` is all"),
     ] = ()
     websocket_tls_port: Annotated[
-        Port | None, Meta(description="MQTT over secure WebSocket, path `/mqtt`; needs `cert_file`")
+        Port | None, Meta(description="MQTT over secure WebSocket, path `/mqtt` or `/`; needs `cert_file`")
     ] = None
     cert_file: Annotated[FilePath | None, Meta(description="the server's certificate chain (PEM)")] = None
     key_file: Annotated[FilePath | None, Meta(description="the certificate's private key (PEM)")] = None

@@ -1,24 +1,48 @@
 """The lines that `everlog serve` prints when it is ready: where it listens, what it keeps, for how long and where."""
 
+import logging
 import os
+from dataclasses import dataclass
+from pathlib import Path
 
 from everlog import __version__, _kernels
 from everlog.app.settings import Settings
 from everlog.app.units import format_seconds, format_share, say_bytes
+from everlog.broker import Event
+
+_log = logging.getLogger("everlog")
 
 
-def announce(settings: Settings, addresses: list[str], url: str | None, retention_bytes: int | None) -> None:
-    """Print what an operator wants to know at start; `retention_bytes` is how much is kept of each shard."""
+@dataclass(frozen=True, slots=True)
+class Started:
+    """What is known only once the broker runs; `retention_bytes` is how much is kept of each shard."""
+
+    addresses: list[str]
+    url: str | None
+    retention_bytes: int | None
+    config: Path | None  # the file that the settings were read from
+
+
+def announce(settings: Settings, started: Started) -> None:
+    """Say what an operator wants to know at start: printed, or where logs are JSON, as an event like any other."""
     shards = settings.log.shards
+    config, retention_bytes = started.config, started.retention_bytes
     lines = {
+        "settings": "defaults, environment and flags: no everlog.toml here"
+        if config is None
+        else os.path.abspath(config),
         "data": f"{os.path.abspath(settings.log.data)} ({shards} shard{'s' if shards > 1 else ''})",
         "durability": settings.log.durability,
         "keeps": say_kept(settings),
         "retention": say_retention(settings, retention_bytes),
-        "http": url or "none",
+        "http": started.url or "none",
         "kernels": _kernels.describe(),
     }
-    print(f"everlog {__version__} listens on {', '.join(addresses)}")
+    addresses = ", ".join(started.addresses)
+    if settings.logging.format == "json":
+        _log.info(Event("started", {"version": __version__, "listens": addresses, **lines}))
+        return
+    print(f"everlog {__version__} listens on {addresses}")
     for name, value in lines.items():
         print(f"  {name:<11} {value}", flush=True)
 

@@ -14,7 +14,7 @@ class Limits:
     logins_bytes: int = 16 << 20  # of their CONNECTs; beyond, the same
     packet_bytes: int = 1 << 20  # larger packets: PACKET_TOO_LARGE
     topic_bytes: int = 1024  # longer topic names and filters: TOPIC_NAME_INVALID, TOPIC_FILTER_INVALID
-    topic_levels: int = 32  # deeper ones: the same
+    topic_levels: int = 128  # deeper ones: the same
     topics: int = 1_000_000  # names known at once; beyond, all are learnt anew; beyond twice that: QUOTA_EXCEEDED
     topics_per_client: int = 200_000  # names that one connection may be the first to use: QUOTA_EXCEEDED
     topics_bytes: int = 64 << 20  # of the names known at once; beyond, as for `topics`

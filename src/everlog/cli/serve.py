@@ -77,7 +77,7 @@ def serve(
     flags = [(flag, path, value) for flag, (path, value) in named.items()]
     loaded = load(config, flags=[*flags, *_others(settings or [])])
     run: Any = importlib.import_module("everlog.app.serve").run  # heavy, so only once the settings are known to be good
-    return int(run(loaded.settings))
+    return int(run(loaded.settings, loaded.config))
 
 
 def _others(pairs: list[str]) -> list[tuple[str, str, Any]]:

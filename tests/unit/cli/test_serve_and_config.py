@@ -21,7 +21,7 @@ def served(monkeypatch):
     """The settings that `everlog serve` would have started with."""
     seen = []
     fake = types.ModuleType("everlog.app.serve")
-    fake.run = lambda settings: seen.append(settings) or 0
+    fake.run = lambda settings, config: seen.append(settings) or 0
     monkeypatch.setitem(sys.modules, "everlog.app.serve", fake)
     return seen
 

@@ -6,10 +6,13 @@ Owned by the event loop's thread.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
+from logging import WARNING
 from typing import Any, cast
 
 from everlog.broker.connection import Connection
+from everlog.broker.events import event as report
 from everlog.broker.transport.websocket_frames import (
     BINARY,
     GOING_AWAY,
@@ -26,6 +29,7 @@ from everlog.broker.transport.websocket_handshake import answer, plain
 from everlog.broker.turns import Steps
 from everlog.mqtt import Reason
 
+_log = logging.getLogger("everlog.broker")
 _FRAMES_PER_STEP = 256  # of one peer, before others have their turn
 CLOSE_WAIT_S = 2.0  # for the peer's half of the closing handshake; then the connection is cut
 
@@ -162,6 +166,7 @@ class WebSocket(asyncio.Protocol):
         self._request = b""
         if not found.accepted:
             self.connection.closing_reason = f"not a WebSocket: {found.why}"
+            report(_log, "websocket_refused", WARNING, peer=self.connection.peer, reason=found.why)
             self._refuse(found.data)
             return
         self._open = True

@@ -71,7 +71,7 @@ def plain(status: int, text: str, *headers: str) -> bytes:
 
 def _upgrade(head: bytes, path: str, origins: tuple[str, ...]) -> bytes:
     method, target, fields = _parse(head)
-    if target.partition("?")[0] != path:
+    if target.partition("?")[0] not in (path, f"{path}/", "/"):  # what clients use that are told none, or not quite
         raise _Refused(404, f"nothing here: MQTT over WebSocket is at {path}")
     if method != "GET":
         raise _Refused(405, "a WebSocket handshake is a GET request", "Allow: GET")

@@ -172,7 +172,7 @@ def test_the_old_subprotocol_is_accepted_and_the_new_one_preferred() -> None:
     ("data", "status", "word"),
     [
         (b"GET /mqtt HTTP/1.1\r\nHost: x\r\n\r\n", 426, b"MQTT client"),
-        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", 404, b"/mqtt"),
+        (b"GET /elsewhere HTTP/1.1\r\nHost: x\r\n\r\n", 404, b"/mqtt"),
         (request().replace(b"GET", b"POST"), 405, b"Allow: GET"),
         (request(Sec_WebSocket_Version="8"), 426, b"Sec-WebSocket-Version: 13"),
         (request(Sec_WebSocket_Key="short"), 400, b"16 bytes"),
@@ -346,7 +346,7 @@ def test_bytes_behind_the_handshake_are_taken(running: RunningBroker) -> None:
 
 
 def test_a_browser_is_told_what_this_is(running: RunningBroker) -> None:
-    assert talk(running.port, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").startswith(b"HTTP/1.1 404 ")
+    assert talk(running.port, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").startswith(b"HTTP/1.1 426 ")
 
 
 def test_a_refused_connection_gets_an_http_answer() -> None:
@@ -367,6 +367,21 @@ def test_an_unfinished_handshake_times_out() -> None:
     ):
         assert talk(listening.addresses()[0].port, b"GET /mq").startswith(b"HTTP/1.1 503 ")
         assert broker.broker.metrics.connect_timeouts == 1
+
+
+@pytest.mark.parametrize("path", ["/mqtt", "/mqtt/", "/", "/?token=1"])
+def test_paths_that_clients_use_are_taken(path: str) -> None:
+    found = answer(request(path), "/mqtt")
+    assert found is not None
+    assert found.accepted
+
+
+def test_a_refused_path_is_told_to_the_operator(caplog: pytest.LogCaptureFixture) -> None:
+    with RunningBroker() as broker, opened(broker, Listener("127.0.0.1", 0, "ws")) as listening:
+        assert talk(listening.addresses()[0].port, request("/ws")).startswith(b"HTTP/1.1 404 ")
+    (record,) = [record for record in caplog.records if "websocket_refused" in record.getMessage()]
+    assert record.levelname == "WARNING"
+    assert "MQTT over WebSocket is at /mqtt" in record.getMessage()
 
 
 def test_the_path_is_a_setting() -> None:
