@@ -112,7 +112,8 @@ async def test_a_write_is_answered_and_read_back(carrier: Carrier) -> None:
         with pytest.raises(NotFound):
             await stream.get(3)
     (shard,) = shards.opened.values()
-    assert [call.seen_position for call in shard.handled][:2] == [-1, 0]  # it tells what it has seen
+    told = dict.fromkeys(call.seen_position for call in shard.handled)  # a request may come twice when answers are slow
+    assert list(told)[:2] == [-1, 0]
 
 
 async def test_what_is_asked_together_is_committed_together(carrier: Carrier) -> None:
