@@ -98,13 +98,13 @@ class _Stream:
             raise PeerError(Reason.PROTOCOL_ERROR, "no CONNECT")
         if len(data) < size + length:
             return None
+        if self.version and self.from_client and first_byte >> 4 == PacketType.CONNECT:
+            raise PeerError(Reason.PROTOCOL_ERROR, "second CONNECT")
         packet = decode(first_byte, data[size : size + length], self.version, from_client=self.from_client)
         return self._in_context(packet), size + length
 
     def _in_context(self, packet: Packet) -> Packet:
         if packet.type is PacketType.CONNECT:
-            if self.version:
-                raise PeerError(Reason.PROTOCOL_ERROR, "second CONNECT")
             self.version = packet.version
         if packet.type is PacketType.PUBLISH and packet.properties.topic_alias is not None:
             alias = packet.properties.topic_alias

@@ -8,17 +8,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.twins import TWINS, Twin, batch_of, needs_compiled
 
+from everlog.base import PeerError
 from everlog.mqtt import Publish
 
 PUBACK, PUBREC, PUBCOMP = 4, 5, 7
 IDS = 65_535
 TAG = 0xFFFF_FFFF
+FITS = {PUBACK: (1,), PUBREC: (2, 3), PUBCOMP: (3,)}  # the states that an ack with success is for
 
 
 @cache
 def batch(twin: Twin):
     """Messages of all three QoS."""
     return batch_of([Publish("t", b"", k * 7 % 3, packet_id=k + 1 if k * 7 % 3 else 0) for k in range(64)], twin)
+
+
+def _column(ids: list[int]) -> bytes:
+    return b"".join(one.to_bytes(2, "little") for one in ids)
 
 
 class Pair:
@@ -67,22 +73,32 @@ class Pair:
         self.check()
 
     def ack(self, kind: int, ids: list[int], reason: int = 0) -> None:
-        """A run of acks, known or not."""
-        column = b"".join(one.to_bytes(2, "little") for one in ids)
-        released = self.window.acked(self.twin.AckRun(kind, column, bytes([reason]) * len(ids)))
-        expected = []
+        """A run of acks, known or not; one that is not of the kind its message waits for is refused."""
+        right: list[int] = []
+        expected: list[int] = []
         for one in ids:
             state, position = self.plain.get(one, (0, 0))
-            if kind == PUBREC and reason < 0x80 and state != 1:
+            if state and reason < 0x80 and state not in FITS[kind]:
+                self._acked(kind, right, reason, expected)
+                right, expected = [], []
+                with pytest.raises(PeerError):
+                    self._acked(kind, [one], reason, [])
+                continue
+            right.append(one)
+            if kind == PUBREC and reason < 0x80:
                 expected.append(one)
                 if state:
                     self.plain[one] = (3, position)
-            elif (kind, state) in ((PUBACK, 1), (PUBCOMP, 3)) or (kind == PUBREC and reason >= 0x80 and state == 2):
+            elif (kind, state) in ((PUBACK, 1), (PUBCOMP, 3)) or (kind == PUBREC and state == 2):
                 del self.plain[one]
                 if self.tags.get(one):
                     self.finished.setdefault(self.tags[one], []).append(position)
-        assert released == b"".join(one.to_bytes(2, "little") for one in expected)
+        self._acked(kind, right, reason, expected)
         self.check()
+
+    def _acked(self, kind: int, ids: list[int], reason: int, expected: list[int]) -> None:
+        released = self.window.acked(self.twin.AckRun(kind, _column(ids), bytes([reason]) * len(ids)))
+        assert released == _column(expected)
 
     def check(self) -> None:
         assert self.window.inflight == len(self.plain)

@@ -272,7 +272,9 @@ class DurableGroup:
         shard, offset = unpack_position(position)
         records = last[1] if last is not None and last[0] == shard else None
         found = batch_of(self._router.log, shard, offset, records)
-        return last if found is records else None if found is None else (shard, found)
+        if found is None:
+            return None
+        return last if found is records else (shard, found)
 
     # Reading the log
 
