@@ -187,6 +187,27 @@ def test_messages_that_the_log_has_no_more_are_counted_and_hold_up_nothing() -> 
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("gone", [0, 1])
+def test_a_message_that_one_shard_has_no_more_is_not_taken_for_one_of_another(gone: int) -> None:
+    async def run() -> None:
+        disk = Disk(2)
+        async with Running(disk) as running:
+            one = await member(running, "one", subscribe=True)
+            await published(running, 0, 1)
+            await published(running, 2, 3, topic="t/bb")
+            assert [shard.end for shard in disk.log.shards] == [2, 2]
+            await one.publishes(4)
+            await one.drop()
+            await eventually(lambda: not running.inside.connections)
+            disk.log.shards[gone].batches = []
+            one = await member(running, "one")
+            assert sorted(numbers(await one.publishes(2))) == ([0, 1] if gone == 0 else [2, 3])
+            await one.nothing_more()
+            assert running.inside.group_lost == 2
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("what", ["owed", "behind"])
 def test_a_group_whose_messages_can_not_be_read_tries_again(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
