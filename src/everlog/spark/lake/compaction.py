@@ -89,8 +89,10 @@ class Compaction:
         snapshot = take_snapshot(data)
         self._data = snapshot.path
         self.shards = tuple(shard.shard for shard in snapshot.shards)
-        _make_private(location, snapshot.path)
+        is_new = location.is_local and not os.path.exists(location.uri)
         self.lake: Lake = open_for(location, snapshot)
+        if is_new and os.path.dirname(location.uri) == os.path.abspath(snapshot.path):
+            _make_private(location.uri)
         self._seen: dict[int, int | None] = {}  # up to these ends the table is known to have this log's records
 
     def run(self, summary: CompactionSummary | None = None) -> CompactionSummary:
@@ -179,11 +181,11 @@ class Compaction:
         write_lake_record(self._data, record)
 
 
-def _make_private(location: Location, data: str) -> None:
-    """Make the directory of a table in the data directory: like all else there, it is for its owner alone."""
-    if location.is_local and os.path.dirname(location.uri) == os.path.abspath(data):
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(location.uri, 0o700)
+def _make_private(directory: str) -> None:
+    """Have the directory of a new table in the data directory be for its owner alone, like all else there."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(directory, 0o700)
+    os.chmod(directory, 0o700)
 
 
 def _quietly(what: str, tasks: int) -> None:
