@@ -14,11 +14,16 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 UNITS = ("tests/unit", "tests/contracts", "tests/fuzz", "tests/properties")
+KERNEL_ROOMS = (
+    *(f"tests/unit/{room}" for room in ("base", "commitlog", "store", "mqtt", "topics", "sessions", "broker", "bus")),
+    *(f"tests/contracts/test_{port}.py" for port in ("log", "session_tables", "store")),
+    "tests/fuzz",
+)
 PARTS = {  # the longest first
     "system": ["tests", "--ignore=tests/spark", *(f"--ignore={folder}" for folder in UNITS), "-m", "not soak"],
     "units": [*UNITS, "-m", "not soak"],
     "spark": ["tests/spark", "-m", "core"],
-    "interpreted": ["tests/unit", "tests/contracts", "tests/fuzz", "-m", "not soak"],  # the rooms that have kernels
+    "interpreted": [*KERNEL_ROOMS, "-m", "not soak"],
 }
 JOBS = 2
 TELL_EVERY_S = 30

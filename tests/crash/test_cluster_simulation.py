@@ -15,7 +15,10 @@ MUTANT_SEEDS = 40
 FIRST_SEED = {"fences are trimmed": 10, "the lease is looked at": 10, "blind time counts": 8}  # others: within ten
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+@pytest.mark.parametrize(
+    "first",
+    [0, CHUNK, *(pytest.param(first, marks=pytest.mark.soak) for first in range(2 * CHUNK, SEEDS, CHUNK))],
+)
 def test_what_was_acknowledged_stays_and_the_living_are_left_alone(first: int) -> None:
     deaths = fenced = 0
     for seed in range(first, first + CHUNK):

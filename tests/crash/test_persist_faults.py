@@ -151,7 +151,7 @@ async def test_a_restarted_bus_costs_time_and_nothing_else(tmp_path: Path) -> No
         await live_through(nats.url, fault)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 async def test_a_killed_broker_with_its_streams_loses_nothing(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, "--log-level", "error", sync_ms=10) as broker:
 

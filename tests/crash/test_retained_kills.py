@@ -58,7 +58,7 @@ async def come_again_and_again(served: BrokerProcess, subscriber: Subscriber, co
         (2, 0, 3 * WINDOW, ["stop", "kill"]),
         (1, 40, 2 * WINDOW, ["kill", "stop"]),
         (2, 40, 2 * WINDOW, ["kill", "stop"]),
-        (1, 400, WINDOW + 5, ["kill"]),
+        pytest.param(1, 400, WINDOW + 5, ["kill"], marks=pytest.mark.soak),
         pytest.param(2, 400, WINDOW + 5, ["kill", "stop"], marks=pytest.mark.soak),
     ],
 )

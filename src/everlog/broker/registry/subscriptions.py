@@ -94,7 +94,7 @@ class Subscriptions:
                 answer.reasons.append(reason)
                 if answer.replayed:
                     session.halt()
-                if number % _EXACT_PER_STEP == 0 or "+" in asked.filter or "#" in asked.filter:
+                if number % _EXACT_PER_STEP == 0 or answer.replayed or "+" in asked.filter or "#" in asked.filter:
                     yield
             if answer.replayed:  # once for all of them, since it looks at every subscription
                 yield from self._rewind(session, answer.replayed)
