@@ -15,6 +15,7 @@ cdef class Committer:
     cdef readonly bint closed
     cdef readonly int64_t groups, batches, records, committed_bytes
     cdef readonly double write_s
+    cdef double _began
     cdef public object completed, announce, failed, troubled
     cdef OpenBatch _open_batch
     cdef SegmentWriter _writer

@@ -61,6 +61,7 @@ class Committer:
         self._stepping = threading.Lock()  # at most one group is being written; a quick step may keep it
         self._leaving = threading.Lock()  # guards what a quick step leaves under way, and who waits for a step
         self._left: list[Placed] = []  # a group that is being written, though no step is
+        self._began = 0.0  # when the last quick step began to write
         self._entering = 0  # threads that wait for a step
         self._waiters = Waiters()
         self._held: list[Placed] = []  # taken, and not yet written because of trouble
@@ -164,6 +165,7 @@ class Committer:
 
     def _write_aside(self, group: list[Placed], patience_ns: int) -> int:
         """Write a group and publish it; return 0 in trouble, and -1 if it is left under way."""
+        self._began = perf_counter()
         try:
             if not self._writer.write_aside([placed[0] for placed in group], patience_ns):
                 self._left = group
@@ -190,6 +192,7 @@ class Committer:
 
     def _wrote(self, group: list[Placed]) -> int:
         """Publish a group of the open segment that is written."""
+        self.write_s += perf_counter() - self._began
         batches = [placed[0] for placed in group]
         for records in batches:
             self._open_batch.written(records.size)

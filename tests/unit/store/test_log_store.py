@@ -362,3 +362,16 @@ def test_what_commits_take_is_counted(tmp_path: Path) -> None:
     (found,) = store.statistics()
     store.close()
     assert (found.commits, found.write_s > 0) == (1, True)
+
+
+def test_what_small_commits_take_is_counted_too(tmp_path: Path) -> None:
+    store, table = LogStore.open(str(tmp_path)), TopicTable()
+    shard, before = store.shards[0], 0.0
+    for number in range(1, 200):
+        store.append(columns_of([(b"a", b"x")], table), 0, 1, number, table)
+        shard.commit_here()  # beside this thread while the disk is quick
+        shard.wait_committed(number, 10)
+        (found,) = store.statistics()
+        assert found.write_s > before
+        before = found.write_s
+    store.close()

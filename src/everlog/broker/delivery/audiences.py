@@ -20,7 +20,7 @@ from everlog.topics import Filter, MatchCache, SubscriptionTrie
 from everlog.topics import Subscription as Match
 
 UNKNOWN = b"\xff\xff\xff\xff"
-_NO_NAME = _NO_NUMBER = 0xFFFFFFFF
+_NO_NUMBER = 0xFFFFFFFF
 _ANY = 1 << 62  # what the cache of topics keeps of each is a number, however many subscribers that stands for
 _MANY = 64  # subscriptions of one topic; those of the next are often the same
 
