@@ -137,6 +137,7 @@ class Broker:
             await self.write_behind.flush(deadline - self.time())  # so that no answer is held any more
         self.connections.close_all(reason, "server is shutting down")
         await self._until(lambda: self.connections.is_empty, deadline)
+        await self._until(lambda: self.router.is_routed, deadline)  # wills, which leave the tables then
         if self._sweeper is not None:
             self._sweeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):

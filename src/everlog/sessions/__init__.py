@@ -7,6 +7,7 @@ from everlog.sessions.retained_feed import RetainedFeed
 from everlog.sessions.row_format import (
     pack_session,
     pack_subscription,
+    pack_will,
     unpack_inflight,
     unpack_offsets,
     unpack_owed,
@@ -44,6 +45,7 @@ from everlog.sessions.tables import (
     Snapshot,
     StoredSession,
     SubscriptionRow,
+    WillRow,
 )
 from everlog.sessions.terms import Counters, Terms
 from everlog.sessions.window import RELEASED, Window

@@ -228,14 +228,15 @@ class Router:
         routes = self.kept.routes if self.kept.extend(run) else None
         return self.retained.take_run(run, self.now_us(), self.table, publisher, routes)
 
-    def send(self, packet: Publish, named: PublisherName | None = None) -> None:
-        """Publish a message of the broker's own: a will, whose client is `named`, a `$SYS` topic."""
+    def send(self, packet: Publish, named: PublisherName | None = None) -> list[tuple[int, int]]:
+        """Publish a message of the broker's own: a will, whose client is `named`, or a `$SYS` topic."""
         run = self.own.run(packet)
-        if run is not None:
-            if run.any_flags & _RETAIN:
-                for row in self.retain(run, None):
-                    run.columns.flags[row] &= ~_RETAIN  # sent on, but not retained, at a start from the log neither
-            self.publish(run, named=named)
+        if run is None:
+            return []
+        if run.any_flags & _RETAIN:
+            for row in self.retain(run, None):
+                run.columns.flags[row] &= ~_RETAIN  # sent on, but not retained, at a start from the log neither
+        return self.publish(run, named=named)
 
     def name_of(self, session: Session) -> PublisherName | None:
         """Return as whose the messages of a session are kept, None if that is not kept."""
@@ -311,6 +312,12 @@ class Router:
     def is_idle(self) -> bool:
         """Whether nothing that was taken in waits for a turn, for packet ids to be stored, or to be answered."""
         return not (self._turn_asked or self.ids_ahead or self._saves) and self.pending.is_empty
+
+    @property
+    def is_routed(self) -> bool:
+        """Whether everything that was appended is committed and routed, where it can be."""
+        shards = zip(self._shards, self.routed, strict=True)
+        return all(routed >= shard.end or shard.failure is not None for shard, routed in shards)
 
     def is_behind(self) -> bool:
         """Return whether more was appended than a shard should have before it, or nothing should be for a moment.
