@@ -10,8 +10,9 @@ from typing import TypeAlias
 from everlog.base import NOT_KEPT, Records
 from everlog.broker.delivery.audiences import Audiences, Part
 from everlog.broker.delivery.overlaps import Mine, in_order, is_early, stretches
+from everlog.broker.delivery.own_rows import own_before
 from everlog.broker.delivery.partition import merge_rows
-from everlog.broker.delivery.ports import SharedTarget, Sink
+from everlog.broker.delivery.ports import Shard, SharedTarget, Sink
 from everlog.broker.delivery.read_rights import ReadRights
 from everlog.mqtt import PublishWriter
 from everlog.sessions import OutgoingRows, Session
@@ -30,6 +31,7 @@ class Fanout:
         self.on_long: Callable[[OutgoingRows], None] = lambda out: None  # so much waits in memory for their session
         self.released = released  # up to where the log may have messages of topics that it does not keep any more
         self.moved: set[Session] | None = None  # stored sessions that were handed something
+        self.shards: Sequence[Shard] = ()
         self.rights: ReadRights | None = None  # None: everything is allowed
 
     def route(self, records: Records, first_row: int, shard: int) -> None:
@@ -58,7 +60,8 @@ class Fanout:
         """Hand rows of the log to a session that is behind; return the offset at which it stopped, -1 for the end."""
         session = out.merged.session
         self.note_moved(session)
-        for stretch in stretches(out, shard):
+        unknown = out.merged.no_local and session.unknown_own(shard)[1] > out.offset()
+        for stretch in stretches(out, shard, own_before(out, self.shards[shard], shard) if unknown else None):
             stopped = 0
             while stopped >= 0:
                 data, stopped = session.pull(stretch, shard, now)

@@ -69,10 +69,13 @@ def begun_at(merged: MergedSubscription, shard: int, offset: int) -> MergedSubsc
     return merge(merged.session, parts) if parts else None
 
 
-def stretches(out: OutgoingRows, shard: int) -> Iterable[OutgoingRows]:
-    """Return rows in stretches, each by the subscriptions that count for it; rows of none are left out."""
+def stretches(out: OutgoingRows, shard: int, before: list[tuple[int, int]] | None = None) -> Iterable[OutgoingRows]:
+    """Return rows in stretches, each by the subscriptions that count for it; rows of none are left out.
+
+    Of the offsets `before` it is known in another way that the session published them itself.
+    """
     parts: Iterable[OutgoingRows] = _begun(out, shard) if is_early(out.merged, out.records, shard) else (out,)
-    own = out.merged.session.own(shard) if out.merged.no_local else None
+    own = [*(before or ()), *out.merged.session.own(shard)] if out.merged.no_local else None
     return parts if not own else (stretch for part in parts for stretch in _without_own(part, own))
 
 

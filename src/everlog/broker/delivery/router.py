@@ -86,7 +86,7 @@ class Router:
         self.names_publishers = True  # it is kept who has published what is kept
         self.own = OwnMessages(table)
         self._soon = soon
-        self._shards = list(log.shards)
+        self._shards = self.fanout.shards = list(log.shards)
         self._gathered = RecordBuilder(checked=False)
         self._gathered_offset = 0
         self._turn_asked = False

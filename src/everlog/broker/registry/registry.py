@@ -85,6 +85,7 @@ class Registry:
         self._metrics = metrics
         self._write_behind = write_behind
         self._turns = turns
+        self._begin_at = tuple(router.routed)  # where the log ended when the broker started
         self.wills = Wills(router, subscriptions, security, limits, metrics, write_behind)
         self._ending: dict[str, list[Callable[[], None]]] = {}  # client ids being cleared away, and who waits for that
         self._transient = 0  # sessions that end with their connection, which nothing stores
@@ -311,7 +312,7 @@ class Registry:
         """Return the session of a client id to look at; one that is asleep stays so."""
         session = self.sessions.get(client_id)
         if session is None and (packed := self.asleep.get(client_id)) is not None:
-            session = restored(unpack_session(packed), self._limits.queue_bytes, self.copies)
+            session = restored(unpack_session(packed), self._limits.queue_bytes, self.copies, self._begin_at)
         return session
 
     def sleep(self, session: Session) -> None:
