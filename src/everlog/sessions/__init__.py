@@ -4,6 +4,7 @@ from everlog.sessions.group_cursor import GroupCursor, Owed, shares
 from everlog.sessions.inflight_copies import CopiesTotal
 from everlog.sessions.outgoing_rows import OutgoingRows, is_within, row_at
 from everlog.sessions.retained_feed import RetainedFeed
+from everlog.sessions.retained_row import unpack_retained
 from everlog.sessions.row_format import (
     pack_session,
     pack_subscription,
@@ -30,6 +31,7 @@ from everlog.sessions.stored_session import (
     stored_bytes,
 )
 from everlog.sessions.subscription import MergedSubscription, Subscribed
+from everlog.sessions.table_check import TablesFound, check_tables
 from everlog.sessions.tables import (
     ALIVE,
     GROUP_ORDERED,
