@@ -75,6 +75,7 @@ class Broker:
         )
         self.router.kept.configure(keep or (), never)
         self.router.names_publishers = publishers
+        self.router.absent_qos_0 = limits.absent_qos_0
         self.write_behind = None if tables is None else WriteBehind(tables, self.router.routed, retained.saving)
         changed = (lambda key: None) if self.write_behind is None else self.write_behind.mark_group
         self.groups = GroupRegistry(

@@ -108,6 +108,7 @@ class Connection(asyncio.BufferedProtocol):
             max_topics=limits.topics_per_client,
             carried=shared.carried,
             max_events=_EVENTS_PER_STEP,
+            max_publish_bytes=limits.message_bytes,
         )
         self._shared = shared
         self._works: list[Work] = []  # what is done in turns for packets of the client

@@ -83,6 +83,7 @@ class Router:
         self.taken: list[tuple[int, int]] = []  # the shards that took some of the last run, and where each ended
         self.names_per_step = _MOST_NAMES  # new to the broker, that a client may bring before others have their turn
         self.ids_ahead = False  # QoS 2 messages were appended whose ids are to be stored before them
+        self.absent_qos_0 = True  # who comes back gets the QoS 0 messages that it missed
         self.names_publishers = True  # it is kept who has published what is kept
         self.own = OwnMessages(table)
         self._soon = soon
@@ -119,12 +120,15 @@ class Router:
     def detach(self, session: Session) -> None:
         """Hand a session nothing more: it has no connection."""
         self.fanout.sinks.pop(session, None)
+        self.fanout.absent.pop(session, None)
         self.catchup.forget(session)
         self.audiences.detach(session)
         self.spills.forget(session)
 
     def resume(self, session: Session) -> None:
         """Go on with a session that is back: what was under way, then what it missed."""
+        if not self.absent_qos_0:
+            self.fanout.absent[session] = tuple(self.routed)
         self.catchup.resume(session)
 
     def acked(self, session: Session) -> None:
