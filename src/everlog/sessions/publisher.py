@@ -15,6 +15,7 @@ class Publisher:
     """The publishing side of a session."""
 
     unsure: list[tuple[int, int, bytes]] = field(default_factory=list)  # shard, end, QoS 2 ids not known committed
+    is_bridge: bool = False  # its client is another broker, whose subscriptions all have No Local
     _own: dict[int, list[tuple[int, int]]] | None = None  # shard -> stretches of offsets that it published itself
     _unknown_own: dict[int, tuple[int, int]] | None = None  # shard -> between which offsets only the log knows its own
     _received: ReceivedIds | None = None

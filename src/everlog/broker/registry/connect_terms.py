@@ -71,7 +71,7 @@ class Agreements:
         limits, will = self._limits, packet.will
         if will is not None:
             check_topic_name(will.topic, max_levels=limits.topic_levels, max_bytes=limits.topic_bytes)
-            if will.topic.startswith("$"):
+            if will.topic.startswith("$") and will.topic != bridge_state(packet.client_id):
                 raise PeerError(Reason.TOPIC_NAME_INVALID, "the will's topic is the server's own")
             if will.qos > limits.qos:
                 raise PeerError(Reason.QOS_NOT_SUPPORTED, "the will's QoS", clause="MQTT-3.2.2-12")
@@ -97,6 +97,7 @@ class Agreements:
             grant.max_inflight,
             grant.max_packet_bytes,
             grant.max_aliases,
+            packet.is_bridge,
         )
         return ConnectTerms(client_id, packet.clean_start, grant.keep_alive_s, session, connack)
 
@@ -155,6 +156,11 @@ def _work_out(packet: Connect, limits: Limits) -> _Grant:
         connack,
         ConnackBytes(packet.version, connack, asked.maximum_packet_size),
     )
+
+
+def bridge_state(client_id: str) -> str:
+    """Return the one topic of the server's own that a client may write to: whether it, a bridge, is connected."""
+    return f"$SYS/broker/connection/{client_id}/state"
 
 
 def _response_prefix(client_id: str) -> str | None:

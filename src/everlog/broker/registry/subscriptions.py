@@ -156,8 +156,8 @@ class Subscriptions:
         subscribed = Subscribed(
             text,
             asked.qos,
-            asked.no_local,
-            asked.retain_as_published,
+            asked.no_local or (session.is_bridge and flt.group is None),
+            asked.retain_as_published or session.is_bridge,
             asked.retain_handling,
             identifiers[0] if identifiers else 0,
             since,
