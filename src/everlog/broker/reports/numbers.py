@@ -82,7 +82,7 @@ class Reports:
         space: FreeSpace | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.unread_loss = UnreadLoss(registry, groups, len(router.log.shards))
+        self.unread_loss = UnreadLoss(registry, groups, router.catchup, len(router.log.shards))
         self._router = router
         self._registry = registry
         self._groups = groups
