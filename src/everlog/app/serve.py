@@ -34,7 +34,7 @@ from everlog.base import EverlogError
 from everlog.broker import Broker, Event, ExpiryClock, Kind, Listener, Listening, Security, listen
 from everlog.commitlog import LogSettings
 from everlog.sessions import SqliteTables
-from everlog.store import ColdStore, FreeSpace, LogStore, write_keep_rules
+from everlog.store import ColdStore, FreeSpace, LogStore, place_shards, write_keep_rules
 from everlog.web import clock_is_believed, disk_has_room, is_listening, log_is_writable, not_stopping, start_web
 
 _log = logging.getLogger("everlog")
@@ -50,6 +50,7 @@ def run(settings: Settings, config: Path | None = None) -> int:
     with ExitStack() as parts:
         log = settings.log
         limits = LogSettings(**log_arguments(settings))
+        place_shards(log.data, log.shards, log.directories)
         store = LogStore.open(log.data, limits, shards=log.shards, classes=classes_of(settings))
         parts.callback(store.close)
         write_keep_rules(log.data, keep_rules_of(settings))
@@ -104,7 +105,7 @@ async def _serve(
         tables=tables,
         cold=cold,
         groups=groups_of(settings),
-        space=FreeSpace(settings.log.data, settings.log.reserve_bytes),
+        space=FreeSpace((settings.log.data, *settings.log.directories), settings.log.reserve_bytes),
         now_us=watch.clock.now_us,
         due_us=watch.clock.due_us,
     )

@@ -24,6 +24,7 @@ def contradictions(settings: Settings, source_of: SourceOf) -> list[UsageError]:
     return [
         *_listeners(settings, source_of),
         *_files(settings, source_of),
+        *_directories(settings, source_of),
         *_filters(settings, source_of),
         *_classes(settings, source_of),
         *_open_to_the_world(settings, source_of),
@@ -79,6 +80,15 @@ def _files(settings: Settings, source_of: SourceOf) -> Iterator[UsageError]:
         file = getattr(getattr(settings, section), name)
         if file is not None and not (os.path.isfile(file) and os.access(file, os.R_OK)):
             yield UsageError(f"{source_of(path)}: {file} can't be read", hint=hint)
+
+
+def _directories(settings: Settings, source_of: SourceOf) -> Iterator[UsageError]:
+    log = settings.log
+    if len(log.directories) > log.shards:
+        yield UsageError(
+            f"{source_of('log.directories')}: {len(log.directories)} directories for {log.shards} shards",
+            hint=f"set log.shards = {len(log.directories)} before the data directory is made, or name fewer",
+        )
 
 
 def _filters(settings: Settings, source_of: SourceOf) -> Iterator[UsageError]:
