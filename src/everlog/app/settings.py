@@ -48,6 +48,13 @@ class Listener(Section, frozen=True, kw_only=True):
     websocket_tls_port: Annotated[
         Port | None, Meta(description="MQTT over secure WebSocket, path `/mqtt` or `/`; needs `cert_file`")
     ] = None
+    more: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="further listeners, such as `tls://0.0.0.0:8884?anonymous=false`; options `anonymous`, `proxy` "
+            "(the PROXY protocol), `cert_file`, `key_file`, `client_ca_file`, `crl_file`, `require_client_cert`"
+        ),
+    ] = ()
     cert_file: Annotated[FilePath | None, Meta(description="the server's certificate chain (PEM)")] = None
     key_file: Annotated[FilePath | None, Meta(description="the certificate's private key (PEM)")] = None
     client_ca_file: Annotated[
