@@ -9,6 +9,7 @@ import asyncio
 import logging
 import os
 import socket
+import ssl
 from collections.abc import Callable
 from logging import WARNING
 from typing import cast
@@ -21,6 +22,7 @@ from everlog.broker.transport.tls import LiveTls
 from everlog.broker.transport.websocket import WebSocket
 
 _log = logging.getLogger("everlog.broker")
+_NOT_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNSUPPORTED_PROTOCOL", "RECORD_LAYER_FAILURE")
 _SHUTDOWN_S = 2.0  # for a peer to read the rest and end TLS too; then it is cut off
 _GRACE_S = 2.0  # beyond the gate's own timeout, which is checked once a second
 
@@ -97,8 +99,12 @@ class Handshake(asyncio.Protocol):
             metrics.protocol_errors += 1
             event(_log, "refused", WARNING, client=None, peer=self.peer, user=None, reason=error)
             own.close()
-        except OSError:  # TLS errors are OSErrors too
+        except OSError as error:  # TLS errors are OSErrors too
             metrics.tls_failures += not self._cut
+            if isinstance(error, ssl.SSLError):
+                plain = error.reason in _NOT_TLS
+                why = "it does not speak TLS, and the port is one for TLS" if plain else error.reason or error
+                event(_log, "tls_failed", WARNING, peer=self.peer, reason=why)
             own.close()
         except asyncio.CancelledError:
             own.close()
