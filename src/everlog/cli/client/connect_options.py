@@ -28,6 +28,7 @@ OF_PUB_AND_SUB = (
     "will_payload",
     "will_qos",
     "will_retain",
+    "bind",
     "options",
     "debug",
     "quiet",
