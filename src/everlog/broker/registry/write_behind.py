@@ -33,6 +33,9 @@ _MAX_DELAY_S = 2.0
 _SHARE = 9  # pause before the next batch, in times of the last one, so that writing takes at most a tenth
 _BEAT_S = 10.0  # an idle broker still writes that it is alive
 _RETRY_S = 1.0
+_SLOW_S = 0.005  # what a batch takes on a disk with slow syncs
+_LINGER = 0.1  # of what the last batch took, before the next begins there
+_MOST_LINGER_S = 0.005
 _STOP_S = 10.0
 _log = logging.getLogger("everlog.broker")
 
@@ -143,6 +146,7 @@ class WriteBehind:
         self._last_s = 0.0
         self._last_routed: tuple[int, ...] = ()
         self._delay_s = _DELAY_S
+        self._linger_s = 0.0
 
     # Marking
 
@@ -190,12 +194,23 @@ class WriteBehind:
     def ticket(self) -> int:
         """Ask for a batch soon; return the number that `saved` will reach when all that is marked now is durable."""
         self._urgent = True
-        if not self._asked and self._writing is None and self._loop is not None:
-            self._asked = True
-            self._loop.call_soon(
-                self._write
-            )  # after this turn of the event loop, so that others who ask share the batch
+        if not self._asked and self._writing is None:
+            self._write_soon()
         return self._batch
+
+    def _write_soon(self) -> None:
+        """Write after this turn of the event loop, or where syncs are slow a little later: others share the batch.
+
+        Whom the last batch has set free answers within a few milliseconds, such as with the next PUBRECs of a small
+        window; those would wait for this batch and the next.
+        """
+        if self._loop is None:
+            return
+        self._asked = True
+        if self._linger_s:
+            self._loop.call_later(self._linger_s, self._write)
+        else:
+            self._loop.call_soon(self._write)
 
     def when_durable(self, call: Callable[[], None]) -> None:
         """Have `call` called on the event loop when all that was marked so far is durable."""
@@ -284,6 +299,7 @@ class WriteBehind:
             return
         took = self._loop.time() - self._last_s
         self._delay_s = min(max(_DELAY_S, _SHARE * took), _MAX_DELAY_S)
+        self._linger_s = min(_LINGER * took, _MOST_LINGER_S) if took > _SLOW_S else 0.0
         if durable:
             self.saved = number
             if self._retained is not None and marks.retained.at is not None:
@@ -294,7 +310,7 @@ class WriteBehind:
         while self._waiting and self._waiting[0][0] <= self.saved:
             self._waiting.popleft()[1]()
         if self._urgent:
-            self._write()
+            self._write_soon()
 
     def _failed(self, error: BaseException, marks: Marks) -> None:
         """Merge the marks of a failed batch into those made since, to try again; whoever waits goes on waiting."""

@@ -1,6 +1,7 @@
 """Sessions and retained messages across clean stops and crashes, and what answers wait for."""
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from everlog.mqtt import (
     Unsubscribe,
     Will,
 )
+from everlog.sessions import Changes
 
 
 def payloads(messages: list[Publish]) -> list[bytes]:
@@ -592,3 +594,32 @@ async def test_the_id_of_a_qos_2_message_that_nobody_keeps_survives_a_crash() ->
             back.send(Pubrel(7))
             assert (await back.expect(Pubcomp)).reason is Reason.SUCCESS
             await subscriber.nothing_more()
+
+
+async def test_a_small_window_shares_its_syncs_where_they_are_slow() -> None:
+    async with Running(Disk(), keep=[("#", 0)]) as running:
+        tables = running.disk.tables
+        apply, count = tables.apply, 30
+
+        def slowly(changes: Changes, durable: bool = False) -> None:
+            time.sleep(0.03 if durable else 0)
+            apply(changes, durable)
+
+        tables.apply = slowly  # type: ignore[method-assign]
+        client = await running.client("c", receive_maximum=3)
+        await client.subscribe("a", qos=2)
+        publisher = await running.client("p", clean=True, expiry=0)
+        for number in range(count):
+            publisher.send(Publish("a", b"%d" % number, qos=2, packet_id=number + 1))
+            await publisher.expect(Pubrec)
+        tables.applied.clear()
+        done = 0
+        while done < count:  # each answer in a packet of its own, as most clients send them
+            packet = await client.receive()
+            if isinstance(packet, Publish):
+                client.send(Pubrec(packet.packet_id))
+            else:
+                client.send(Pubcomp(packet.packet_id))
+                done += 1
+            await asyncio.sleep(0)
+        assert len(tables.applied) <= count, "two for three messages, and a few when they fall apart"
