@@ -1,7 +1,7 @@
 """A server among others on shared storage: beats, claims the shards that are placed on it, and hands over the rest.
 
-Two tasks. One beats: about five times in the patience of the others it tells that it is alive, looks who else is, and
-coordinates if nobody does (`Membership`). The other follows: it makes the server serve what the board says. What takes
+Two tasks. One beats: about once a second it tells that it is alive, looks who else is, and coordinates if nobody does
+(`Membership`). The other follows: it makes the server serve what the board says. What takes
 long there stops no beat.
 
 Nothing here is needed for safety: a write names its epoch, and the journal refuses one that is stale. What is added is
@@ -39,6 +39,7 @@ from everlog.persist.shared_storage import SharedStorage, shard_of_thing, thing_
 
 PATIENCE_S = 5.0
 DRAIN_S = 60.0  # for others to take all shards; then they are left without an owner for a moment
+_BEAT_S = 1.0  # between two beats, unless the patience is short
 _SHORTEST_S = 0.05  # between two beats, however often others say that something moved
 _TAKEN_S = 5.0  # in which a shard that was handed over is taken; then the next is
 _AGAIN_S = 1.0  # before a shard that failed is claimed anew
@@ -113,7 +114,6 @@ class ShardKeeper:
         try:
             await self._ask(self._ownership.drain, self._membership.incarnation)
             self._say_moved()
-            self._wake.set()
             async with asyncio.timeout(DRAIN_S):
                 await self._over.wait()
         except (TimeoutError, EverlogError) as error:
@@ -153,7 +153,7 @@ class ShardKeeper:
             else:
                 self._say_trouble(None)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(_loop_time(begun + self._patience_s / 5, self._clock)):
+                async with asyncio.timeout(begun + min(_BEAT_S, self._patience_s / 5) - self._clock()):
                     await self._wake.wait()
             await asyncio.sleep(begun + _SHORTEST_S - self._clock())
 
@@ -309,6 +309,7 @@ class ShardKeeper:
 
     def _say_moved(self) -> None:
         self._bus.publish(MOVES, encode_frame(FrameKind.MOVES, 0))
+        self._wake.set()
 
     def _moved(self, deliveries: list[Delivery]) -> None:
         self._wake.set()
@@ -334,8 +335,3 @@ class ShardKeeper:
     async def _ask(self, call: Callable[..., T], *arguments: object) -> T:
         """Ask something of the storage, on the beats' thread."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
-
-
-def _loop_time(at_s: float, clock: Callable[[], float]) -> float:
-    """Return a moment of a clock as the running loop's time."""
-    return asyncio.get_running_loop().time() + at_s - clock()
