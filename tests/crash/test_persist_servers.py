@@ -204,7 +204,7 @@ async def test_servers_through_many_faults(tmp_path: Path, storage: str, seed: i
     place = "" if storage == "directory" else f"{shared_server().url}?schema={new_schema()}"
     with servers(tmp_path, place, "abc") as made:
         async with working(made) as world:
-            for _ in range(8):
+            for _ in range(20):
                 await _some_fault(made, world, chance)
                 await world.until_acked(5)
             await world.check()

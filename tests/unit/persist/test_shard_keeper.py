@@ -8,16 +8,28 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.buckets import s3_options
 from tests.buses import Heard
+from tests.postgres_server import new_schema, shared_server
+from tests.s3_server import BUCKET
 
 from everlog.app.embedded import WallClock
 from everlog.base import StorageError, Unavailable, UsageError
 from everlog.bus import FrameKind, LocalBus, LocalHub, decode_frame, encode_frame
 from everlog.client import Client, Level
 from everlog.ownership import COORDINATOR, Replaced
-from everlog.persist import BucketStorage, PersistServer, ShardKeeper, SharedShards, drain_server, refuse_strangers
+from everlog.persist import (
+    BucketStorage,
+    PersistServer,
+    ShardKeeper,
+    SharedShards,
+    SharedStorage,
+    drain_server,
+    open_storage,
+    refuse_strangers,
+)
 from everlog.streams import Answer, Call, ErrorCode, Failure, FeedReset, Message, MessageSet, Set
-from everlog.tiering import DirectoryBucket, MemoryBucket
+from everlog.tiering import DirectoryBucket, MemoryBucket, open_bucket
 
 SHARDS = 4
 PATIENCE_S = 60.0  # nobody is declared dead in these tests unless they say so
@@ -31,7 +43,7 @@ class Server:
         self.name = name
         self.is_stopped = False
         self.bus = LocalBus(world.hub)
-        self.storage = BucketStorage(world.bucket, SHARDS, group_s=0.0)
+        self.storage = world.open_storage()
         self.shards = SharedShards(self.storage, str(world.directory / name), WallClock())
         self.server = PersistServer(self.bus, self.shards, name, store=self.storage.record.store)
         self.keeper = ShardKeeper(self.server, self.bus, self.storage, self.shards, patience_s=patience_s)
@@ -51,6 +63,7 @@ class Server:
             await self.keeper.stop()
             await self.server.stop()
             self.shards.close()
+            self.storage.close()
 
 
 class World:
@@ -60,6 +73,7 @@ class World:
         self.directory = directory
         self.hub = LocalHub()
         self.bucket: Any = MemoryBucket()
+        self.open_storage: Callable[[], SharedStorage] = lambda: BucketStorage(self.bucket, SHARDS, group_s=0.0)
         self.servers: list[Server] = []
         self._parts = AsyncExitStack()
 
@@ -115,17 +129,24 @@ def name_of_shard(client: Client, shard: int) -> str:
     return next(name for n in range(1000) if client._requester.shard_of(name := f"s{n}") == shard)
 
 
-async def test_two_servers_share_the_shards_and_serve_all_of_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["memory", "s3", "postgres"])
+async def test_two_servers_share_the_shards_and_serve_all_of_them(tmp_path: Path, kind: str) -> None:
     async with shared(tmp_path) as world:
+        if kind == "s3":
+            world.bucket = open_bucket(f"s3://{BUCKET}/{tmp_path.name}", s3_options())
+        elif kind == "postgres":
+            place = f"{shared_server().url}?schema={new_schema()}"
+            world.open_storage = lambda: open_storage(place, SHARDS)
         a = await world.add("a")
         await until(all_owned(a))
         client = await world.client()
-        for number in range(20):
+        for number in range(8):
             await client.stream(f"s{number}").append(b"%d" % number)
         b = await world.add("b")
         await until(all_owned(a, b))
-        for number in range(20):
-            assert (await client.stream(f"s{number}").append(b"more", level=Level.ARCHIVED)).seq == 2
+        level = Level.FSYNC if kind == "postgres" else Level.ARCHIVED
+        for number in range(8):
+            assert (await client.stream(f"s{number}").append(b"more", level=level)).seq == 2
             assert [one.value async for one in client.stream(f"s{number}").get_all()] == [b"%d" % number, b"more"]
         welcomes = [one.server.welcome() for one in (a, b)]
         assert [one.is_coordinator for one in welcomes] == [True, False]
