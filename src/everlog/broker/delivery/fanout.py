@@ -7,14 +7,18 @@ rest later.
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from everlog.base import NOT_KEPT, Records
-from everlog.broker.delivery.audiences import Audiences, Part
+import cython
+
 from everlog.broker.delivery.overlaps import Mine, in_order, is_early, stretches
 from everlog.broker.delivery.partition import merge_rows
 from everlog.broker.delivery.ports import SharedTarget, Sink
 from everlog.broker.delivery.read_rights import ReadRights
-from everlog.mqtt import PublishWriter
-from everlog.sessions import OutgoingRows, Session
+
+if not cython.compiled:
+    from everlog.base import NOT_KEPT, Records
+    from everlog.broker.delivery.audiences import Audiences, Part
+    from everlog.mqtt import PublishWriter
+    from everlog.sessions import OutgoingRows, Session
 
 Rows: TypeAlias = tuple[bytearray | None, int, int]
 _SHARED_BYTES = 8 << 20  # of a run that is written once for many; a longer one is written for each, as far as it reads
@@ -35,24 +39,38 @@ class Fanout:
     def route(self, records: Records, first_row: int, shard: int) -> None:
         """Hand a batch to every live subscriber that is at its place."""
         now = self.now_us()
-        for parts in self.audiences.split(records, first_row):
-            if len(parts) == 1:
-                number, rows, start, stop = parts[0]
-                self._deliver(records, rows, start, stop, number, shard, now)
-            elif parts:
-                self._deliver_mixed(records, parts, shard, now)
+        parts = self.audiences.split_at_once(records, first_row, records.count)
+        if parts is not None:
+            self._deliver_parts(records, parts, shard, now)
+        else:
+            for stretch in self.audiences.split(records, first_row):
+                self._deliver_parts(records, stretch, shard, now)
+
+    def _deliver_parts(self, records: Records, parts: list[Part], shard: int, now: int) -> None:
+        if len(parts) == 1:
+            number, rows, start, stop = parts[0]
+            self._deliver(records, rows, start, stop, number, shard, now)
+        elif parts:
+            self._deliver_mixed(records, parts, shard, now)
 
     def push(self, out: OutgoingRows, shard: int, now: int) -> None:
         """Hand rows to a live session; what it can't take it notes itself."""
-        session = out.merged.session
+        merged = out.merged
+        session = merged.session
         self.note_moved(session)
-        for stretch in stretches(out, shard):
-            while stretch.start < stretch.stop:
-                data = session.push(stretch, shard, now, self.released)
-                if data:
-                    self.sinks[session].write(data)
+        if merged.until or merged.no_local:
+            for stretch in stretches(out, shard):
+                self._push(session, stretch, shard, now)
+        else:
+            self._push(session, out, shard, now)
         if session.take_long():
             self.on_long(out)
+
+    def _push(self, session: Session, out: OutgoingRows, shard: int, now: int) -> None:
+        while out.start < out.stop:
+            data = session.push(out, shard, now, self.released)
+            if data:
+                self.sinks[session].write(data)
 
     def pull(self, out: OutgoingRows, shard: int, now: int) -> int:
         """Hand rows of the log to a session that is behind; return the offset at which it stopped, -1 for the end."""

@@ -6,12 +6,16 @@ from everlog.base.memory cimport pointer, u32s
 from everlog.base.positions cimport NOT_KEPT
 from everlog.base.record_builder cimport RecordBuilder
 from everlog.base.topic_table cimport TopicTable
+from everlog.broker.delivery.audiences cimport Audiences
+from everlog.broker.delivery.fanout cimport Fanout
 from everlog.broker.delivery.kept_topics cimport KeptTopics
 from everlog.broker.delivery.pending_acks cimport AckQueue, PendingAcks
 
 
 cdef class Router:
-    cdef public object log, now_us, due_us, retained, audiences, fanout, catchup, spills, own
+    cdef public object log, now_us, due_us, retained, catchup, spills, own
+    cdef public Audiences audiences
+    cdef public Fanout fanout
     cdef public TopicTable table
     cdef public KeptTopics kept
     cdef public PendingAcks pending

@@ -14,9 +14,7 @@ from typing import Any
 import cython
 
 from everlog.base import PublisherColumn, PublisherName, name_publisher
-from everlog.broker.delivery.audiences import Audiences
 from everlog.broker.delivery.catchup import Catchup
-from everlog.broker.delivery.fanout import Fanout
 from everlog.broker.delivery.own_messages import OwnMessages
 from everlog.broker.delivery.ports import Log, SharedGroups, SharedTarget, Sink, WriteBehind
 from everlog.broker.delivery.read_rights import ReadRights
@@ -29,6 +27,8 @@ from everlog.topics import Filter
 if not cython.compiled:
     from everlog.base import NOT_KEPT, PublishRun, RecordBuilder, TopicTable
     from everlog.base.memory import pointer, u32s
+    from everlog.broker.delivery.audiences import Audiences
+    from everlog.broker.delivery.fanout import Fanout
     from everlog.broker.delivery.kept_topics import KeptTopics
     from everlog.broker.delivery.pending_acks import AckQueue, PendingAcks
 
@@ -156,14 +156,14 @@ class Router:
 
     def _bound_names(self) -> None:
         """Bound how many new names one client may bring at a time by what they cost if every filter matches them."""
-        self.names_per_step = max(_LEAST_NAMES, min(_MOST_NAMES, _MATCHES // max(1, len(self.audiences))))
+        self.names_per_step = max(_LEAST_NAMES, min(_MOST_NAMES, _MATCHES // max(1, self.audiences.filters)))
 
     def learn(self, first: int) -> None:
         """Find who gets the messages of the topics from this id on: whoever brings names waits for it, others do not.
 
         Called after a few of them each time.
         """
-        if len(self.audiences):
+        if self.audiences.filters:
             self.audiences.resolve(range(first, self.table.count))
 
     # The way in
@@ -268,7 +268,7 @@ class Router:
 
     def _gather(self, run: PublishRun, routes: bytearray | None, publisher: Session | None) -> int:
         """Take what is not kept of a run, if anybody is there to get it; it is routed by the end of this turn."""
-        if len(self.audiences) == 0:
+        if self.audiences.filters == 0:
             return 0
         builder = self._gathered
         taken = builder.append(run.columns, run.start, run.stop, self._now, self.table, routes, NOT_KEPT)
@@ -373,7 +373,7 @@ class Router:
         shard = self._shards[number]
         while self.routed[number] < end:
             at = self.routed[number]
-            if len(self.audiences) == 0:
+            if self.audiences.filters == 0:
                 self.routed[number] = end
                 break
             found = shard.read(at, _READ_BYTES)  # some of it: up to so many bytes, or to the end of a segment

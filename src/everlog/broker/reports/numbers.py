@@ -105,7 +105,7 @@ class Reports:
             connected=len(self._registry.clients),
             pending=len(connections.gate.pending),
             sessions=len(self._registry),
-            live_subscriptions=len(router.audiences),
+            live_subscriptions=router.audiences.filters,
             retained=len(router.retained),
             retained_bytes=router.retained.size_bytes,
             topics=router.table.count,

@@ -1,0 +1,13 @@
+cimport cython
+
+from everlog.base.columns cimport PublishRun
+from everlog.sessions.received_ids cimport ReceivedIds
+
+
+cdef class Publisher:
+    cdef public list unsure
+    cdef public dict _own
+    cdef ReceivedIds _received
+
+    cpdef published(self, Py_ssize_t shard, long long start, long long end, long long floor)
+    cpdef list own(self, Py_ssize_t shard)
