@@ -36,7 +36,8 @@ class Servers:
 
     def make(self, name: str, **options: dict[str, str]) -> PersistProcess:
         """Return a server that is not started."""
-        arguments = ("--storage", self.storage, "--shards", str(SHARDS), "--name", name, "--patience", self.patience)
+        arguments = ("--storage", self.storage, "--shards", str(SHARDS), "--name", name)
+        arguments += ("--patience", self.patience, "--log-level", "info")
         made = PersistProcess(self.directory, self.nats.url, *arguments, name=name, **options)
         self.processes[name] = made
         return made
@@ -145,6 +146,7 @@ async def test_draining_and_a_restarted_bus_fail_no_request(tmp_path: Path) -> N
         async with working(made, memory=0) as world:
             coordinator, _ = await roles(world)
             await asyncio.to_thread(made.of(coordinator).stop)
+            assert made.of(coordinator).log.read_text().count("is handed over to") >= len(coordinator.owned)
             await world.until_acked(5)
             made.nats.stop()
             await asyncio.to_thread(made.nats.start)

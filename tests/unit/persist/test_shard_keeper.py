@@ -292,7 +292,15 @@ async def test_a_drained_server_hands_over_shard_by_shard_and_no_request_fails(t
                 counts[shard] += 1
                 assert (await stream.append(b"%d" % counts[shard])).seq == counts[shard]
 
+        async def read(shard: int) -> None:
+            stream = client.stream(name_of_shard(client, shard))
+            while not stopping.is_set():
+                seqs = [one.seq async for one in stream.get_all()]
+                assert seqs == list(range(1, len(seqs) + 1))
+
         works = [asyncio.ensure_future(write(shard)) for shard in range(SHARDS)]
+        await until(lambda: min(counts) > 5)
+        works += [asyncio.ensure_future(read(shard)) for shard in range(SHARDS)]
         retired: list[int] = []
         really = a.server.retire
 
