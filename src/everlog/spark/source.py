@@ -24,11 +24,13 @@ from everlog.spark.payload import check_json_type, decoder, needs_topics, spark_
 from everlog.spark.schema import check_columns, schema_of, spark_ddl
 from everlog.spark.snapshot import TASKS_A_CORE, Slice, pack, target_bytes
 from everlog.spark.source_options import SourceOptions, place_of, read_options
+from everlog.spark.state.state_options import is_state, read_state_options
 from everlog.spark.worker_process import settle
 
 if TYPE_CHECKING:
     from everlog.spark.lake_slices import LakeSlice
     from everlog.spark.sink.sink_writer import EverlogStreamWriter, EverlogWriter
+    from everlog.spark.state.state_reader import StatePlan, StateReader
     from everlog.spark.stream import EverlogStreamReader
 
 log = logging.getLogger(__name__)
@@ -40,8 +42,9 @@ class EverlogSource(DataSource):
     def __init__(self, options: Mapping[str, str]) -> None:
         self.options = dict(options)
         self._plan: FramePlan | None = None
+        self._state: StatePlan | None = None
         path = self.options.get("path")
-        if path and os.path.exists(f"{place_of(path)}/store") and self._is_batch():
+        if path and not is_state(self.options) and os.path.exists(f"{place_of(path)}/store") and self._is_batch():
             self._plan = plan_frame(read_options(self.options), _now_us())
 
     def _is_batch(self) -> bool:
@@ -61,6 +64,8 @@ class EverlogSource(DataSource):
         """Return the columns that the options choose."""
         from everlog.spark.stream_options import STREAM_OPTIONS
 
+        if is_state(self.options):
+            return self._state_schema()
         options = read_options(self.options, STREAM_OPTIONS)
         if self._plan is None and self._is_batch():
             self._plan = plan_frame(options, _now_us())
@@ -72,8 +77,23 @@ class EverlogSource(DataSource):
             schema = schema.set(at, schema.field(at).with_type(pa.string()))
         return from_arrow_schema(schema)  # unlike DDL it can say that no level is null, which saves Spark the check
 
-    def reader(self, schema: StructType) -> "EverlogReader":
+    def _state_schema(self) -> StructType:
+        """Return the columns of streams or key-value stores, which are taken as they are now."""
+        from everlog.spark.state.state_columns import schema_of as state_schema_of
+        from everlog.spark.state.state_reader import plan_state
+
+        options = read_state_options(self.options)
+        if self._state is None:
+            self._state = plan_state(options)
+        return from_arrow_schema(state_schema_of(options.kind, options.is_text))
+
+    def reader(self, schema: StructType) -> "EverlogReader | StateReader":
         """Return a reader of the store as it was when the frame was loaded."""
+        if is_state(self.options):
+            from everlog.spark.state.state_reader import StateReader, plan_state
+
+            wanted = read_state_options(self.options)
+            return StateReader(wanted, self._state or plan_state(wanted), schema)
         options = read_options(self.options)
         plan = self._plan or plan_frame(options, _now_us())
         _account(plan, options)
@@ -84,6 +104,11 @@ class EverlogSource(DataSource):
         from everlog.spark.stream import EverlogStreamReader
         from everlog.spark.stream_options import read_stream_options
 
+        if is_state(self.options):
+            raise UsageError(
+                "streams and key-value stores are read as they are, not followed",
+                hint="read them as a batch, or follow them with everlog.client",
+            )
         return EverlogStreamReader(read_stream_options(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> "EverlogWriter":
