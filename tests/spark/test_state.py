@@ -1,11 +1,9 @@
 """Streams and key-value stores as frames, beside the server that has them and without it."""
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.errors import PythonException
 
 import everlog
 from everlog.base import UsageError

@@ -23,7 +23,8 @@ from everlog.spark.sink.batch_journal import BatchJournal, app_directory
 from everlog.spark.sink.batch_publisher import publish_batch
 from everlog.spark.sink.blocking_client import BlockingClient
 from everlog.spark.sink.sink_options import SinkOptions
-from everlog.spark.sink.staged_rows import check_schema, stage
+from everlog.spark.sink.staged_rows import check_messages, check_schema, stage
+from everlog.spark.sink.state_rows import StateCheck, check_state_schema
 from everlog.spark.sink.table_sink import TableFile, commit_files, write_file
 
 QUERY_ID = "sql.streaming.queryId"  # the property by which tasks know their stream: an id that its checkpoint keeps
@@ -49,12 +50,15 @@ class Sink:
         self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         if options.broker is not None:
             check_schema(self.schema)
+        if options.state is not None:
+            check_state_schema(self.schema, options.state)
 
     def write(self, batches: Iterator[pa.RecordBatch], app: str) -> Written:
         """Write the rows of a task."""
         if self.options.table is not None:
             return Written(app, file=write_file(batches, locate(self.options.table), self.schema))
-        name, _ = stage(batches, app_directory(self.options.staging, app), self.schema)
+        check = check_messages if self.options.state is None else StateCheck(self.options.state)
+        name, _ = stage(batches, app_directory(self.options.staging, app), self.schema, check)
         return Written(app, staged=name)
 
     def commit(self, messages: Messages, batch: int) -> None:
@@ -68,13 +72,19 @@ class Sink:
             commit_files(locate(self.options.table), self.schema, files, app, batch)
             return
         with closing(BatchJournal(self.options.staging, app)) as journal:
-            if journal.take(batch, [one.staged for one in written if one.staged is not None]):
+            if not journal.take(batch, [one.staged for one in written if one.staged is not None]):
+                return
+            if self.options.state is None:
                 publish_batch(journal, partial(self._dial, app), self.options.qos, self.options.timeout_s)
+            else:
+                from everlog.spark.sink.state_publisher import write_batch
+
+                write_batch(journal, self.options.state, self.options.timeout_s)
 
     def abort(self, messages: Messages) -> None:
         """Discard what tasks wrote, unless it is part of a batch by now."""
         written = [message for message in messages if isinstance(message, Written)]
-        if written and self.options.broker is not None:
+        if written and self.options.table is None:
             with closing(BatchJournal(self.options.staging, written[0].app)) as journal:
                 journal.sweep()
 
@@ -121,7 +131,7 @@ class EverlogWriter(DataSourceArrowWriter):
 
     def _forget(self) -> None:
         """Remove the directory of a write without a number: nobody comes back to it."""
-        if not self._is_known and self._sink.options.broker is not None:
+        if not self._is_known and self._sink.options.table is None:
             shutil.rmtree(app_directory(self._sink.options.staging, self._app), ignore_errors=True)
 
 
