@@ -1,5 +1,6 @@
 """Streams and key-value stores as frames, beside the server that has them and without it."""
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -7,6 +8,7 @@ import pytest
 
 import everlog
 from everlog.base import UsageError
+from everlog.cli import main
 from everlog.spark.state.state_options import read_state_options
 
 if TYPE_CHECKING:
@@ -83,3 +85,21 @@ def test_a_frame_stays_as_of_its_position_while_the_server_goes_on(spark: "Spark
 def test_options_that_make_no_sense_are_refused(options: dict[str, str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         read_state_options({"path": "/somewhere", **options})
+
+
+def test_jobs_take_streams_and_key_value_stores(
+    spark: "SparkSession", data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = tmp_path / "stats.json"
+    assert main(["spark", "stats", str(data), "--streams", "team/1", "--streams", "team/2", "--json", str(found)]) == 0
+    assert {one["key"]: one["messages"] for one in json.loads(found.read_bytes())["keys"]} == {"team/1": 3, "team/2": 4}
+    assert main(["spark", "structure", str(data), "--kv", "#"]) == 0
+    assert "settings" in capsys.readouterr().out
+    assert not (data / "structure.json").exists()
+    for words, said in (
+        (["stats", str(data), "--kv", "#", "--topic", "a"], "--topic and --from are for messages"),
+        (["audit", str(data), "--streams", "#"], "an audit is of messages"),
+        (["stats", str(tmp_path), "--streams", "#"], "has no streams"),
+    ):
+        assert main(["spark", *words]) == 2
+        assert said in capsys.readouterr().err
