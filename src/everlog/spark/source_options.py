@@ -24,7 +24,7 @@ OPTIONS = {
     "onDamage": "fail at what is damaged, or skip it",
     "onLost": "fail when retention removed what is to be read, or skip it",
     "tier": "all of history, or only what is in the log, or in the table: all, log, table",
-    "tasks": "about how many tasks read; three for each core of the driver's machine by default",
+    "tasks": "about how many tasks read; three for each core of the session by default",
 }
 
 

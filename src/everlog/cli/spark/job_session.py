@@ -76,13 +76,24 @@ def _quiet_stderr(verbose: bool) -> Iterator[None]:
 
 def load(spark: "SparkSession", job: JobOptions, *columns: str, **options: str) -> "DataFrame":
     """Return the history as a frame with these columns, or all, without what is lost: `report_lost` names that."""
+    if job.master is not None and (tasks := cluster_tasks(spark)) is not None:
+        options["tasks"] = str(tasks)
     if job.is_state:
         from everlog.spark.jobs import as_history
 
-        found = as_history(spark.read.format("everlog").options(**_source_options(job)).load())
+        found = as_history(spark.read.format("everlog").options(**_source_options(job), **options).load())
         return found.select(*columns) if columns else found
     chosen = {"columns": ",".join(columns), **options} if columns else options
     return spark.read.format("everlog").options(**_source_options(job), **chosen, onLost="skip").load()
+
+
+def cluster_tasks(spark: "SparkSession") -> int | None:
+    """Return how many tasks suit the cores that a cluster has by now; None behind Spark Connect, which does not say."""
+    from everlog.spark import TASKS_A_CORE, is_remote
+
+    if is_remote() or not hasattr(spark, "_jsc"):
+        return None
+    return TASKS_A_CORE * int(spark.sparkContext.defaultParallelism)
 
 
 def report_lost(job: JobOptions) -> None:

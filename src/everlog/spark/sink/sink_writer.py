@@ -13,12 +13,16 @@ from functools import partial
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from everlog.base import UsageError
 from everlog.spark.lake.location import locate
+from everlog.spark.pyspark_api import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+    to_arrow_schema,
+)
 from everlog.spark.sink.batch_journal import BatchJournal, app_directory
 from everlog.spark.sink.batch_publisher import publish_batch
 from everlog.spark.sink.blocking_client import BlockingClient
@@ -45,8 +49,11 @@ class Written(WriterCommitMessage):
 class Sink:
     """The part that batch writers and stream writers share."""
 
-    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+    def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
+        if overwrite and options.table is None:
+            raise UsageError("what is published can't be taken back", hint='append: .mode("append")')
         self.options = options
+        self.overwrite = overwrite
         self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         if options.broker is not None:
             check_schema(self.schema)
@@ -69,7 +76,7 @@ class Sink:
         app = written[0].app
         if self.options.table is not None:
             files = [one.file for one in written if one.file is not None]
-            commit_files(locate(self.options.table), self.schema, files, app, batch)
+            commit_files(locate(self.options.table), self.schema, files, app, batch, overwrite=self.overwrite)
             return
         with closing(BatchJournal(self.options.staging, app)) as journal:
             if not journal.take(batch, [one.staged for one in written if one.staged is not None]):
@@ -105,8 +112,7 @@ class EverlogWriter(DataSourceArrowWriter):
     """`df.write.format("everlog")`."""
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
-        _refuse_overwrite(overwrite)
-        self._sink = Sink(options, schema)
+        self._sink = Sink(options, schema, overwrite)
         self._batch = options.batch or 0
         self._is_known = options.batch is not None  # otherwise it is the only batch of an application of its own
         self._app = options.app or "write"
@@ -139,10 +145,9 @@ class EverlogStreamWriter(DataSourceStreamArrowWriter):
     """`df.writeStream.format("everlog")`."""
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
-        _refuse_overwrite(overwrite)
         if options.batch is not None:
             raise UsageError("a stream numbers its batches itself", hint='leave out the option "batch"')
-        self._sink = Sink(options, schema)
+        self._sink = Sink(options, schema, overwrite)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of a task."""
@@ -164,8 +169,3 @@ def _query_id() -> str:
     if not found:
         raise UsageError("Spark does not say which stream this is", hint='name it with the option "app"')
     return str(found)
-
-
-def _refuse_overwrite(overwrite: bool) -> None:
-    if overwrite:
-        raise UsageError("what is published can't be taken back", hint='append: .mode("append")')

@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from everlog.base import UsageError
 from everlog.persist import shard_directories
+from everlog.spark.cluster_cores import task_count
 from everlog.spark.log_slices import parse_filters
-from everlog.spark.snapshot import TASKS_A_CORE, pack, target_bytes
+from everlog.spark.pyspark_api import DataSourceReader, InputPartition
+from everlog.spark.snapshot import pack, target_bytes
 from everlog.spark.state.state_columns import make_batch, schema_of
 from everlog.spark.state.state_options import StateOptions
 from everlog.spark.worker_process import settle
@@ -92,7 +93,7 @@ class StateReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Return about as many partitions as were asked for, of about equal size."""
-        tasks = self.options.tasks or TASKS_A_CORE * (os.cpu_count() or 1)
+        tasks = self.options.tasks or task_count()
         pieces = [
             _Piece(number, stream, stream.bytes + STREAM_BYTES)
             for number, shard in enumerate(self.plan.shards)
