@@ -201,6 +201,8 @@ class ShardKeeper:
         while not self._over.is_set():
             await self._news.wait()
             self._news.clear()
+            if self._is_settled(self._membership.board):
+                continue
             try:
                 async with self._changing:
                     await self._follow()
@@ -209,15 +211,31 @@ class ShardKeeper:
             except EverlogError as error:
                 self._say_trouble(error)
 
+    def _is_settled(self, board: Board) -> bool:
+        """Return whether the server serves what a board says, and nothing is to be done: so it is nearly always."""
+        me = self._membership.incarnation
+        return not (
+            self._lost
+            or self._handed
+            or me not in board.members
+            or board.members[me].draining
+            or self._mine(board).keys() != self._server.owned
+            or things_to_claim(board, me)
+            or things_to_release(board, me)
+        )
+
+    def _mine(self, board: Board) -> dict[int, int]:
+        """Return the epochs of the shards that this server owns."""
+        owned = board.owned_by(self._membership.incarnation)
+        return {shard: epoch for thing, epoch in owned.items() if (shard := shard_of_thing(thing)) is not None}
+
     async def _follow(self) -> None:
         """Make the server serve what the board says."""
         me = self._membership.incarnation
         board = await self._ask(self._ownership.read)  # with all that this task has changed
         if me not in board.members:
             raise Overruled(f"incarnation {me} is dead")
-        mine = {
-            shard: epoch for thing, epoch in board.owned_by(me).items() if (shard := shard_of_thing(thing)) is not None
-        }
+        mine = self._mine(board)
         for shard in self._server.owned - mine.keys():
             await self._close(shard)
         await self._give_up_lost(mine)
@@ -295,7 +313,7 @@ class ShardKeeper:
 
     def _tell(self, welcome: Welcome) -> Welcome:
         board, me = self._membership.board, self._membership.incarnation
-        owned = {shard_of_thing(thing): epoch for thing, epoch in board.owned_by(me).items()}
+        owned = self._mine(board)
         return replace(
             welcome,
             epochs={shard: owned[shard] for shard in welcome.owned if shard in owned},
@@ -319,12 +337,12 @@ class ShardKeeper:
         self._wake.set()
 
     def _say_trouble(self, error: EverlogError | None) -> None:
-        """Tell of trouble with the storage once, and when it is over."""
+        """Tell of trouble with the storage or the bus once, and when it is over."""
         text = "" if error is None else str(error)
         if text and text != self._trouble:
-            _log.error("who owns what can't be read or written: %s", text)
+            _log.error("shards can't be taken or given just now: %s", text)
         elif self._trouble and not text:
-            _log.warning("who owns what can be read and written again")
+            _log.warning("shards can be taken and given again")
         self._trouble = text
 
     def _end(self, error: EverlogError | None) -> None:
