@@ -87,7 +87,7 @@ class ShardKeeper:
         self._unwatch: Callable[[], None] | None = None
         self._bus_lost_s: float | None = None
         self._beats: list[float] = []  # when the beat that is under way began, if this server is well
-        self._trouble = ""
+        self._troubles: dict[str, str] = {}  # of each task, as it was told
         self._lost: set[int] = set()
         self._not_before: dict[int, float] = {}  # shards that failed -> when they are claimed again
         self._handed: dict[int, float] = {}  # shards that were handed over -> until when they are waited for
@@ -146,12 +146,12 @@ class ShardKeeper:
             except Replaced as error:
                 self._end(error)
             except Overruled as error:
-                _log.error("the others gave this server up: %s", error)
+                _log.error("the others gave this server up, it joins again: %s", error)
                 await self._begin_anew()
             except EverlogError as error:
-                self._say_trouble(error)
+                self._say_trouble("beats", error)
             else:
-                self._say_trouble(None)
+                self._say_trouble("beats", None)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(begun + min(_BEAT_S, self._patience_s / 5) - self._clock()):
                     await self._wake.wait()
@@ -185,7 +185,7 @@ class ShardKeeper:
             try:
                 await self._ask(self._membership.join)
             except EverlogError as error:  # the next beat is overruled again
-                self._say_trouble(error)
+                self._say_trouble("beats", error)
 
     async def _drop_all(self) -> None:
         shards = self._server.owned
@@ -209,7 +209,9 @@ class ShardKeeper:
             except Overruled:
                 self._wake.set()  # the next beat finds out, and begins anew
             except EverlogError as error:
-                self._say_trouble(error)
+                self._say_trouble("moves", error)
+            else:
+                self._say_trouble("moves", None)
 
     def _is_settled(self, board: Board) -> bool:
         """Return whether the server serves what a board says, and nothing is to be done: so it is nearly always."""
@@ -336,14 +338,14 @@ class ShardKeeper:
         self._bus_lost_s = None if is_open else self._clock()
         self._wake.set()
 
-    def _say_trouble(self, error: EverlogError | None) -> None:
+    def _say_trouble(self, task: str, error: EverlogError | None) -> None:
         """Tell of trouble with the storage or the bus once, and when it is over."""
-        text = "" if error is None else str(error)
-        if text and text != self._trouble:
-            _log.error("shards can't be taken or given just now: %s", text)
-        elif self._trouble and not text:
-            _log.warning("shards can be taken and given again")
-        self._trouble = text
+        before, text = self._troubles.get(task, ""), "" if error is None else str(error)
+        if text and text != before:
+            _log.error("%s can't be done just now: %s", task, text)
+        elif before and not text:
+            _log.warning("%s can be done again", task)
+        self._troubles[task] = text
 
     def _end(self, error: EverlogError | None) -> None:
         self._server.serve_until = self._server.serve_until if error is None else 0.0
