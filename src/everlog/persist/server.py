@@ -149,7 +149,7 @@ class PersistServer:
 
     async def retire(self, shard: int) -> None:
         """Finish what is under way in a shard and close it; refuse what comes, and say who has it, until `forget`."""
-        self._retired[shard] = self._subscriptions.pop(shard, [])
+        self._retired.setdefault(shard, []).extend(self._subscriptions.pop(shard, []))
         await self._close(shard)
 
     def forget(self, shard: int) -> None:
