@@ -40,9 +40,9 @@ class LocalShards:
     def __init__(self, directory: str, clock: Clock, shards: int | None = None, settings: ShardSettings | None = None):
         self._directory = directory
         self._clock = clock
-        self._settings = settings or ShardSettings()
         self._threads: ThreadPoolExecutor | None = None
         self.shards = self._agree(shards)
+        self._settings = (settings or ShardSettings()).shared_by(self.shards)
 
     def open(self, shard: int) -> Begin:
         """Open the journal of a shard."""

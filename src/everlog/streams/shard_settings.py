@@ -1,6 +1,6 @@
 """The settings of a state shard, each with a safe default."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,3 +23,15 @@ class ShardSettings:
     sync_records: int = 250_000  # or after so many records
     keep_records: int = 1_000_000  # in the journal, for followers that come back
     expire_rows: int = 1_000  # of a stream at a time
+
+    def shared_by(self, shards: int) -> "ShardSettings":
+        """Return the settings of each of several shards in one process: what they hold together has the same limits."""
+        if shards == 1:
+            return self
+        return replace(
+            self,
+            most_open=max(self.most_open // shards, 32),
+            most_states=max(self.most_states // shards, 1_000),
+            pending_rows=max(self.pending_rows // shards, 10_000),
+            pending_bytes=max(self.pending_bytes // shards, 8 << 20),
+        )
