@@ -14,6 +14,8 @@ from everlog.app.serve import loop_factory
 from everlog.base import StorageError
 from everlog.bus import make_bus
 from everlog.persist import LocalShards, PersistServer
+from everlog.streams import ShardSettings
+from everlog.tiering import open_bucket
 
 _log = logging.getLogger("everlog.persist")
 
@@ -28,6 +30,9 @@ class PersistOptions:
     name: str = ""
     log_level: str = "info"
     log_format: str = "text"
+    bucket: str | None = None  # where streams go too
+    local_files: int = 0  # files of a shard that stay here beside it; 0: all
+    local_bytes: int = 0
 
 
 def run_persist(options: PersistOptions) -> int:
@@ -51,7 +56,9 @@ async def _serve(options: PersistOptions) -> None:
         except OSError as error:
             raise StorageError(f"{options.data} can't be made: {error}", hint="choose another --data") from error
         watch = ClockWatch(options.data)
-        shards = LocalShards(options.data, watch.clock, options.shards)
+        limits = ShardSettings(most_files=options.local_files, files_bytes=options.local_bytes)
+        bucket = None if options.bucket is None else open_bucket(options.bucket)
+        shards = LocalShards(options.data, watch.clock, options.shards, limits, bucket)
         parts.callback(shards.close)
         server = PersistServer(bus, shards, options.name)
         await server.start()

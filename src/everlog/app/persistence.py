@@ -18,6 +18,7 @@ from everlog.broker import Broker, connect_inside, event
 from everlog.bus import PREFIX, MqttBus
 from everlog.persist import LocalShards, PersistServer
 from everlog.streams import Clock, ShardSettings
+from everlog.tiering import open_bucket
 
 _AGAIN_S = 2.0  # after which a server that could not start is tried again
 _log = logging.getLogger("everlog.persist")
@@ -102,5 +103,10 @@ def open_shards(settings: Settings, clock: Clock) -> LocalShards:
     """Return the state shards of a broker's data directory."""
     persist = settings.persist
     directory = persist.data or os.path.join(settings.log.data, "persist")
-    limits = ShardSettings(max_message_bytes=persist.message_bytes)
-    return LocalShards(directory, clock, persist.shards, limits)
+    limits = ShardSettings(
+        max_message_bytes=persist.message_bytes,
+        most_files=persist.local_files or 0,
+        files_bytes=persist.local_bytes or 0,
+    )
+    bucket = None if persist.bucket is None else open_bucket(persist.bucket)
+    return LocalShards(directory, clock, persist.shards, limits, bucket)

@@ -270,6 +270,20 @@ class Persist(Section, frozen=True, kw_only=True):
         Meta(description="state shards; fixed once the directory exists, `none`: what it has, 1 when it is made"),
     ] = None
     message_bytes: Annotated[Bytes, Meta(description="the largest value of a message or key")] = 64 << 20
+    bucket: Annotated[
+        str | None,
+        Meta(
+            description="where streams go too: a directory, or a URL such as `s3://bucket/prefix`, whose credentials are "
+            "in the environment; `none`: nowhere"
+        ),
+    ] = None
+    local_files: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(description="files of a shard's streams that stay on the local disk beside the bucket; `none`: all"),
+    ] = None
+    local_bytes: Annotated[
+        Bytes | None, Meta(description="the same in bytes, as they are packed in the bucket; `none`: no limit")
+    ] = None
 
 
 class Settings(Struct, frozen=True, kw_only=True):

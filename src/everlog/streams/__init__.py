@@ -76,6 +76,7 @@ from everlog.streams.requests import (
 )
 from everlog.streams.shard_settings import ShardSettings
 from everlog.streams.state_shard import StateShard
+from everlog.streams.tier import Tier, TierThreads
 from everlog.streams.values import (
     RETRIED,
     Config,

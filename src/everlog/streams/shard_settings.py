@@ -23,3 +23,11 @@ class ShardSettings:
     sync_records: int = 250_000  # or after so many records
     keep_records: int = 1_000_000  # in the journal, for followers that come back
     expire_rows: int = 1_000  # of a stream at a time
+
+    # with a bucket:
+    upload_us: int = 60_000_000  # how often changed streams are packed
+    most_files: int = 0  # of packed streams on the local disk; the least recently used go. 0: no limit
+    files_bytes: int = 0  # of those, as they are in packs; 0: no limit
+    unarchived_records: int = 10_000_000  # that a journal keeps for a bucket that can't be reached
+    history_us: int = 3600_000_000  # how long the bucket keeps the journal behind packs, for restores
+    unnamed_us: int = 24 * 3600_000_000  # how long packs stay that nothing names any more

@@ -9,6 +9,7 @@ import msgspec
 import typer
 from rich.table import Table
 
+from everlog.app import parse_bytes
 from everlog.base import UsageError
 from everlog.cli.option_groups import with_options
 from everlog.cli.persist.bus_options import Place, parse_place
@@ -27,6 +28,15 @@ def serve(
         int | None, typer.Option(metavar="N", min=1, max=254, help="State shards, when DIR is new.")
     ] = None,
     name: Annotated[str, typer.Option(metavar="NAME", help="How it calls itself.")] = "",
+    bucket: Annotated[
+        str | None, typer.Option(metavar="URL", help="Streams go there too: a directory, s3://bucket/prefix, …")
+    ] = None,
+    local_files: Annotated[
+        int, typer.Option(metavar="N", min=0, help="With a bucket: files of a shard that stay here; 0: all.")
+    ] = 0,
+    local_bytes: Annotated[
+        str, typer.Option(metavar="SIZE", help="The same in bytes, as they are packed, such as 10GiB; 0: all.")
+    ] = "0",
     log_level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "info",
     log_format: Annotated[str, typer.Option(metavar="FORMAT", help="text or json.")] = "text",
 ) -> int:
@@ -34,7 +44,8 @@ def serve(
     if log_level not in ("debug", "info", "warning", "error") or log_format not in ("text", "json"):
         raise UsageError("no such log level or format", hint="debug, info, warning or error; text or json")
     room: Any = importlib.import_module("everlog.app.persist_serve")  # heavy, so only here
-    return int(room.run_persist(room.PersistOptions(str(data), bus, shards, name, log_level, log_format)))
+    place = (bucket, local_files, parse_bytes(local_bytes))
+    return int(room.run_persist(room.PersistOptions(str(data), bus, shards, name, log_level, log_format, *place)))
 
 
 @app.command()
