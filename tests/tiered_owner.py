@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
+from everlog.base import Unavailable
 from everlog.streams import ShardSettings, Tier
 from everlog.tiering import Bucket, MemoryBucket, Packs, read_packs
 from tests.state_shards import JournalDisk, MemoryJournal, Owner, TestClock
@@ -12,6 +14,29 @@ FOLDER = "shard-0"
 QUICK = ShardSettings(
     apply_us=0, sync_us=1, keep_records=0, upload_us=1_000_000, history_us=0, most_files=0, unnamed_us=3600_000_000
 )
+
+
+class FlakyBucket:
+    """A bucket in memory that loses requests and answers now and then, while it is flaky."""
+
+    def __init__(self, random: Random) -> None:
+        self.inner = MemoryBucket()
+        self.is_flaky = False
+        self._random = random
+
+    def __getattr__(self, name: str) -> Any:
+        act = getattr(self.inner, name)
+
+        def call(*arguments: Any) -> Any:
+            lost = self._random.random() if self.is_flaky else 1.0
+            if lost < 0.1:
+                raise Unavailable("the request was lost")
+            answer = act(*arguments)
+            if lost < 0.2:
+                raise Unavailable("the answer was lost")
+            return answer
+
+        return call
 
 
 class SharedMemoryJournal(MemoryJournal):
@@ -39,13 +64,14 @@ class TieredOwner(Owner):
         settings: ShardSettings = QUICK,
         is_manual: bool = False,
         is_copied: bool = False,
+        is_commit_manual: bool = False,
     ) -> None:
         self.bucket = bucket if bucket is not None else MemoryBucket()
         self.waiting: list[Callable[[], None]] = []
         run = self.waiting.append if is_manual else lambda work: work()
         disk = journal if isinstance(journal, JournalDisk) else JournalDisk()
         if journal is None or isinstance(journal, JournalDisk):
-            journal = SharedMemoryJournal(disk)
+            journal = SharedMemoryJournal(disk, manual=is_commit_manual)
         tier = Tier.open(self.bucket, FOLDER, journal, str(directory), upload=run, fetch=run, is_copied=is_copied)
         super().__init__(directory, journal, clock=clock, settings=settings, tier=tier)
         self.disk = disk

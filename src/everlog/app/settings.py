@@ -273,8 +273,8 @@ class Persist(Section, frozen=True, kw_only=True):
     bucket: Annotated[
         str | None,
         Meta(
-            description="where streams go too: a directory, or a URL such as `s3://bucket/prefix`, whose credentials are "
-            "in the environment; `none`: nowhere"
+            description="where streams go too: a directory, or a URL such as `s3://bucket/prefix`, with credentials in "
+            "the environment; `none`: nowhere"
         ),
     ] = None
     local_files: Annotated[

@@ -94,8 +94,16 @@ class LocalShards:
                 check_bucket(self._bucket)
                 self._claim(self._bucket)
                 self._is_ours = True
-        threads = self._bucket_threads
-        return Tier.open(self._bucket, f"shard-{shard}", journal, place, threads.upload, threads.fetch, is_copied=True)
+        return Tier.open(
+            self._bucket,
+            f"shard-{shard}",
+            journal,
+            place,
+            self._bucket_threads.upload,
+            self._bucket_threads.fetch,
+            is_copied=True,
+            archive_us=self._settings.archive_us,
+        )
 
     def _claim(self, bucket: Bucket) -> None:
         """Make the bucket that of this directory; refuse one that is another's."""

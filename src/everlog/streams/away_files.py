@@ -47,14 +47,16 @@ class AwayFiles:
     def is_away(self, state: StreamState) -> bool:
         """Return whether a stream's file is in the bucket alone."""
         place = self._index.place(state.name)
-        return place is not None and not place.is_local and place.born == state.born
+        if place is None or place.is_local or place.born != state.born:
+            return False
+        return not os.path.exists(self._views.files.path(state.name))
 
     # ---- coming ----
 
     def holds(self, handle: Handle, call: Call, answer: Answers) -> bool:
         """Take a request on a stream whose file is away: it is handled when the file has come. Say whether it was."""
         state = self._views.find(call.request.stream)
-        if state is None or state.name not in self._views.away:
+        if state is None or not self._views.is_away(state):
             return False
         if self._waiting_count >= self._shard.settings.waiting:
             raise Refused(ErrorCode.BUSY, "too many requests wait for the bucket", hint="try again later")
@@ -94,10 +96,11 @@ class AwayFiles:
         waiting = self._waiting.pop(name, [])
         self._waiting_count -= len(waiting)
         state = self._views.find(name)
-        if failure is None and state is not None and name in self._views.away:
+        if failure is None and state is not None and self._views.is_away(state) and not self._shard.is_closed:
             assert place is not None
-            if place.born == state.born and not self._shard.is_closed:
+            if place.born == state.born:
                 self._place(state, fetched)
+            self._views.away.discard(name)
         if os.path.exists(fetched):
             os.unlink(fetched)
         for handle, call, answer in waiting:

@@ -1,6 +1,7 @@
 """Which pack the file of each stream is in, and whether it is on the local disk too: tables in the shard's catalogue.
 
-They follow the manifest, whose records are applied in order, with the position they lead to, in one transaction or in
+A row of a stream is written when its local file has what it tells of, so a trigger notes that the file is there. The
+tables follow the manifest, whose records are applied in order, with the position they lead to, in one transaction or in
 steps that may be taken again. A stream is **packed** if a pack that was named has its file; its local file may go if
 the pack has all of its records.
 """
@@ -32,6 +33,10 @@ CREATE INDEX IF NOT EXISTS packed_idle ON packed (used_us, length) WHERE is_loca
 CREATE INDEX IF NOT EXISTS packed_gone ON packed (name) WHERE is_gone;
 CREATE TRIGGER IF NOT EXISTS stream_gone AFTER DELETE ON streams BEGIN
     UPDATE packed SET is_gone = 1 WHERE name = old.name;
+END;
+CREATE TRIGGER IF NOT EXISTS stream_filed AFTER INSERT ON streams BEGIN
+    UPDATE packed SET is_local = 1, is_gone = 0
+    WHERE name = new.name AND born = new.born AND (is_gone OR NOT is_local);
 END;
 CREATE TRIGGER IF NOT EXISTS packed_added AFTER INSERT ON packed BEGIN
     UPDATE packs SET used = used + new.length WHERE pack = new.pack;
@@ -165,10 +170,10 @@ class PackIndex:
             connection.execute("UPDATE tier SET manifest = 0, below = 0")
         self.manifest = self.below = 0
 
-    def come_back(self) -> None:
-        """Count all streams that packs have as there, before their rows are written again."""
+    def let_all_go(self) -> None:
+        """Note that no stream has a local file."""
         with self._catalogue.transaction() as connection:
-            connection.execute("UPDATE packed SET is_gone = 0, is_local = 0")
+            connection.execute("UPDATE packed SET is_local = 0")
 
     def all(self) -> AllPacks:
         """Return a record that tells everything."""

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+ARCHIVE_US = 5_000_000
+
 
 @dataclass(frozen=True, slots=True)
 class ShardSettings:
@@ -26,6 +28,7 @@ class ShardSettings:
 
     # with a bucket:
     upload_us: int = 60_000_000  # how often changed streams are packed
+    archive_us: int = ARCHIVE_US  # how often at most the journal is copied there, for writes at the level archived
     most_files: int = 0  # of packed streams on the local disk; the least recently used go. 0: no limit
     files_bytes: int = 0  # of those, as they are in packs; 0: no limit
     unarchived_records: int = 10_000_000  # that a journal keeps for a bucket that can't be reached

@@ -414,14 +414,14 @@ class StateShard:
         self.turn()
         self.is_closed = True
         try:
+            if self.tier is not None:
+                self.tier.close()
             self.journal.close()
             if self.failure is None:
                 self._on_commit(self.journal.committed)
             self._housekeeping.close()
         finally:
             self.writes.close()
-            if self.tier is not None:
-                self.tier.close()
             self.views.close()
 
 

@@ -18,6 +18,7 @@ from everlog.base import StorageError
 from everlog.streams.catalogue import Catalogue
 from everlog.streams.pack_index import PackIndex, row_of_facts, time_of_row
 from everlog.streams.ports import Archive, Journal, SharedJournal
+from everlog.streams.shard_settings import ARCHIVE_US
 from everlog.tiering import Bucket, BucketPacks, JournalArchive, PackManifest, Packs
 
 UPLOADS, FETCHES = 2, 8  # at a time, of all shards of a process
@@ -48,9 +49,7 @@ class TierThreads:
 class Tier:
     """The bucket's part of one shard at one epoch; `open` makes it, on any thread, before the shard is made."""
 
-    def __init__(
-        self, bucket: Bucket, folder: str, journal: Journal, upload: "Run", fetch: "Run", *, is_copied: bool
-    ) -> None:
+    def __init__(self, bucket: Bucket, folder: str, journal: Journal, upload: "Run", fetch: "Run") -> None:
         self.bucket = bucket
         self.folder = f"{folder}/packs"
         self.journal = journal
@@ -58,7 +57,6 @@ class Tier:
         self.packs = BucketPacks(bucket)
         self.upload = upload
         self.fetch = fetch
-        self._copied_to = f"{folder}/journal" if is_copied else ""
         self._copy: JournalArchive | None = None
 
     @classmethod
@@ -72,12 +70,13 @@ class Tier:
         fetch: "Run",
         *,
         is_copied: bool,
+        archive_us: int = ARCHIVE_US,
     ) -> "Tier":
         """Take the manifest over and bring the shard's directory to where it can begin.
 
         `is_copied` says that the journal is not in the bucket itself and is copied there.
         """
-        tier = cls(bucket, folder, journal, upload, fetch, is_copied=is_copied)
+        tier = cls(bucket, folder, journal, upload, fetch)
         tier.manifest.open()
         os.makedirs(directory, exist_ok=True)
         catalogue = Catalogue(f"{directory}/catalogue.db")
@@ -87,7 +86,7 @@ class Tier:
         finally:
             catalogue.close()
         if is_copied:
-            tier._copy = JournalArchive(journal, bucket, tier._copied_to)
+            tier._copy = JournalArchive(journal, bucket, f"{folder}/journal", period_s=archive_us / 1e6)
         return tier
 
     @property
@@ -109,7 +108,8 @@ class Tier:
 
     def _prepare(self, catalogue: Catalogue, directory: str) -> None:
         index = PackIndex(catalogue)
-        if catalogue.whole < self.journal.start:
+        is_new = catalogue.whole == 0 and not catalogue.count()
+        if is_new or catalogue.whole < self.journal.start:
             self._begin_anew(catalogue, index, directory)
             return
         for position, told in self.manifest.read(index.manifest):
@@ -133,9 +133,9 @@ class Tier:
         catalogue.begin_anew([], 0, 0)
         for position, told in self.manifest.read(0):
             index.take(position, told, catalogue.time_us)
-        index.come_back()
         time_us = max((time_of_row(row) for row in rows), default=0)
-        catalogue.begin_anew(rows, self.journal.start, time_us)
+        catalogue.begin_anew(rows, packs.below, time_us)
+        index.let_all_go()
 
     def _check(self, below: int) -> None:
         if below > self.journal.committed:

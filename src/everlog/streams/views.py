@@ -191,9 +191,13 @@ class Views:
             if is_waiting or not self.must_come(self._states[name]):
                 self.apply(self._states[name], committed)
 
+    def is_away(self, state: StreamState) -> bool:
+        """Return whether a stream's file is in the bucket alone; one that was removed since needs it no more."""
+        return state.name in self.away and not state.has_removal
+
     def must_come(self, state: StreamState) -> bool:
         """Return whether a stream's file has to be fetched before records are applied to it, and ask for it."""
-        if state.name not in self.away or state.has_removal:
+        if not self.is_away(state):
             return False
         assert self.away_files is not None
         self.away_files.want(state)
@@ -210,7 +214,7 @@ class Views:
     def apply_all(self, committed: int) -> None:
         """Apply everything that is committed, but for streams whose files are in the bucket alone."""
         for name in list(self._unapplied):
-            if name not in self.away or self._states[name].has_removal:
+            if not self.is_away(self._states[name]):
                 self.apply(self._states[name], committed)
 
     def note(self, state: StreamState) -> None:
