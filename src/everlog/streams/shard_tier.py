@@ -22,6 +22,8 @@ class ShardTier:
         self.files = AwayFiles(shard, tier, self.index)
         self.rounds = PackRounds(shard, tier, self.index)
         views.away_files, views.files.touched = self.files, {}
+        if shard.settings.most_files:  # a file that is open stays
+            views.files.most_open = min(views.files.most_open, max(1, shard.settings.most_files // 2))
 
     def holds(self, handle: Handle, call: Call, answer: Answers) -> bool:
         """Take a request that has to wait for its stream's file; say whether it was taken."""

@@ -138,6 +138,8 @@ class Views:
         before, last = state.pending_bytes, records[-1]
         removal = -1
         if state.has_removal:
+            if any(_removes(record) for position, record in state.pending if position >= committed):
+                return  # the state is already that of the stream's next life, whose file must not be made yet
             removal = next((k for k in reversed(range(len(records))) if _removes(records[k][1])), -1)
         if removal >= 0:
             self.away.discard(state.name)
