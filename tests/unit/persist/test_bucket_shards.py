@@ -42,7 +42,7 @@ def quick_ticks(monkeypatch):
 
 async def until(condition):
     async with asyncio.timeout(30):
-        while not condition():
+        while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
 
