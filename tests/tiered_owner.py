@@ -72,7 +72,8 @@ class TieredOwner(Owner):
         disk = journal if isinstance(journal, JournalDisk) else JournalDisk()
         if journal is None or isinstance(journal, JournalDisk):
             journal = SharedMemoryJournal(disk, manual=is_commit_manual)
-        tier = Tier.open(self.bucket, FOLDER, journal, str(directory), upload=run, fetch=run, is_copied=is_copied)
+        tier = Tier.open(self.bucket, FOLDER, journal, upload=run, fetch=run, is_copied=is_copied)
+        tier.prepare(str(directory))
         super().__init__(directory, journal, clock=clock, settings=settings, tier=tier)
         self.disk = disk
 

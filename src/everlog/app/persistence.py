@@ -12,13 +12,13 @@ import threading
 from collections.abc import Callable
 from logging import ERROR, INFO
 
+from everlog.app.persist_parts import bucket_of, shard_settings
 from everlog.app.settings import Settings
 from everlog.base import EverlogError
 from everlog.broker import Broker, connect_inside, event
 from everlog.bus import PREFIX, MqttBus
 from everlog.persist import LocalShards, PersistServer
-from everlog.streams import Clock, ShardSettings
-from everlog.tiering import open_bucket
+from everlog.streams import Clock
 
 _AGAIN_S = 2.0  # after which a server that could not start is tried again
 _log = logging.getLogger("everlog.persist")
@@ -103,10 +103,4 @@ def open_shards(settings: Settings, clock: Clock) -> LocalShards:
     """Return the state shards of a broker's data directory."""
     persist = settings.persist
     directory = persist.data or os.path.join(settings.log.data, "persist")
-    limits = ShardSettings(
-        max_message_bytes=persist.message_bytes,
-        most_files=persist.local_files or 0,
-        files_bytes=persist.local_bytes or 0,
-    )
-    bucket = None if persist.bucket is None else open_bucket(persist.bucket)
-    return LocalShards(directory, clock, persist.shards, limits, bucket)
+    return LocalShards(directory, clock, persist.shards, shard_settings(settings), bucket_of(settings))

@@ -32,6 +32,14 @@ class PersistRecord(Struct, frozen=True):
     store: str = ""  # who it is, once there is a bucket
 
 
+def shard_directories(directory: str) -> list[str]:
+    """Return where the state shards of a data directory are, those that were never used included."""
+    known = read_record(directory, FILE_NAME, PersistRecord, (1,), "restore it from a backup")
+    if known is None:
+        raise UsageError(f"{directory} has no streams", hint="give the directory of a persist server, or of a broker")
+    return [os.path.join(directory, f"shard-{shard}") for shard in range(known.shards)]
+
+
 class LocalShards:
     """Opens the shards of a directory; see `ShardOpener`."""
 
@@ -54,7 +62,7 @@ class LocalShards:
         self.shards = self._agree(shards)
 
     def open(self, shard: int) -> Begin:
-        """Open the journal of a shard; the rest is made on the server's thread."""
+        """Open the journal of a shard."""
         place = os.path.join(self._directory, f"shard-{shard}")
         os.makedirs(os.path.join(place, "files"), exist_ok=True)
         journal = LocalJournal.open(os.path.join(place, "journal"))
@@ -66,16 +74,21 @@ class LocalShards:
 
         def begin(post: Post, failed: Failed) -> Shard:
             try:
-                made = StateShard(
-                    journal, place, self._clock, post=post, run=self._run, settings=self._settings, tier=tier
+                return StateShard(
+                    journal,
+                    place,
+                    self._clock,
+                    post=post,
+                    run=self._run,
+                    settings=self._settings,
+                    tier=tier,
+                    on_failure=failed,
                 )
             except BaseException:
                 if tier is not None:
                     tier.close()
                 journal.close()
                 raise
-            made.on_failure = failed
-            return made
 
         return begin
 
@@ -94,16 +107,21 @@ class LocalShards:
                 check_bucket(self._bucket)
                 self._claim(self._bucket)
                 self._is_ours = True
-        return Tier.open(
+        tier = Tier.open(
             self._bucket,
             f"shard-{shard}",
             journal,
-            place,
             self._bucket_threads.upload,
             self._bucket_threads.fetch,
             is_copied=True,
             archive_us=self._settings.archive_us,
         )
+        try:
+            tier.prepare(place)
+        except BaseException:
+            tier.close()
+            raise
+        return tier
 
     def _claim(self, bucket: Bucket) -> None:
         """Make the bucket that of this directory; refuse one that is another's."""

@@ -5,7 +5,7 @@ FOLDER/manifest   which packs count (a journal of its own, fenced by the shard's
 FOLDER/packs      files of streams
 FOLDER/journal    the journal, or a copy of one that is elsewhere
 ```
-Opening it brings the shard's local directory to where it can begin: one that is too old for the journal, or empty, is
+`prepare` brings the shard's local directory to where it can begin: one that is too old for the journal, or empty, is
 made anew from the manifest, with no file in it.
 """
 
@@ -65,29 +65,28 @@ class Tier:
         bucket: Bucket,
         folder: str,
         journal: Journal,
-        directory: str,
         upload: "Run",
         fetch: "Run",
         *,
         is_copied: bool,
         archive_us: int = ARCHIVE_US,
     ) -> "Tier":
-        """Take the manifest over and bring the shard's directory to where it can begin.
-
-        `is_copied` says that the journal is not in the bucket itself and is copied there.
-        """
+        """Take the manifest over; `is_copied` says that the journal is not in the bucket itself and is copied there."""
         tier = cls(bucket, folder, journal, upload, fetch)
         tier.manifest.open()
-        os.makedirs(directory, exist_ok=True)
-        catalogue = Catalogue(f"{directory}/catalogue.db")
-        try:
-            tier._prepare(catalogue, directory)
-            catalogue.sync()
-        finally:
-            catalogue.close()
         if is_copied:
             tier._copy = JournalArchive(journal, bucket, f"{folder}/journal", period_s=archive_us / 1e6)
         return tier
+
+    def prepare(self, directory: str) -> None:
+        """Bring the shard's directory to where it can begin."""
+        os.makedirs(directory, exist_ok=True)
+        catalogue = Catalogue(f"{directory}/catalogue.db")
+        try:
+            self._prepare(catalogue, directory)
+            catalogue.sync()
+        finally:
+            catalogue.close()
 
     @property
     def archive(self) -> Archive:
