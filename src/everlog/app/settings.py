@@ -310,6 +310,20 @@ class Persist(Section, frozen=True, kw_only=True):
             description="after so long without a sign of life a server's shards are taken over; the same for all",
         ),
     ] = 5.0
+    bucket: Annotated[
+        str | None,
+        Meta(
+            description="where streams go too: a directory, or a URL such as `s3://bucket/prefix`, with credentials in "
+            "the environment; `none`: nowhere"
+        ),
+    ] = None
+    local_files: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(description="files of a shard's streams that stay on the local disk beside the bucket; `none`: all"),
+    ] = None
+    local_bytes: Annotated[
+        Bytes | None, Meta(description="the same in bytes, as they are packed in the bucket; `none`: no limit")
+    ] = None
 
 
 class Settings(Struct, frozen=True, kw_only=True):
