@@ -23,7 +23,7 @@ class Publisher:
         self.unsure = [] if unsure is None else unsure
         self.is_bridge = False  # its client is another broker, whose subscriptions all have No Local
         self._own: dict[int, list[tuple[int, int]]] | None = None  # shard -> stretches that it published itself
-        self._unknown_own: dict[int, tuple[int, int]] | None = None  # shard -> offsets of which only the log knows
+        self._unknown_own: dict[int, tuple[int, int]] | None = None  # shard -> between which offsets only the log knows
         self._received: ReceivedIds | None = None
 
     @property

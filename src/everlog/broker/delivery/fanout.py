@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import cython
 
-from everlog.broker.delivery.overlaps import Mine, in_order, is_early, stretches, without_qos_0
+from everlog.broker.delivery.overlaps import Mine, in_order, stretches, without_qos_0
 from everlog.broker.delivery.own_rows import own_before
 from everlog.broker.delivery.partition import merge_rows
 from everlog.broker.delivery.ports import Shard, SharedTarget, Sink
@@ -18,6 +18,7 @@ from everlog.broker.delivery.read_rights import ReadRights
 if not cython.compiled:
     from everlog.base import NOT_KEPT, Records
     from everlog.broker.delivery.audiences import Audiences, Part
+    from everlog.broker.delivery.overlaps import is_early
     from everlog.mqtt import PublishWriter
     from everlog.sessions import OutgoingRows, Session
 
@@ -61,7 +62,7 @@ class Fanout:
         merged = out.merged
         session = merged.session
         self.note_moved(session)
-        if merged.until or merged.no_local:
+        if merged.no_local or is_early(merged, out.records, shard):
             for stretch in stretches(out, shard):
                 self._push(session, stretch, shard, now)
         else:

@@ -10,10 +10,16 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TypeAlias
 
-from everlog.base import NOT_KEPT, QOS_BITS, Records, row_column
+import cython
+
+from everlog.base import QOS_BITS, row_column
 from everlog.broker.delivery.partition import merge_rows
 from everlog.mqtt import encode_identifiers
-from everlog.sessions import MergedSubscription, OutgoingRows, Session, Subscribed, is_within
+from everlog.sessions import Session, Subscribed, is_within
+
+if not cython.compiled:
+    from everlog.base import NOT_KEPT, Records
+    from everlog.sessions import MergedSubscription, OutgoingRows
 
 # The fields of a MergedSubscription, but for the session.
 Combined: TypeAlias = tuple[int, bytes, bool, bool, tuple[int, ...], bool, tuple[int, ...], tuple[Subscribed, ...]]

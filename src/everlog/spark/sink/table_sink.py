@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -40,9 +40,14 @@ class TableFile(WrittenFile):
     statistics: str
 
 
+def write_batch(frame: "DataFrame", app: str, batch: int, **options: str) -> None:
+    """Write a micro-batch once, with the options of `df.write.format("everlog")`; for `foreachBatch`, in any mode."""
+    frame.write.format("everlog").mode("append").options(**options, app=app, batch=str(batch)).save()
+
+
 def append_batch(frame: "DataFrame", table: str, app: str, batch: int) -> None:
     """Append a micro-batch to a Delta table once; for `foreachBatch`."""
-    frame.write.format("everlog").mode("append").options(table=table, app=app, batch=str(batch)).save()
+    write_batch(frame, app, batch, table=table)
 
 
 def write_file(batches: Iterable[pa.RecordBatch], location: Location, schema: pa.Schema) -> TableFile | None:
@@ -67,8 +72,13 @@ def write_file(batches: Iterable[pa.RecordBatch], location: Location, schema: pa
     return TableFile(name, size, seen.rows, time.time_ns() // 1_000_000, seen.statistics())
 
 
-def commit_files(location: Location, schema: pa.Schema, files: Sequence[TableFile], app: str, batch: int) -> int | None:
-    """Append files as a batch of an application; returns the version, or None when the table had the batch."""
+def commit_files(
+    location: Location, schema: pa.Schema, files: Sequence[TableFile], app: str, batch: int, *, overwrite: bool = False
+) -> int | None:
+    """Commit files as a batch of an application; returns the version, or None when the table had the batch.
+
+    With `overwrite` they take the place of all that the table has.
+    """
     from deltalake import CommitProperties, Transaction
     from deltalake.exceptions import CommitFailedError
     from deltalake.transaction import AddAction, RemoveAction
@@ -85,8 +95,9 @@ def commit_files(location: Location, schema: pa.Schema, files: Sequence[TableFil
         known = table.transaction_version(app)
         if known is not None and known >= batch:
             return None
+        mode: Literal["append", "overwrite"] = "overwrite" if overwrite else "append"  # which removes what is there
         try:
-            table.create_write_transaction(added, "append", schema, [], commit_properties=about)
+            table.create_write_transaction(added, mode, schema, [], commit_properties=about)
         except CommitFailedError:
             continue  # another commit came first: look again whether it was this batch
         if location.is_local:
