@@ -249,7 +249,10 @@ def test_a_pack_that_was_not_named_does_not_count(tmp_path, monkeypatch):
     assert len(list(bucket.find(f"{FOLDER}/packs"))) == 1
     assert owner.packs().files == {}
     assert owner.journal.start == 0
-    other = owner.next_owner(tmp_path / "b")
+    assert (owner.shard.tier.index.place("s"), owner.shard.tier.index.below) == (None, 0)
+    again = owner.next_owner()
+    assert again.shard.tier.index.place("s") is None
+    other = again.next_owner(tmp_path / "b")
     assert values(other) == [b"1"]
     other.shard.close()
 
