@@ -1,7 +1,7 @@
 """A state shard in a process of its own, with real files and threads: appends to some streams as fast as it can.
 
-`python -m tests.crash.shard_process DIRECTORY [BUCKET]`. Each line that it prints says that a value is committed: stream,
-seq, value. It applies, syncs and trims all the time, and with a bucket packs, evicts and fetches too.
+`python -m tests.crash.shard_process DIRECTORY [BUCKET]`. Each line that it prints says that a value is committed:
+stream, seq, value. It applies, syncs and trims all the time, and with a bucket packs, evicts and fetches too.
 """
 
 import sys

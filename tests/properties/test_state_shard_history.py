@@ -39,7 +39,7 @@ from everlog.streams import (
     Written,
 )
 from everlog.streams.effects import DropAll, DropKeys, DropMessages, Part, PutKey, PutMessage, decode_record
-from everlog.tiering import BucketPacks, read_packs
+from everlog.tiering import BucketPacks, Packs, read_manifest, read_packs
 
 STREAMS = ("a", "b/limited", "c")
 STORES = ("kv", "kv/2")
@@ -348,13 +348,20 @@ class TieredRun(Run):
         """Check that everything below the journal's beginning is in packs that are there, whole."""
         packs = read_packs(self.bucket.inner, f"{FOLDER}/manifest")
         assert packs.below >= self.owner.disk.start
+        index, known = self.owner.shard.tier.index, Packs()
+        for position, told in read_manifest(self.bucket.inner, f"{FOLDER}/manifest"):
+            if position < index.manifest:
+                known.take(told)
+        for name in (*STREAMS, *STORES):
+            place = index.place(name)
+            assert place is None or known.files[name][0] == place.pack
         for record in packs.records():
             if record.pack not in self.names:
                 BucketPacks(self.bucket.inner).verify(record)
                 self.names.add(record.pack)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_the_same_holds_with_a_bucket_and_servers_that_lose_their_disks(tmp_path, seed):
     with watched(tmp_path / "shard") as power:
         run = TieredRun(tmp_path / "shard", power, seed)

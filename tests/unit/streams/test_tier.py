@@ -413,3 +413,52 @@ def test_a_download_of_a_cold_stream_comes_when_its_file_has(tmp_path):
     assert connection.execute("SELECT value FROM messages").fetchall() == [(b"1",)]
     connection.close()
     other.shard.close()
+
+
+def test_a_file_that_is_behind_its_row_is_not_packed(tmp_path):
+    """A power cut may leave a row that is synced and a file that is not: the journal has what is between."""
+    owner = TieredOwner(tmp_path / "a", settings=replace(QUICK, sync_us=10**15, upload_us=10**15))
+    owner.add("s", b"1")
+    owner.tick(1)
+    path = owner.shard.views.files.path("s")
+    owner.shard.views.files.unsynced_file("s").sync()
+    shutil.copyfile(path, tmp_path / "before.db")
+    owner.add("s", b"2")
+    owner.tick(1)
+    owner.shard.views.catalogue.sync()
+    owner.shard.abandon()
+    os.replace(tmp_path / "before.db", path)
+    slow = owner.next_owner(settings=replace(QUICK, apply_us=20_000_000))
+    slow.round()
+    for _ in range(3):
+        slow.add("t", b"x")
+        slow.tick(30)
+        slow.round()
+    assert slow.journal.start >= 2
+    other = slow.next_owner(tmp_path / "b")
+    assert values(other) == [b"1", b"2"]
+    other.shard.close()
+
+
+def test_a_record_of_the_manifest_that_is_in_doubt_is_told_again_before_any_other(tmp_path, monkeypatch):
+    owner = TieredOwner(tmp_path / "a")
+    owner.add("s", b"1")
+    create = owner.bucket.create
+
+    def lost(name, data):
+        create(name, data)
+        raise Unavailable("the answer was lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner.bucket, "create", lost)
+        owner.round()
+    assert owner.shard.tier.rounds.trouble is not None
+    owner.add("t", b"1")
+    owner.round()
+    assert set(owner.packs().files) == {"s", "t"}
+    assert {name: owner.shard.tier.index.place(name).pack for name in "st"} == {
+        name: pack for name, (pack, _) in owner.packs().files.items()
+    }
+    other = owner.next_owner(tmp_path / "b")
+    assert (values(other, "s"), values(other, "t")) == ([b"1"], [b"1"])
+    other.shard.close()
