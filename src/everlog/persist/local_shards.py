@@ -54,13 +54,13 @@ class LocalShards:
     ) -> None:
         self._directory = directory
         self._clock = clock
-        self._settings = settings or ShardSettings()
         self._threads: ThreadPoolExecutor | None = None
         self._bucket = bucket
         self._bucket_threads = TierThreads() if bucket is not None else None
         self._lock = threading.Lock()  # guards the first look at the bucket
         self._is_ours = False
         self.shards = self._agree(shards)
+        self._settings = (settings or ShardSettings()).shared_by(self.shards)
 
     def open(self, shard: int) -> Begin:
         """Open the journal of a shard."""

@@ -38,7 +38,7 @@ class SharedShards:
         self._bucket_threads = TierThreads()
         self._directory = os.path.join(directory, storage.record.store)
         self._clock = clock
-        self._settings = settings or ShardSettings()
+        self._settings = (settings or ShardSettings()).shared_by(storage.record.shards)
         self._threads = ThreadPoolExecutor(1, "everlog-persist-files")
         self._claimed: dict[int, int] = {}  # epochs that are not used yet
         self._journals: dict[int, GroupJournal] = {}

@@ -75,11 +75,13 @@ class SharedStorage(Protocol):
 class BucketStorage:
     """Storage in a bucket or a shared directory, where every commit is an object."""
 
-    def __init__(self, bucket: Bucket, shards: int | None = None, group_s: float = BUCKET_GROUP_S) -> None:
+    def __init__(
+        self, bucket: Bucket, shards: int | None = None, group_s: float = BUCKET_GROUP_S, *, make: bool = True
+    ) -> None:
         self.bucket: Bucket | None = bucket
         self._bucket = bucket
         self._group_s = group_s
-        self.record = _agreed(self._load(shards), shards, "the storage")
+        self.record = _agreed(self._load(shards, make), shards, "the storage")
         self.ownership: Ownership = LedgerOwnership(bucket, "ownership")
 
     def open_journal(self, shard: int, epoch: int) -> GroupJournal:
@@ -89,8 +91,10 @@ class BucketStorage:
     def close(self) -> None:
         """Let go of everything: there is nothing to let go of."""
 
-    def _load(self, shards: int | None) -> StoreRecord:
+    def _load(self, shards: int | None, make: bool) -> StoreRecord:
         data = self._bucket.get(RECORD)
+        if data is None and not make:
+            raise _nothing_there()
         if data is None:
             check_bucket(self._bucket)
             record = _new_record(shards)
@@ -106,9 +110,9 @@ class BucketStorage:
 class PostgresStorage:
     """Storage in a schema of PostgreSQL, `everlog` or what `schema=` in the URL's query names."""
 
-    def __init__(self, url: str, shards: int | None = None) -> None:
+    def __init__(self, url: str, shards: int | None = None, *, make: bool = True) -> None:
         self._url, self._schema = split_schema(url)
-        self.record = _agreed(self._load(shards), shards, "the database")
+        self.record = _agreed(self._load(shards, make), shards, "the database")
         self._ownership = PostgresOwnership(self._url, self._schema)
         self.ownership: Ownership = self._ownership
         self.bucket: Bucket | None = None
@@ -121,10 +125,12 @@ class PostgresStorage:
         """Close the connection."""
         self._ownership.close()
 
-    def _load(self, shards: int | None) -> StoreRecord:
+    def _load(self, shards: int | None, make: bool) -> StoreRecord:
         database = Database(self._url, self._schema)
         try:
             if not database.transact(self._has_tables):
+                if not make:
+                    raise _nothing_there()
                 make_schema(self._url, self._schema, _TABLES)
                 make_ownership_tables(self._url, self._schema)
                 make_journal_tables(self._url, self._schema)
@@ -159,15 +165,15 @@ class PostgresStorage:
         return found
 
 
-def open_storage(place: str, shards: int | None = None) -> SharedStorage:
-    """Open what a place names: a directory, the URL of a bucket, or `postgresql://…`; it is made if it is new."""
+def open_storage(place: str, shards: int | None = None, *, make: bool = True) -> SharedStorage:
+    """Open what a place names: a directory, the URL of a bucket, or `postgresql://…`; unless told not to, make it."""
     if shards is not None and not 1 <= shards <= MOST_SHARDS:
         raise UsageError(f"there are 1 to {MOST_SHARDS} state shards, not {shards}")
     if urlsplit(place).scheme in ("postgresql", "postgres"):
-        return PostgresStorage(place, shards)
+        return PostgresStorage(place, shards, make=make)
     bucket = open_bucket(place)
     group_s = DIRECTORY_GROUP_S if isinstance(bucket, DirectoryBucket) else BUCKET_GROUP_S
-    return BucketStorage(bucket, shards, group_s)
+    return BucketStorage(bucket, shards, group_s, make=make)
 
 
 def thing_of(shard: int) -> str:
@@ -188,6 +194,10 @@ def split_schema(url: str) -> tuple[str, str]:
     schema = dict(query).get("schema", "everlog")
     rest = urlencode([pair for pair in query if pair[0] != "schema"])
     return urlunsplit(parts._replace(query=rest)), schema
+
+
+def _nothing_there() -> UsageError:
+    return UsageError("no persist server has used this storage", hint="give the --storage that the servers have")
 
 
 def _new_record(shards: int | None) -> StoreRecord:

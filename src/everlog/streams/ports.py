@@ -132,6 +132,9 @@ class Shard(Protocol):
     def is_idle(self) -> bool:
         """Whether nobody waits for a commit: then `close` answers nobody, and may be called on another thread."""
 
+    def post_failure(self, error: EverlogError) -> None:
+        """Have everybody who waits told of an error, and refuse everything from then on; from any thread."""
+
     def follow(self, wants: Callable[[str], bool], feed: Callable[[list[FeedEvent]], None] | None) -> None:
         """Call `feed` with the events of the streams that `wants` says yes to, in order, as they reach their level."""
 

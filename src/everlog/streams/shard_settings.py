@@ -1,6 +1,6 @@
 """The settings of a state shard, each with a safe default."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 ARCHIVE_US = 5_000_000
 
@@ -34,3 +34,17 @@ class ShardSettings:
     unarchived_records: int = 10_000_000  # that a journal keeps for a bucket that can't be reached
     history_us: int = 3600_000_000  # how long the bucket keeps the journal behind packs, for restores
     unnamed_us: int = 24 * 3600_000_000  # how long packs stay that nothing names any more
+
+    def shared_by(self, shards: int) -> "ShardSettings":
+        """Return the settings of each of several shards in one process: what they hold together has the same limits."""
+        if shards == 1:
+            return self
+        return replace(
+            self,
+            most_open=max(self.most_open // shards, 32),
+            most_states=max(self.most_states // shards, 1_000),
+            pending_rows=max(self.pending_rows // shards, 10_000),
+            pending_bytes=max(self.pending_bytes // shards, 8 << 20),
+            most_files=-(-self.most_files // shards),
+            files_bytes=-(-self.files_bytes // shards),
+        )
