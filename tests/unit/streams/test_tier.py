@@ -462,3 +462,21 @@ def test_a_record_of_the_manifest_that_is_in_doubt_is_told_again_before_any_othe
     other = owner.next_owner(tmp_path / "b")
     assert (values(other, "s"), values(other, "t")) == ([b"1"], [b"1"])
     other.shard.close()
+
+
+def test_an_old_log_that_a_power_cut_brought_back_does_not_get_into_a_fetched_file(tmp_path):
+    owner = TieredOwner(tmp_path / "a", settings=replace(SMALL, most_files=1))
+    owner.add("s", b"1")
+    assert values(owner) == [b"1"]
+    path = owner.shard.views.files.path("s")
+    shutil.copyfile(f"{path}-wal", tmp_path / "old-wal")
+    owner.shard.views.files.unsynced_file("s").sync()
+    owner.add("s", *[b"%d" % n for n in range(2, 200)])
+    owner.add("t", b"1")
+    for _ in range(3):
+        owner.round()
+        owner.tick(6)
+    assert not os.path.exists(path)
+    shutil.copyfile(tmp_path / "old-wal", f"{path}-wal")
+    assert values(owner) == [b"%d" % n for n in range(1, 200)]
+    owner.shard.close()
