@@ -480,3 +480,34 @@ def test_an_old_log_that_a_power_cut_brought_back_does_not_get_into_a_fetched_fi
     shutil.copyfile(tmp_path / "old-wal", f"{path}-wal")
     assert values(owner) == [b"%d" % n for n in range(1, 200)]
     owner.shard.close()
+
+
+def test_an_owner_does_not_begin_without_what_neither_packs_nor_journal_have(tmp_path):
+    first = TieredOwner(tmp_path / "a", settings=replace(QUICK, upload_us=10**15))
+    first.add("s", b"1")
+    first.tick(1)
+    second = first.next_owner(tmp_path / "b")
+    second.add("s", b"2", b"3", b"4")
+    second.disk.start = 3
+    for directory in ("a", "c"):
+        with pytest.raises(StorageError, match="begins at 3"):
+            second.next_owner(tmp_path / directory)
+    assert files(first) != []  # what there is was left alone
+
+
+def test_the_grace_of_a_pack_begins_when_nothing_names_it_any_more(tmp_path):
+    owner = TieredOwner(tmp_path / "a", settings=replace(QUICK, unnamed_us=3 * 3600_000_000))
+    owner.add("s", b"1")
+    owner.round()
+    (old,) = owner.packs().sizes
+    for _ in range(5):
+        owner.tick(3601)
+    owner.add("s", b"2")
+    for _ in range(2):
+        owner.tick(3601)
+    assert old not in {pack for pack, _ in owner.packs().files.values()}
+    assert owner.bucket.get(old) is not None
+    for _ in range(4):
+        owner.tick(3601)
+    assert owner.bucket.get(old) is None
+    owner.shard.close()
