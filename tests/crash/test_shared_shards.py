@@ -10,7 +10,7 @@ from tests.buckets import in_directory, in_memory
 from tests.postgres_server import new_schema, shared_server
 from tests.state_shards import TestClock
 
-from everlog.base import StorageError
+from everlog.base import Fenced, StorageError
 from everlog.streams import (
     Answer,
     Call,
@@ -23,26 +23,45 @@ from everlog.streams import (
     KvCas,
     KvGet,
     KvPut,
+    Level,
     Message,
     Reply,
     Set,
     ShardSettings,
     StateShard,
+    Tier,
 )
-from everlog.tiering import GroupJournal, ObjectJournal, PostgresJournal, make_journal_tables
+from everlog.tiering import (
+    Bucket,
+    GroupJournal,
+    MemoryBucket,
+    ObjectJournal,
+    PostgresJournal,
+    StreamsRemoved,
+    make_journal_tables,
+)
 
-SETTINGS = ShardSettings(sync_us=1, keep_records=0, apply_rows=2)
+SETTINGS = ShardSettings(sync_us=1, keep_records=0, apply_rows=2, upload_us=1, history_us=0)
+
+
+def _now(work: Callable[[], None]) -> None:
+    work()
 
 
 class Server:
     """A server that owns the shard at an epoch, with a disk of its own."""
 
-    def __init__(self, directory: Path, journal: Journal) -> None:
+    def __init__(self, directory: Path, journal: Journal, bucket: Bucket | None = None) -> None:
         directory.mkdir()
         self._posted: Queue[Callable[[], None]] = Queue()
         self.clock = TestClock()
+        tier = None
+        if bucket is not None:
+            is_copied = not isinstance(journal, ObjectJournal)
+            tier = Tier.open(bucket, "shard-0", journal, _now, _now, is_copied=is_copied, archive_us=1)
+            tier.prepare(str(directory))
         self.shard = StateShard(
-            journal, str(directory), self.clock, post=self._posted.put, run=lambda work: work(), settings=SETTINGS
+            journal, str(directory), self.clock, post=self._posted.put, run=_now, settings=SETTINGS, tier=tier
         )
 
     def do(self, request: Any) -> Answer:
@@ -75,7 +94,7 @@ class Server:
             self._posted.get()()
 
 
-Serve = Callable[[int], Server]
+Serve = Callable[..., Server]
 
 
 @pytest.fixture(params=["directory", "memory", "postgres"])
@@ -84,9 +103,9 @@ def serve(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Serve]:
     journals: list[Any] = []
 
     def started(open_journal: Callable[[int], Any]) -> Serve:
-        def start(epoch: int) -> Server:
+        def start(epoch: int, bucket: Bucket | None = None) -> Server:
             journals.append(open_journal(epoch))
-            return Server(tmp_path / f"server-{epoch}", journals[-1])
+            return Server(tmp_path / f"server-{epoch}", journals[-1], bucket)
 
         return start
 
@@ -144,6 +163,30 @@ def test_a_server_that_lacks_what_was_trimmed_does_not_begin_without_it(
     assert journal.start == 20
     with pytest.raises(StorageError, match="restore the shard"):
         serve(2)
+
+
+def test_a_server_with_an_empty_disk_begins_with_packs_and_the_journal_behind_them(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("everlog.tiering.numbered.MILESTONES", (4, 16, 64))
+    bucket = MemoryBucket()
+    first = serve(1, bucket)
+    for number in range(40):
+        first.result(Set(f"stream/{number % 3}", Message(b"%d" % number)))
+        if number % 10 == 9:
+            first.tick()
+    assert first.result(Set("stream/0", Message(b"archived"), level=Level.ARCHIVED)).seq == 15
+    first.tick()
+    first.result(Set("stream/1", Message(b"behind")))
+    assert first.shard.journal.start > 20
+    second = serve(2, bucket)
+    assert second.values("stream/0") == [*(b"%d" % number for number in range(0, 40, 3)), b"archived"]
+    assert second.values("stream/1") == [*(b"%d" % number for number in range(1, 40, 3)), b"behind"]
+    assert second.result(Set("stream/2", Message(b"more"))).seq == 14
+    with pytest.raises(Fenced):
+        first.shard.tier.rounds._tell(StreamsRemoved([], 1), 0)  # type: ignore[union-attr]
+    for server in (first, second):
+        server.shard.abandon()
 
 
 def test_a_compare_and_set_is_won_by_one_of_two_owners(serve: Serve) -> None:

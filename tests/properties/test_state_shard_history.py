@@ -39,7 +39,7 @@ from everlog.streams import (
     Written,
 )
 from everlog.streams.effects import DropAll, DropKeys, DropMessages, Part, PutKey, PutMessage, decode_record
-from everlog.tiering import BucketPacks, read_packs
+from everlog.tiering import BucketPacks, Packs, read_manifest, read_packs
 
 STREAMS = ("a", "b/limited", "c")
 STORES = ("kv", "kv/2")
@@ -107,6 +107,9 @@ class Run:
     def opened(self, directory, disk=None, clock=None):
         """Return an owner that begins."""
         return Owner(directory, disk, clock=clock, settings=SETTINGS, manual=True)
+
+    def work(self):
+        """Do what waits for a bucket."""
 
     def value(self):
         self.number += 1
@@ -207,6 +210,7 @@ class Run:
         if kind == "zombie":  # it goes on for a while after the next owner has begun
             owner.disk.epoch += 1
             self.ask(Set("a", Message(b"of a zombie")))
+            self.work()
             owner.turn()
             owner.journal.commit_now()
             owner.run_posted()
@@ -310,9 +314,14 @@ class TieredRun(Run):
         self.check_packs()
 
     def compare(self):
+        self.work()
+        self.bucket.is_flaky = False
+        super().compare()
+        self.bucket.is_flaky = True
+
+    def work(self):
         self.bucket.is_flaky = False
         self.owner.work()
-        super().compare()
         self.bucket.is_flaky = True
 
     def one(self, request):
@@ -339,13 +348,20 @@ class TieredRun(Run):
         """Check that everything below the journal's beginning is in packs that are there, whole."""
         packs = read_packs(self.bucket.inner, f"{FOLDER}/manifest")
         assert packs.below >= self.owner.disk.start
+        index, known = self.owner.shard.tier.index, Packs()
+        for position, told in read_manifest(self.bucket.inner, f"{FOLDER}/manifest"):
+            if position < index.manifest:
+                known.take(told)
+        for name in (*STREAMS, *STORES):
+            place = index.place(name)
+            assert place is None or known.files[name][0] == place.pack
         for record in packs.records():
             if record.pack not in self.names:
                 BucketPacks(self.bucket.inner).verify(record)
                 self.names.add(record.pack)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_the_same_holds_with_a_bucket_and_servers_that_lose_their_disks(tmp_path, seed):
     with watched(tmp_path / "shard") as power:
         run = TieredRun(tmp_path / "shard", power, seed)

@@ -24,7 +24,9 @@ from everlog.streams import (
     Set,
     ShardSettings,
     StateShard,
+    Tier,
 )
+from everlog.tiering import Bucket
 
 VALUE = os.urandom(200)
 GROUP = 100  # requests a turn
@@ -51,15 +53,23 @@ class _Clock:
     due_us = now_us
 
 
+def _now(work: Callable[[], None]) -> None:
+    work()
+
+
 class Bench:
     """A shard in a directory, driven as a server drives one."""
 
-    def __init__(self, directory: str, settings: ShardSettings | None = None) -> None:
+    def __init__(self, directory: str, settings: ShardSettings | None = None, bucket: Bucket | None = None) -> None:
         os.makedirs(directory, exist_ok=True)
         self._posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self.journal = LocalJournal.open(f"{directory}/journal")
+        tier = None
+        if bucket is not None:
+            tier = Tier.open(bucket, "shard-0", self.journal, _now, _now, is_copied=True)
+            tier.prepare(directory)
         self.shard = StateShard(
-            self.journal, directory, _Clock(), post=self._posted.put, run=lambda work: work(), settings=settings
+            self.journal, directory, _Clock(), post=self._posted.put, run=_now, settings=settings, tier=tier
         )
         self.shard.on_failure = self._fail
         self.answered = 0
@@ -71,6 +81,12 @@ class Bench:
     def count(self, answer: Answer) -> None:
         """Count an answer."""
         self.answered += 1
+
+    def tick(self) -> None:
+        """Do what time demands."""
+        self.shard.tick()
+        while not self._posted.empty():
+            self._posted.get()()
 
     def run(self, calls: list[Call], count: int) -> float:
         """Make so many of the calls in turn, in groups, and return the CPU seconds of it."""
@@ -93,7 +109,7 @@ def _writes(directory: str) -> list[Row]:
     calls = [Call(Set(f"s/{n}", Message(VALUE))) for n in range(STREAMS)]
     bench.run(calls, 64 * STREAMS)
     whole = min(bench.run(calls, WRITES) for _ in range(3)) / WRITES
-    pending, size = bench.most_pending, _bytes_of(directory)
+    pending, size = bench.most_pending, bytes_of(directory)
     messages = 64 * STREAMS + 3 * WRITES
     bench.shard.close()
     alone = _journal(f"{directory}-journal")
@@ -140,7 +156,7 @@ def _many(directory: str) -> list[Row]:
     calls = [Call(Set(f"s/{n}", Message(VALUE))) for n in range(MANY)]
     bench.run(calls, 2 * MANY)
     bench.shard.close()
-    size = _bytes_of(f"{directory}/files")
+    size = bytes_of(f"{directory}/files")
     ready, cold, memory = apart(_cold, directory)
     return [
         (f"ready with {MANY:,} streams on disk", ready * 1e3, "ms CPU", "after a clean stop; nothing is listed"),
@@ -165,7 +181,8 @@ def _cold(directory: str) -> tuple[float, float, float]:
     return ready, sorted(times)[494], memory
 
 
-def _bytes_of(directory: str) -> int:
+def bytes_of(directory: str) -> int:
+    """Return how many bytes the files of a directory take on the disk."""
     return sum(
         os.stat(os.path.join(where, name)).st_blocks * 512 for where, _, names in os.walk(directory) for name in names
     )

@@ -166,12 +166,23 @@ def persist(
     level: Annotated[str, typer.Option(metavar="LEVEL", help="memory or fsync.")] = "fsync",
     seconds: Annotated[float, typer.Option(metavar="S", help="How long to append.")] = 3.0,
     rounds: Annotated[int, typer.Option(metavar="N", min=1, help="How often each is measured.")] = 1,
+    on_disk: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=10, help="Instead: what N streams cost on a disk and in a bucket, such as 100000."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each run.")] = False,
 ) -> int:
     """Compare appends to streams with those to JetStream, in turns: rate, latency, and CPU of all that serve them."""
-    from everlog.bench.persist import CONTENDERS, Load, Measured, compare
+    from everlog.bench.persist import CONTENDERS, Load, Measured, compare, measure_on_disk
     from everlog.streams import Level
 
+    if on_disk is not None:
+        for name, value, unit, note in measure_on_disk(on_disk):
+            line = {"name": name, "value": round(value, 3), "unit": unit, "note": note}
+            print(json.dumps(line) if as_json else f"{name:<60} {value:>12,.2f} {unit:<6} {note}", flush=True)
+        return 0
     if level not in ("memory", "fsync"):
         raise UsageError(f"no level {level!r}", hint="memory or fsync")
     names = _chosen(only, list(CONTENDERS), "contender")

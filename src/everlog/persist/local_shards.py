@@ -11,14 +11,15 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from msgspec import DecodeError, Struct, json
+from msgspec import Struct
 from msgspec.structs import replace
 
 from everlog.base import StorageError, UsageError
+from everlog.persist.bucket_record import BucketRecord, claim_bucket
 from everlog.persist.ports import Begin, Failed, Post
 from everlog.store import read_record, write_record
 from everlog.streams import Clock, LocalJournal, Shard, ShardSettings, StateShard, Tier, TierThreads
-from everlog.tiering import Bucket, check_bucket
+from everlog.tiering import Bucket
 
 FILE_NAME = "persist.json"
 MOST_SHARDS = 254
@@ -104,7 +105,6 @@ class LocalShards:
             return None
         with self._lock:
             if not self._is_ours:
-                check_bucket(self._bucket)
                 self._claim(self._bucket)
                 self._is_ours = True
         tier = Tier.open(
@@ -130,18 +130,7 @@ class LocalShards:
         if not known.store:
             known = replace(known, store=uuid.uuid4().hex)
             write_record(self._directory, FILE_NAME, known)
-        found = bucket.create(FILE_NAME, json.encode(known))
-        if found is None:
-            return
-        try:
-            other = json.decode(found, type=PersistRecord)
-        except DecodeError as error:
-            raise StorageError(f"{FILE_NAME} in the bucket can't be read: {error}", hint="use another bucket") from None
-        if other != known:
-            raise UsageError(
-                "the bucket is that of another directory",
-                hint="use another bucket or prefix, or restore that directory: everlog persist restore",
-            )
+        claim_bucket(bucket, BucketRecord(store=known.store, shards=known.shards))
 
     def _run(self, call: Callable[[], None]) -> None:
         if self._threads is None:

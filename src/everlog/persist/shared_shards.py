@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from everlog.base import Fenced, StorageError, UsageError
+from everlog.persist.bucket_record import BucketRecord, claim_bucket
 from everlog.persist.ports import Begin, Failed, Post
 from everlog.persist.shared_storage import SharedStorage, thing_of
 from everlog.streams import Clock, Shard, ShardSettings, StateShard, Tier, TierThreads
@@ -86,6 +87,9 @@ class SharedShards:
     def _open_tier(self, shard: int, journal: GroupJournal) -> Tier | None:
         if self._bucket is None:
             return None
+        if self._storage.bucket is None:
+            record = self._storage.record
+            claim_bucket(self._bucket, BucketRecord(store=record.store, shards=record.shards))
         return Tier.open(
             self._bucket,
             thing_of(shard),

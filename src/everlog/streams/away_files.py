@@ -51,6 +51,11 @@ class AwayFiles:
             return False
         return not os.path.exists(self._views.files.path(state.name))
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether somebody waits for a file."""
+        return self._waiting_count > 0
+
     # ---- coming ----
 
     def holds(self, handle: Handle, call: Call, answer: Answers) -> bool:

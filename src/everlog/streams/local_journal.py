@@ -7,7 +7,8 @@ log, one more at each opening. Commits run on the log's own thread, or here when
 import threading
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 
 from msgspec import Struct
 
@@ -18,6 +19,7 @@ from everlog.store import read_record, write_record
 READ_BYTES = 1 << 20
 _MOST_NAMES = 1 << 18  # of streams in the table of names; at the limit it begins anew
 _EPOCH_FILE = "epoch.json"
+_GROUP = 1_000  # records that are written together when a journal is restored
 
 Done = Callable[[int], None]
 Failed = Callable[[EverlogError], None]
@@ -52,10 +54,14 @@ class LocalJournal:
         settings: LogSettings | None = None,
         epoch: int | None = None,
         background: bool = True,
+        not_below: int = 0,
     ) -> "LocalJournal":
-        """Open the journal in a directory, or make one; without `epoch`, the file beside it tells."""
+        """Open the journal in a directory, or make one; without `epoch`, the file beside it tells.
+
+        The next position is at least `not_below`.
+        """
         settings = settings or LogSettings(retention_bytes=0, merge_below=0)
-        log = ShardLog.open(disk or RealDisk(), directory, settings, background=background)
+        log = ShardLog.open(disk or RealDisk(), directory, settings, background=background, not_below=not_below)
         try:
             if epoch is None:
                 known = read_record(directory, _EPOCH_FILE, EpochFile, (1,), "restore it from a backup")
@@ -65,6 +71,23 @@ class LocalJournal:
             log.close()
             raise
         return cls(log, epoch)
+
+    @classmethod
+    def restore(cls, directory: str, epoch: int, start: int, records: Iterable[tuple[str, bytes]]) -> int:
+        """Make a journal of records from a position on, whose last owner had an epoch; return where it ends."""
+        failures: list[EverlogError] = []
+        journal = cls.open(directory, epoch=epoch, not_below=start)
+        try:
+            records = iter(records)
+            while group := list(islice(records, _GROUP)):
+                journal.append(group)
+                journal.commit(lambda end: None, failures.append)
+        finally:
+            journal.close()
+        if failures:
+            raise failures[0]
+        write_record(directory, _EPOCH_FILE, EpochFile(epoch))
+        return journal.committed
 
     @classmethod
     def follow(cls, directory: str) -> "LocalJournal":

@@ -29,6 +29,11 @@ class ShardTier:
         """Take a request that has to wait for its stream's file; say whether it was taken."""
         return self.files.holds(handle, call, answer)
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether somebody waits for a file."""
+        return self.files.is_waiting
+
     def tick(self, now_us: int) -> None:
         """Do what time demands; the catalogue's rows are flushed."""
         self.rounds.tick(now_us)

@@ -15,6 +15,7 @@ from typing import Any
 
 from everlog.base import EverlogError, Fenced, StorageError, Unavailable, UsageError
 from everlog.streams import requests
+from everlog.streams.archived_answers import ArchivedAnswers
 from everlog.streams.draft import Draft
 from everlog.streams.effects import Record, encode_record
 from everlog.streams.feed import Feed, event_of
@@ -82,6 +83,7 @@ class StateShard:
         self._asking = 0  # the thread that asks for a commit just now
         self._reads = Reads(self.settle, self.settings, self.scratch)
         self._following = Feed(journal, self.settle, self.settings)
+        self.archived = ArchivedAnswers(self)
         self.writes = Writes(self)
         self._queues = Queues(self)
         self._housekeeping = Housekeeping(self, run)
@@ -315,10 +317,7 @@ class StateShard:
         for one in reached:
             if one.answer is None:
                 continue
-            if one.level is Level.ARCHIVED:
-                self._answer_archived(one)
-            else:
-                self._answer(one, Level.FSYNC)
+            self._answer(one, Level.ARCHIVED if one.level is Level.ARCHIVED else Level.FSYNC)
         while self._later and self._later[0][0] <= committed:
             _, work, answer = self._later.popleft()
             try:
@@ -331,19 +330,17 @@ class StateShard:
             self._fail(error)
 
     def _answer(self, one: Waiting, level: Level) -> None:
-        """Answer a request whose level was reached."""
+        """Answer a request whose level was reached, or of which only the bucket is missing."""
         assert one.answer is not None
         record, result = one.record, one.result
         if result is None:
             facts = (record.seq, record.time_us, one.position, record.previous, False, record.seqs, record.count)
             result = Written(*facts)
-        one.answer(Reply(self.epoch, one.position, level, result))
-
-    def _answer_archived(self, one: Waiting) -> None:
-        """Answer a request when it is in the bucket."""
-        assert self.archive is not None
-        answer = partial(self._answer, one, Level.ARCHIVED)
-        self.archive.want(one.position + 1, lambda end: self._post(answer))
+        reply = Reply(self.epoch, one.position, level, result)
+        if level is Level.ARCHIVED:
+            self.archived.add(one.position, reply, one.answer)
+        else:
+            one.answer(reply)
 
     def _fail(self, error: EverlogError) -> None:
         """End the shard: everybody who waits is told, and everything is refused."""
@@ -363,6 +360,7 @@ class StateShard:
             answer(self.failure_of(error))
         if self.tier is not None:
             self.tier.give_up()
+        self.archived.close(error)
         self.on_failure(error)
 
     # ---- the rest ----
@@ -370,7 +368,8 @@ class StateShard:
     @property
     def is_idle(self) -> bool:
         """Whether nobody waits for a commit."""
-        return not (self._waiting or self._later or self._decided)
+        is_waiting = len(self.archived) or (self.tier is not None and self.tier.is_waiting)
+        return not (self._waiting or self._later or self._decided) and not is_waiting
 
     def follow(self, wants: Callable[[str], bool], feed: Callable[[list[FeedEvent]], None] | None) -> None:
         """Call `feed` with the events of the streams that `wants` says yes to."""
@@ -424,6 +423,7 @@ class StateShard:
             self.journal.close()
             if self.failure is None:
                 self._on_commit(self.journal.committed)
+            self.archived.close(Unavailable("the shard was closed before it was archived", hint="ask again"))
             self._housekeeping.close()
         finally:
             self.writes.close()

@@ -124,8 +124,8 @@ class Writes:
         self, state: StreamState, record: Record, level: Level, answer: Reach | None, result: Result | None = None
     ) -> None:
         """Take a decision, for a stream that may be new; the answer comes when the level is reached."""
-        if level is Level.ARCHIVED and self._shard.archive is None:
-            raise Refused(ErrorCode.BAD_REQUEST, "there is no bucket to archive to", hint="use the level fsync")
+        if level is Level.ARCHIVED:
+            self._shard.archived.check()
         if self._shard.views.find(state.name) is not state:
             self._shard.views.add(state)
         for effect in record.effects:
@@ -166,7 +166,7 @@ class Writes:
         assert state.ids is not None
         known = state.ids.get(message_id)
         if known is not None:
-            self._answer_again(state, known, answer)
+            self._answer_again(state, known, request.level, answer)
             return True
         first = call.first_seen_position
         if first is not None and first < state.forgotten:
@@ -177,11 +177,16 @@ class Writes:
             )
         return False
 
-    def _answer_again(self, state: StreamState, known: StoredId, answer: Reach) -> None:
+    def _answer_again(self, state: StreamState, known: StoredId, level: Level, answer: Reach) -> None:
         shard = self._shard
+        if level is Level.ARCHIVED:
+            shard.archived.check()
         result = Written(known.seq, known.time_us, known.position, known.previous, True, known.seqs, known.count)
         reply = Reply(shard.epoch, known.position, Level.FSYNC, result)
-        shard.when_settled(state, lambda: answer(reply), answer)
+        if level is Level.ARCHIVED:
+            shard.when_settled(state, lambda: shard.archived.add(known.position, reply, answer), answer)
+        else:
+            shard.when_settled(state, lambda: answer(reply), answer)
 
     def load_ids(self, state: StreamState) -> None:
         """Read a stream's message ids from its file, unless all are too old to count."""

@@ -66,11 +66,20 @@ class JournalReader:
             return
         number = self.find(position)
         while position < end:
-            for at, name, effect in decode_records(self._object(number), number):
+            for at, name, effect in self.records(number):
                 if position <= at < end and (stream is None or name == stream):
                     yield at, name, effect
             position = self.header(number).end
             number += 1
+
+    def records(self, number: int) -> Iterator[tuple[int, str, bytes]]:
+        """Yield (position, stream name, effect) of one object, which is checked first."""
+        return decode_records(self._object(number), number)
+
+    def known(self, number: int) -> ObjectHeader | None:
+        """Return the header of an object if it was read."""
+        with self._lock:
+            return self._headers.get(number)
 
     def find(self, position: int) -> int:
         """Return the number of the object that holds a position."""

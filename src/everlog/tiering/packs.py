@@ -161,21 +161,29 @@ class BucketPacks:
 
     def verify(self, record: PackRecord) -> None:
         """Check every byte of a pack against itself and against the record that names it; raise StorageError."""
+        for file, damage in self.damages(record):
+            raise StorageError(f"the file of {file.stream}: {damage}" if file is not None else damage, hint=_HINT)
+
+    def damages(self, record: PackRecord) -> Iterator[tuple[PackedFile | None, str]]:
+        """Yield what is not as written in a pack: a file and what is wrong with it, or None for the pack as a whole."""
         pack = record.pack
-        if self._read(pack, 0, HEADER.size) != _BEGIN or self._bucket.get_range(pack, record.size, 1):
-            raise StorageError(f"{pack} is not the pack that was written", hint=_HINT)
-        held = {file.stream: file for file in self.files(pack, record.size)}
-        if any(held.get(file.stream) != file for file in record.files):
-            raise StorageError(f"pack {pack} has other files than the shard says", hint=_HINT)
+        try:
+            if self._read(pack, 0, HEADER.size) != _BEGIN or self._bucket.get_range(pack, record.size, 1):
+                yield None, f"{pack} is not the pack that was written"
+            held = {file.stream: file for file in self.files(pack, record.size)}
+            if any(held.get(file.stream) != file for file in record.files):
+                yield None, f"pack {pack} has other files than the shard says"
+        except StorageError as error:
+            yield None, error.message
         for file in record.files:
-            padding = -file.length % 8
-            if self._read(pack, file.offset + file.length, padding) != bytes(padding):
-                raise StorageError(f"pack {pack} is not as written behind {file.stream}", hint=_HINT)
             try:
                 for _ in self.stored(pack, file.offset, file.length):
                     pass
+                padding = -file.length % 8
+                if self._read(pack, file.offset + file.length, padding) != bytes(padding):
+                    yield file, f"pack {pack} is not as written behind it"
             except StorageError as error:
-                raise StorageError(f"the file of {file.stream}: {error.message}", hint=_HINT) from error
+                yield file, error.message
 
     def _pieces(self, pack: str, at: int, size: int) -> Iterator[bytes]:
         for begin in range(at, at + size, _PIECE_BYTES):

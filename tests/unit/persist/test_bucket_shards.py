@@ -2,16 +2,17 @@
 
 import asyncio
 import contextlib
+import shutil
 from dataclasses import replace
 
 import pytest
 from tests.tiered_owner import QUICK
 
 from everlog.app.embedded import WallClock
-from everlog.base import UsageError
+from everlog.base import Unavailable, UsageError
 from everlog.bus import LocalBus, LocalHub
 from everlog.client import Client, Level
-from everlog.persist import LocalShards, PersistServer, server
+from everlog.persist import LocalShards, PersistServer, restore_directory, server
 from everlog.streams import ShardSettings
 from everlog.tiering import Bucket, JournalReader, MemoryBucket, read_packs
 
@@ -86,3 +87,57 @@ async def test_a_directory_without_a_bucket_pays_nothing_for_one(tmp_path):
     async with served(tmp_path / "a", None) as (client, serving):
         await client.stream("s").append(b"1")
         assert all(one._shard is None or one._shard.tier is None for one in serving._shards.values())
+
+
+async def test_a_lost_directory_is_made_anew_from_its_bucket(tmp_path):
+    bucket = MemoryBucket()
+    async with served(tmp_path / "a", bucket) as (client, _):
+        for n in range(20):
+            await client.stream(f"s/{n % 4}").append(b"%d" % n, level=Level.ARCHIVED if n % 5 == 4 else Level.FSYNC)
+        await until(lambda: len(packed(bucket)) == 4)
+        for n in range(4):
+            await client.stream(f"s/{n}").append(b"behind", level=Level.ARCHIVED)
+    shutil.rmtree(tmp_path / "a")
+    with pytest.raises(UsageError, match="another directory"):
+        LocalShards(str(tmp_path / "a"), WallClock(), 2, SETTINGS, bucket).open(0)
+    with pytest.raises(UsageError, match="not empty"):
+        restore_directory(bucket, str(tmp_path / "a"))
+    restored = restore_directory(bucket, str(tmp_path / "b"))
+    assert sum(one.streams for one in restored) == 4
+    async with served(tmp_path / "b", bucket) as (client, _):
+        for n in range(4):
+            values = [one.value async for one in client.stream(f"s/{n}").get_all()]
+            assert values == [*(b"%d" % one for one in range(n, 20, 4)), b"behind"]
+            assert (await client.stream(f"s/{n}").append(b"more", level=Level.ARCHIVED)).seq == 7
+
+
+class Unreachable(MemoryBucket):
+    """A bucket that takes nothing while it is away."""
+
+    is_away = False
+
+    def create(self, name, data):
+        if self.is_away:
+            raise Unavailable("the bucket can't be reached")
+        return super().create(name, data)
+
+    def put_file(self, name, path):
+        if self.is_away:
+            raise Unavailable("the bucket can't be reached")
+        super().put_file(name, path)
+
+
+async def test_without_the_bucket_fsync_goes_on_and_archived_waits(tmp_path):
+    bucket = Unreachable()
+    async with served(tmp_path / "a", bucket) as (client, _):
+        stream = client.stream("s")
+        await stream.append(b"1", level=Level.ARCHIVED)
+        bucket.is_away = True
+        archived = asyncio.create_task(client.stream("a").append(b"2", level=Level.ARCHIVED))
+        for n in range(50):
+            assert (await stream.append(b"x")).seq == 2 + n
+            assert (await client.stream("t").append(b"y", level=Level.MEMORY)).seq == 1 + n
+        assert not archived.done()
+        bucket.is_away = False
+        assert (await archived).seq == 1
+        await until(lambda: packed(bucket) == {"a", "s", "t"})

@@ -145,3 +145,51 @@ def test_closing_commits_and_answers_what_waits(tmp_path):
     owner.shard.close()
     assert asked[0].level is Level.FSYNC
     assert owner.ask(Get("s", 1))[0].code is ErrorCode.UNAVAILABLE
+
+
+class SlowArchive:
+    """A bucket that has what a test says."""
+
+    def __init__(self):
+        self.end = 0
+        self.wanted = []
+
+    def want(self, end, done):
+        self.wanted.append((end, done))
+
+    def reach(self, end):
+        self.end = end
+        for wanted, done in self.wanted:
+            if wanted <= end:
+                done(end)
+        self.wanted = [one for one in self.wanted if one[0] > end]
+
+
+def test_an_archived_write_that_is_asked_for_again_waits_for_the_bucket_too(tmp_path):
+    archive = SlowArchive()
+    owner = Owner(tmp_path / "shard", archive=archive)
+    request = Set("s", Message(b"x"), message_id="once", level=Level.ARCHIVED)
+    first = owner.ask(request)
+    owner.turn()
+    again = owner.ask(request)
+    owner.turn()
+    assert (first, again) == ([], [])
+    assert owner.do(Set("s", Message(b"y"))).level is Level.FSYNC
+    archive.reach(1)
+    owner.run_posted()
+    assert [one[0].level for one in (first, again)] == [Level.ARCHIVED] * 2
+    assert [one[0].result.seq for one in (first, again)] == [1, 1]
+    owner.shard.close()
+
+
+def test_so_many_wait_for_the_bucket_and_those_who_do_are_told_of_the_end(tmp_path):
+    owner = Owner(tmp_path / "shard", archive=SlowArchive(), settings=ShardSettings(waiting=3))
+    asked = []
+    for n in range(5):
+        asked.append(owner.ask(Set("s", Message(b"%d" % n), level=Level.ARCHIVED)))
+        owner.turn()
+    assert [bool(one) for one in asked] == [False, False, False, True, True]
+    assert {one[0].code for one in asked[3:]} == {ErrorCode.BUSY}
+    assert owner.add("s", b"safe") == [4]
+    owner.shard.close()
+    assert {one[0].code for one in asked[:3]} == {ErrorCode.UNAVAILABLE}

@@ -249,7 +249,10 @@ def test_a_pack_that_was_not_named_does_not_count(tmp_path, monkeypatch):
     assert len(list(bucket.find(f"{FOLDER}/packs"))) == 1
     assert owner.packs().files == {}
     assert owner.journal.start == 0
-    other = owner.next_owner(tmp_path / "b")
+    assert (owner.shard.tier.index.place("s"), owner.shard.tier.index.below) == (None, 0)
+    again = owner.next_owner()
+    assert again.shard.tier.index.place("s") is None
+    other = again.next_owner(tmp_path / "b")
     assert values(other) == [b"1"]
     other.shard.close()
 
@@ -410,3 +413,101 @@ def test_a_download_of_a_cold_stream_comes_when_its_file_has(tmp_path):
     assert connection.execute("SELECT value FROM messages").fetchall() == [(b"1",)]
     connection.close()
     other.shard.close()
+
+
+def test_a_file_that_is_behind_its_row_is_not_packed(tmp_path):
+    """A power cut may leave a row that is synced and a file that is not: the journal has what is between."""
+    owner = TieredOwner(tmp_path / "a", settings=replace(QUICK, sync_us=10**15, upload_us=10**15))
+    owner.add("s", b"1")
+    owner.tick(1)
+    path = owner.shard.views.files.path("s")
+    owner.shard.views.files.unsynced_file("s").sync()
+    shutil.copyfile(path, tmp_path / "before.db")
+    owner.add("s", b"2")
+    owner.tick(1)
+    owner.shard.views.catalogue.sync()
+    owner.shard.abandon()
+    os.replace(tmp_path / "before.db", path)
+    slow = owner.next_owner(settings=replace(QUICK, apply_us=20_000_000))
+    slow.round()
+    for _ in range(3):
+        slow.add("t", b"x")
+        slow.tick(30)
+        slow.round()
+    assert slow.journal.start >= 2
+    other = slow.next_owner(tmp_path / "b")
+    assert values(other) == [b"1", b"2"]
+    other.shard.close()
+
+
+def test_a_record_of_the_manifest_that_is_in_doubt_is_told_again_before_any_other(tmp_path, monkeypatch):
+    owner = TieredOwner(tmp_path / "a")
+    owner.add("s", b"1")
+    create = owner.bucket.create
+
+    def lost(name, data):
+        create(name, data)
+        raise Unavailable("the answer was lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner.bucket, "create", lost)
+        owner.round()
+    assert owner.shard.tier.rounds.trouble is not None
+    owner.add("t", b"1")
+    owner.round()
+    assert set(owner.packs().files) == {"s", "t"}
+    assert {name: owner.shard.tier.index.place(name).pack for name in "st"} == {
+        name: pack for name, (pack, _) in owner.packs().files.items()
+    }
+    other = owner.next_owner(tmp_path / "b")
+    assert (values(other, "s"), values(other, "t")) == ([b"1"], [b"1"])
+    other.shard.close()
+
+
+def test_an_old_log_that_a_power_cut_brought_back_does_not_get_into_a_fetched_file(tmp_path):
+    owner = TieredOwner(tmp_path / "a", settings=replace(SMALL, most_files=1))
+    owner.add("s", b"1")
+    assert values(owner) == [b"1"]
+    path = owner.shard.views.files.path("s")
+    shutil.copyfile(f"{path}-wal", tmp_path / "old-wal")
+    owner.shard.views.files.unsynced_file("s").sync()
+    owner.add("s", *[b"%d" % n for n in range(2, 200)])
+    owner.add("t", b"1")
+    for _ in range(3):
+        owner.round()
+        owner.tick(6)
+    assert not os.path.exists(path)
+    shutil.copyfile(tmp_path / "old-wal", f"{path}-wal")
+    assert values(owner) == [b"%d" % n for n in range(1, 200)]
+    owner.shard.close()
+
+
+def test_an_owner_does_not_begin_without_what_neither_packs_nor_journal_have(tmp_path):
+    first = TieredOwner(tmp_path / "a", settings=replace(QUICK, upload_us=10**15))
+    first.add("s", b"1")
+    first.tick(1)
+    second = first.next_owner(tmp_path / "b")
+    second.add("s", b"2", b"3", b"4")
+    second.disk.start = 3
+    for directory in ("a", "c"):
+        with pytest.raises(StorageError, match="begins at 3"):
+            second.next_owner(tmp_path / directory)
+    assert files(first) != []  # what there is was left alone
+
+
+def test_the_grace_of_a_pack_begins_when_nothing_names_it_any_more(tmp_path):
+    owner = TieredOwner(tmp_path / "a", settings=replace(QUICK, unnamed_us=3 * 3600_000_000))
+    owner.add("s", b"1")
+    owner.round()
+    (old,) = owner.packs().sizes
+    for _ in range(5):
+        owner.tick(3601)
+    owner.add("s", b"2")
+    for _ in range(2):
+        owner.tick(3601)
+    assert old not in {pack for pack, _ in owner.packs().files.values()}
+    assert owner.bucket.get(old) is not None
+    for _ in range(4):
+        owner.tick(3601)
+    assert owner.bucket.get(old) is None
+    owner.shard.close()

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from everlog.bench.persist.append_load import Load, Outcome, append, prepare
 from everlog.bench.persist.contenders import CONTENDERS, Contender
+from everlog.bench.persist.on_disk import measure as measure_on_disk
 from everlog.streams import Level
 
 

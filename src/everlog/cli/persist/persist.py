@@ -12,6 +12,7 @@ from everlog.app import load
 from everlog.base import UsageError
 from everlog.bus import Welcome
 from everlog.cli.option_groups import with_options
+from everlog.cli.persist.bucket import restore, verify
 from everlog.cli.persist.bus_options import Place, parse_place
 from everlog.cli.persist.printer import print_json
 from everlog.cli.table_printer import print_table
@@ -19,6 +20,9 @@ from everlog.client import Client
 from everlog.persist import drain_server
 
 app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Servers of streams and key-value stores.")
+
+app.command()(verify)
+app.command()(restore)
 
 
 @app.command()

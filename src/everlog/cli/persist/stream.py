@@ -12,6 +12,7 @@ import typer
 from everlog.app import parse_seconds
 from everlog.base import UsageError
 from everlog.cli.option_groups import with_options
+from everlog.cli.persist.bucket import restore_one
 from everlog.cli.persist.bus_options import (
     FileOption,
     HeaderOptions,
@@ -37,6 +38,7 @@ from everlog.client import CaughtUp, Client, Stream
 app = typer.Typer(
     rich_markup_mode=None, no_args_is_help=True, help="Streams: messages that are numbered, kept, read and deleted."
 )
+app.command("restore")(restore_one)
 _AT_ONCE = 100  # lines of standard input that are written together
 
 
