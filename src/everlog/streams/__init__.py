@@ -74,8 +74,9 @@ from everlog.streams.requests import (
     Upload,
     Write,
 )
+from everlog.streams.shard_places import BucketPlace, LocalPlace, ShardPlace, SnapshotStream
 from everlog.streams.shard_settings import ShardSettings
-from everlog.streams.shard_snapshot import ShardSnapshot, SnapshotStream, take_snapshot
+from everlog.streams.shard_snapshot import ShardSnapshot, take_snapshot
 from everlog.streams.snapshot_reader import read_snapshot
 from everlog.streams.state_shard import StateShard
 from everlog.streams.values import (

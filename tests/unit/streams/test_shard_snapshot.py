@@ -11,11 +11,13 @@ from tests.state_shards import Owner
 from everlog.base import Unavailable, UsageError
 from everlog.commitlog import LogSettings
 from everlog.streams import (
+    BucketPlace,
     Delete,
     Kind,
     KvDelete,
     KvPut,
     LocalJournal,
+    LocalPlace,
     Message,
     Remove,
     Set,
@@ -25,6 +27,7 @@ from everlog.streams import (
     read_snapshot,
     take_snapshot,
 )
+from everlog.tiering import DirectoryBucket, JournalWriter
 
 AT_ONCE = ShardSettings(apply_rows=1)
 
@@ -51,7 +54,7 @@ def values(snapshot, name: str) -> dict[object, bytes | None]:
 
 
 def take(where: Path, kind: Kind = Kind.STREAM, end: int | None = None):
-    return take_snapshot(str(where), lambda name: True, kind, end)
+    return take_snapshot(LocalPlace(str(where)), lambda name: True, kind, end)
 
 
 @pytest.mark.parametrize("settings", [ShardSettings(), AT_ONCE], ids=["in the journal", "in files"])
@@ -153,6 +156,36 @@ def test_a_file_whose_log_begins_anew_while_it_is_copied_is_copied_again(tmp_pat
     owner.shard.close()
     shutil.rmtree(tmp_path / "shard")
     assert not live_copy.copy_live(str(path), str(tmp_path / "copy.db"))
+
+
+def test_a_shard_in_a_bucket_is_read_from_its_journal(tmp_path):
+    owner = Owner(tmp_path / "owner")
+    bucket = DirectoryBucket(tmp_path / "bucket")
+    writer = JournalWriter(bucket, "shard-0/journal", 1)
+    writer.take_over()
+    place = BucketPlace(str(tmp_path / "bucket"), "shard-0")
+    assert take_snapshot(BucketPlace(str(tmp_path / "bucket"), "shard-1"), bool, Kind.KV).streams == ()
+    written = 0
+
+    def upload():
+        nonlocal written
+        writer.write(owner.disk.records[written:])
+        written = len(owner.disk.records)
+
+    owner.add("a", b"1", b"2", b"3")
+    owner.result(Delete("a", [2]))
+    owner.result(KvPut("kv", "key", Message(b"old")))
+    upload()
+    before = take_snapshot(place, lambda name: True, Kind.STREAM)
+    stores = take_snapshot(place, lambda name: name == "kv", Kind.KV)
+    owner.add("a", b"4")
+    owner.result(KvPut("kv", "key", Message(b"new")))
+    upload()
+    assert values(before, "a") == {1: b"1", 3: b"3"}
+    assert values(stores, "kv") == {"key": b"old"}
+    assert values(take_snapshot(place, bool, Kind.STREAM), "a") == {1: b"1", 3: b"3", 4: b"4"}
+    assert values(take_snapshot(place, bool, Kind.KV, 5), "kv") == {"key": b"old"}
+    owner.shard.close()
 
 
 WRITER = """
