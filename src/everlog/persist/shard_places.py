@@ -17,11 +17,14 @@ class _About(Struct):
 
     shards: int
     version: int = 1
-    store: str = ""  # of storage that several servers share
+    store: str = ""  # of storage that several servers share, and of a directory that has a bucket
 
 
-def find_shards(path: str) -> list[ShardPlace]:
-    """Return the state shards of a broker's or persist server's directory, of a shared directory, or of a bucket."""
+def find_shards(path: str, bucket: str = "") -> list[ShardPlace]:
+    """Return the state shards of a broker's or persist server's directory, of a shared directory, or of a bucket.
+
+    `bucket` is where a server with a directory of its own has the files of streams that are not on its disk.
+    """
     if "://" in path:
         data = open_bucket(path).get(FILE_NAME)
         place = path
@@ -41,9 +44,15 @@ def find_shards(path: str) -> list[ShardPlace]:
         raise StorageError(f"{FILE_NAME} in {path} can't be read: {error}", hint="restore it") from None
     if about.version != 1:
         raise StorageError(f"{FILE_NAME} in {path}: version {about.version} is not known", hint="use a newer Everlog")
-    if "://" in path or about.store:
-        return [BucketPlace(place, thing_of(shard)) for shard in range(about.shards)]
-    return [LocalPlace(os.path.join(place, thing_of(shard))) for shard in range(about.shards)]
+    folders = [thing_of(shard) for shard in range(about.shards)]
+    if "://" in path or (about.store and not any(_is_local(os.path.join(place, folder)) for folder in folders)):
+        return [BucketPlace(place, folder) for folder in folders]
+    return [LocalPlace(os.path.join(place, folder), bucket) for folder in folders]
+
+
+def _is_local(directory: str) -> bool:
+    """Return whether a shard has its journal in a log of its own here, and not in objects."""
+    return os.path.exists(os.path.join(directory, "journal", "epoch.json"))
 
 
 def _candidates(path: str) -> tuple[str, str]:

@@ -5,6 +5,7 @@ from a copy of its file, which the journal brings to the position, whether the f
 Never in the owner's own process: closing a copied file there would end the locks that the owner has on it.
 """
 
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -42,6 +43,9 @@ def take_snapshot(place: ShardPlace, wants: Wants, kind: Kind, end: int | None =
             if end is not None and end > last:
                 raise UsageError(f"the shard ends at position {last}, before {end}", hint="leave it out for the end")
             _replay(known, journal, whole, last, wants)
+            # the copy of a local journal in a bucket may be behind what is packed
+            ahead = {name: one.born < last for name, one in known.items() if one.packed and one.packed.end > last}
+            _be_as_of(known, journal, last, ahead)
             if end is not None and end < last:
                 _go_back(known, journal, end, wants)
             there = [one for _, one in sorted(known.items()) if one.kind is kind and not one.is_hidden]
@@ -87,6 +91,15 @@ def _go_back(known: dict[str, SnapshotStream], journal: ReadableJournal, end: in
         if wants(name) and name not in changed:
             record = decode_record(effect)
             changed[name] = not (record.previous == NO_POSITION and record.is_visible)
+    _be_as_of(known, journal, end, changed)
+
+
+def _be_as_of(
+    known: dict[str, SnapshotStream], journal: ReadableJournal, end: int, changed: Mapping[str, bool]
+) -> None:
+    """Make streams what they were at a position, by their last records before it; `changed` says if they were there."""
+    if not changed:
+        return
     before: dict[str, SnapshotStream] = {}
     gone: set[str] = set()
     for position, name, effect in journal.read(journal.start, end):
@@ -108,5 +121,5 @@ def _go_back(known: dict[str, SnapshotStream], journal: ReadableJournal, end: in
         elif was_there and name not in gone:
             raise Unavailable(
                 f"{name} was changed at position {end} or later, and the journal has nothing before that any more",
-                hint="give a later position, or none",
+                hint="try again, with a later position or none",
             )

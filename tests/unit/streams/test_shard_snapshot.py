@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.state_shards import Owner
+from tests.tiered_owner import FOLDER, TieredOwner
 
 from everlog.base import Unavailable, UsageError
 from everlog.commitlog import LogSettings
@@ -214,3 +215,59 @@ def test_a_snapshot_beside_a_process_that_writes_never_has_half_of_a_write(tmp_p
             assert len(set(seen)) > 10
         finally:
             process.kill()
+
+
+def test_packs_of_a_bucket_are_read_as_of_the_journal(tmp_path):
+    bucket = DirectoryBucket(tmp_path / "bucket")
+    journal = Stepped.open(f"{tmp_path}/journal", background=False)
+    owner = TieredOwner(tmp_path / "owner", bucket, journal)
+    copy = JournalWriter(bucket, f"{FOLDER}/journal", journal.epoch)
+    copy.take_over()
+    place = BucketPlace(str(tmp_path / "bucket"), FOLDER)
+
+    def follow(end):
+        copy.write([(name, effect) for _, name, effect in journal.read(copy.end, end)])
+
+    owner.add("a", b"1", b"2")
+    owner.add("b", b"x")
+    owner.result(KvPut("kv", "key", Message(b"old")))
+    owner.round()
+    assert set(owner.packs().files) == {"a", "b", "kv"}
+    follow(journal.committed)
+    before = take_snapshot(place, bool, Kind.STREAM)
+    owner.result(Delete("a", [1]))
+    owner.add("a", b"3")
+    owner.result(Remove("b"))
+    owner.result(KvPut("kv", "key", Message(b"new")))
+    behind = journal.committed
+    follow(behind)
+    owner.add("a", b"4")
+    owner.round()  # now packs are ahead of the copy of the journal
+    assert owner.packs().files["a"][1].position > copy.end
+    assert {one.name: one.packed is not None for one in before.streams} == {"a": True, "b": True}
+    assert (values(before, "a"), values(before, "b")) == ({1: b"1", 2: b"2"}, {1: b"x"})
+    now = take_snapshot(place, bool, Kind.STREAM)
+    assert [one.name for one in now.streams] == ["a"]
+    assert values(now, "a") == {2: b"2", 3: b"3"}
+    assert values(take_snapshot(place, bool, Kind.KV), "kv") == {"key": b"new"}
+    follow(journal.committed)
+    assert values(take_snapshot(place, bool, Kind.STREAM), "a") == {2: b"2", 3: b"3", 4: b"4"}
+    owner.shard.close()
+
+
+def test_files_that_are_only_in_the_bucket_come_from_there(tmp_path):
+    bucket = DirectoryBucket(tmp_path / "bucket")
+    place = tmp_path / "owner"
+    owner = TieredOwner(place, bucket, Stepped.open(f"{place}/journal", background=False))
+    owner.add("a", b"1", b"2")
+    owner.round()
+    owner.shard.close()
+    for name in ("catalogue.db", "files"):
+        shutil.move(place / name, tmp_path / name)
+    owner = TieredOwner(place, bucket, Stepped.open(f"{place}/journal", background=False))
+    assert not (place / "files").exists()
+    found = take_snapshot(LocalPlace(str(place), str(tmp_path / "bucket")), bool, Kind.STREAM)
+    assert values(found, "a") == {1: b"1", 2: b"2"}
+    with pytest.raises(UsageError, match="the file of a is in the bucket"):
+        values(take_snapshot(LocalPlace(str(place)), bool, Kind.STREAM), "a")
+    owner.shard.close()

@@ -11,6 +11,7 @@ OPTIONS = {
     "path": "the data directory of a broker or a persist server, or the bucket or directory that servers share",
     "streams": "which streams to read: a name, a filter as in team/#, or several, a JSON list or one a line",
     "kv": "or which key-value stores, so too",
+    "bucket": "where a server with a directory of its own has the files that are not on its disk",
     "to": "as of which position, as in 0:1234; as of now by default",
     "value": "binary or string",
     "tasks": "about how many tasks read; three for each core by default",
@@ -27,6 +28,7 @@ class StateOptions:
     ends: tuple[tuple[int, int], ...] = ()  # by shard; the others are read as they are now
     is_text: bool = False
     tasks: int | None = None
+    bucket: str = ""
 
 
 def is_state(given: Mapping[str, str]) -> bool:
@@ -49,6 +51,7 @@ def read_state_options(given: Mapping[str, str]) -> StateOptions:
         ends=_ends(options.get("to", "latest")),
         is_text=choice(options, "value", ("binary", "string")) == "string",
         tasks=number_above_0("tasks", options["tasks"]) if "tasks" in options else None,
+        bucket=_place(options.get("bucket", "")),
     )
 
 

@@ -52,7 +52,7 @@ class StatePartition(InputPartition):
 
 def plan_state(options: StateOptions) -> StatePlan:
     """Return what a frame with these options reads."""
-    places = find_shards(options.path)
+    places = find_shards(options.path, options.bucket)
     ends = dict(options.ends)
     unknown = [shard for shard in ends if shard >= len(places)]
     if unknown:
