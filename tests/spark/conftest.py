@@ -38,6 +38,7 @@ CORE = {
     "test_sink_state.py::test_a_writer_that_can_not_know_says_so",
     "test_sink_state.py::test_rows_go_over_a_bus_with_all_that_they_have",
     "test_state.py::test_a_frame_stays_as_of_its_position_while_the_server_goes_on",
+    "test_state.py::test_what_servers_share_is_read_without_them",
     "test_source.py::test_one_frame_in_two_filters_gives_both",
     "test_source.py::test_pyspark_keeps_pushed_filters_of_two_scans_apart",
     "test_source.py::test_retention_while_reading_is_a_clear_error",

@@ -5,11 +5,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.brokers import RunningBroker
+from tests.persist_process import PersistProcess
 
 import everlog
 from everlog.base import UsageError
 from everlog.cli import main
+from everlog.client import connect_blocking
+from everlog.spark.pyspark_api import from_arrow_schema
+from everlog.spark.state.state_columns import schema_of
 from everlog.spark.state.state_options import read_state_options
+from everlog.spark.state.state_reader import StateReader, plan_state
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -103,3 +109,22 @@ def test_jobs_take_streams_and_key_value_stores(
     ):
         assert main(["spark", *words]) == 2
         assert said in capsys.readouterr().err
+
+
+def test_what_servers_share_is_read_without_them(tmp_path: Path) -> None:
+    """A server with its shards on shared storage and nothing but a cache of its own; tasks are run in this process."""
+    shared = tmp_path / "shared"
+    with RunningBroker() as broker:
+        bus = f"mqtt://127.0.0.1:{broker.port}"
+        with PersistProcess(tmp_path, bus, "--storage", str(shared), "--shards", "2"), connect_blocking(bus) as client:
+            for n in range(6):
+                client.stream(f"team/{n}").append_all([b"%d" % k for k in range(n + 1)])
+            client.stream("team/5").delete(2)
+            options = read_state_options({"path": str(shared), "streams": "team/#", "tasks": "3"})
+            plan = plan_state(options)
+            client.stream("team/0").append("later")
+    reader = StateReader(options, plan, from_arrow_schema(schema_of("streams", is_text=False)))
+    found = [row for one in reader.partitions() for batch in reader.read(one) for row in batch.to_pylist()]
+    assert sorted((row["stream"], row["seq"], row["value"]) for row in found) == [
+        (f"team/{n}", k + 1, b"%d" % k) for n in range(6) for k in range(n + 1) if (n, k) != (5, 1)
+    ]

@@ -75,8 +75,9 @@ from everlog.streams.requests import (
     Write,
 )
 from everlog.streams.shard_check import Checked, Damaged, check_shard_in_bucket, check_shard_on_disk
+from everlog.streams.shard_places import BucketPlace, LocalPlace, ShardPlace, SnapshotStream
 from everlog.streams.shard_settings import ShardSettings
-from everlog.streams.shard_snapshot import ShardSnapshot, SnapshotStream, take_snapshot
+from everlog.streams.shard_snapshot import ShardSnapshot, take_snapshot
 from everlog.streams.snapshot_reader import read_snapshot
 from everlog.streams.state_shard import StateShard
 from everlog.streams.stream_restore import AsOf, Restored, restore_stream

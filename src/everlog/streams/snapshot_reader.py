@@ -15,11 +15,9 @@ from msgspec import json
 from everlog.base import Unavailable
 from everlog.streams import stream_tables as tables
 from everlog.streams.effects import PutMessage, Record, decode_record
-from everlog.streams.live_copy import copy_live
-from everlog.streams.local_journal import LocalJournal
-from everlog.streams.open_files import file_path
 from everlog.streams.overlay import Fresh, Overlay
-from everlog.streams.shard_snapshot import ReadableJournal, ShardSnapshot, SnapshotStream
+from everlog.streams.shard_places import ReadableJournal, SnapshotStream
+from everlog.streams.shard_snapshot import ShardSnapshot
 from everlog.streams.stored_rows import read_entries, read_messages
 from everlog.streams.stream_file import StreamFile
 from everlog.streams.values import Config, Entry, Kind, StoredMessage
@@ -38,7 +36,7 @@ def read_snapshot(
     if not streams:
         return
     with (
-        closing(LocalJournal.follow(f"{snapshot.directory}/journal")) as journal,
+        closing(snapshot.place.open_journal()) as journal,
         TemporaryDirectory(prefix="everlog-") as scratch,
     ):
         tails = _tails(journal, snapshot, {stream.name for stream in streams})
@@ -67,7 +65,12 @@ def _open(
     snapshot: ShardSnapshot, stream: SnapshotStream, journal: ReadableJournal, tail: Tail, path: str
 ) -> StreamFile:
     """Return a private file of a stream at the snapshot's position."""
-    copied = copy_live(file_path(f"{snapshot.directory}/files", stream.name), path)
+    copied = snapshot.place.fetch(stream, path)
+    if not copied and tail and tail[0][0] == stream.born:  # all of its life is there
+        file = StreamFile(path, stream.name, stream.born, stream.kind, create=True)
+        file.rows("PRAGMA synchronous = OFF")
+        file.apply(tail, Config(), -1)
+        return file
     file = StreamFile(path, stream.name, stream.born, stream.kind, create=True)
     try:
         file.rows("PRAGMA synchronous = OFF")

@@ -7,15 +7,18 @@ from pathlib import Path
 
 import pytest
 from tests.state_shards import Owner
+from tests.tiered_owner import FOLDER, TieredOwner
 
 from everlog.base import Unavailable, UsageError
 from everlog.commitlog import LogSettings
 from everlog.streams import (
+    BucketPlace,
     Delete,
     Kind,
     KvDelete,
     KvPut,
     LocalJournal,
+    LocalPlace,
     Message,
     Remove,
     Set,
@@ -25,6 +28,7 @@ from everlog.streams import (
     read_snapshot,
     take_snapshot,
 )
+from everlog.tiering import DirectoryBucket, JournalWriter
 
 AT_ONCE = ShardSettings(apply_rows=1)
 
@@ -51,7 +55,7 @@ def values(snapshot, name: str) -> dict[object, bytes | None]:
 
 
 def take(where: Path, kind: Kind = Kind.STREAM, end: int | None = None):
-    return take_snapshot(str(where), lambda name: True, kind, end)
+    return take_snapshot(LocalPlace(str(where)), lambda name: True, kind, end)
 
 
 @pytest.mark.parametrize("settings", [ShardSettings(), AT_ONCE], ids=["in the journal", "in files"])
@@ -155,6 +159,36 @@ def test_a_file_whose_log_begins_anew_while_it_is_copied_is_copied_again(tmp_pat
     assert not live_copy.copy_live(str(path), str(tmp_path / "copy.db"))
 
 
+def test_a_shard_in_a_bucket_is_read_from_its_journal(tmp_path):
+    owner = Owner(tmp_path / "owner")
+    bucket = DirectoryBucket(tmp_path / "bucket")
+    writer = JournalWriter(bucket, "shard-0/journal", 1)
+    writer.take_over()
+    place = BucketPlace(str(tmp_path / "bucket"), "shard-0")
+    assert take_snapshot(BucketPlace(str(tmp_path / "bucket"), "shard-1"), bool, Kind.KV).streams == ()
+    written = 0
+
+    def upload():
+        nonlocal written
+        writer.write(owner.disk.records[written:])
+        written = len(owner.disk.records)
+
+    owner.add("a", b"1", b"2", b"3")
+    owner.result(Delete("a", [2]))
+    owner.result(KvPut("kv", "key", Message(b"old")))
+    upload()
+    before = take_snapshot(place, lambda name: True, Kind.STREAM)
+    stores = take_snapshot(place, lambda name: name == "kv", Kind.KV)
+    owner.add("a", b"4")
+    owner.result(KvPut("kv", "key", Message(b"new")))
+    upload()
+    assert values(before, "a") == {1: b"1", 3: b"3"}
+    assert values(stores, "kv") == {"key": b"old"}
+    assert values(take_snapshot(place, bool, Kind.STREAM), "a") == {1: b"1", 3: b"3", 4: b"4"}
+    assert values(take_snapshot(place, bool, Kind.KV, 5), "kv") == {"key": b"old"}
+    owner.shard.close()
+
+
 WRITER = """
 import sys, everlog
 from everlog.streams import Message, Set
@@ -181,3 +215,59 @@ def test_a_snapshot_beside_a_process_that_writes_never_has_half_of_a_write(tmp_p
             assert len(set(seen)) > 10
         finally:
             process.kill()
+
+
+def test_packs_of_a_bucket_are_read_as_of_the_journal(tmp_path):
+    bucket = DirectoryBucket(tmp_path / "bucket")
+    journal = Stepped.open(f"{tmp_path}/journal", background=False)
+    owner = TieredOwner(tmp_path / "owner", bucket, journal)
+    copy = JournalWriter(bucket, f"{FOLDER}/journal", journal.epoch)
+    copy.take_over()
+    place = BucketPlace(str(tmp_path / "bucket"), FOLDER)
+
+    def follow(end):
+        copy.write([(name, effect) for _, name, effect in journal.read(copy.end, end)])
+
+    owner.add("a", b"1", b"2")
+    owner.add("b", b"x")
+    owner.result(KvPut("kv", "key", Message(b"old")))
+    owner.round()
+    assert set(owner.packs().files) == {"a", "b", "kv"}
+    follow(journal.committed)
+    before = take_snapshot(place, bool, Kind.STREAM)
+    owner.result(Delete("a", [1]))
+    owner.add("a", b"3")
+    owner.result(Remove("b"))
+    owner.result(KvPut("kv", "key", Message(b"new")))
+    behind = journal.committed
+    follow(behind)
+    owner.add("a", b"4")
+    owner.round()  # now packs are ahead of the copy of the journal
+    assert owner.packs().files["a"][1].position > copy.end
+    assert {one.name: one.packed is not None for one in before.streams} == {"a": True, "b": True}
+    assert (values(before, "a"), values(before, "b")) == ({1: b"1", 2: b"2"}, {1: b"x"})
+    now = take_snapshot(place, bool, Kind.STREAM)
+    assert [one.name for one in now.streams] == ["a"]
+    assert values(now, "a") == {2: b"2", 3: b"3"}
+    assert values(take_snapshot(place, bool, Kind.KV), "kv") == {"key": b"new"}
+    follow(journal.committed)
+    assert values(take_snapshot(place, bool, Kind.STREAM), "a") == {2: b"2", 3: b"3", 4: b"4"}
+    owner.shard.close()
+
+
+def test_files_that_are_only_in_the_bucket_come_from_there(tmp_path):
+    bucket = DirectoryBucket(tmp_path / "bucket")
+    place = tmp_path / "owner"
+    owner = TieredOwner(place, bucket, Stepped.open(f"{place}/journal", background=False))
+    owner.add("a", b"1", b"2")
+    owner.round()
+    owner.shard.close()
+    for name in ("catalogue.db", "files"):
+        shutil.move(place / name, tmp_path / name)
+    owner = TieredOwner(place, bucket, Stepped.open(f"{place}/journal", background=False))
+    assert not (place / "files").exists()
+    found = take_snapshot(LocalPlace(str(place), str(tmp_path / "bucket")), bool, Kind.STREAM)
+    assert values(found, "a") == {1: b"1", 2: b"2"}
+    with pytest.raises(UsageError, match="the file of a is in the bucket"):
+        values(take_snapshot(LocalPlace(str(place)), bool, Kind.STREAM), "a")
+    owner.shard.close()

@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from everlog.base import UsageError
-from everlog.spark.source_options import choice, known_options, number_above_0, parse_filter_list, place_of
+from everlog.spark.source_options import choice, known_options, local_path, number_above_0, parse_filter_list
 from everlog.store import BeginKind, parse_begin
 
 OPTIONS = {
-    "path": "the data directory of a broker or a persist server",
+    "path": "the data directory of a broker or a persist server, or the bucket or directory that servers share",
     "streams": "which streams to read: a name, a filter as in team/#, or several, a JSON list or one a line",
     "kv": "or which key-value stores, so too",
+    "bucket": "where a server with a directory of its own has the files that are not on its disk",
     "to": "as of which position, as in 0:1234; as of now by default",
     "value": "binary or string",
     "tasks": "about how many tasks read; three for each core by default",
@@ -27,6 +28,7 @@ class StateOptions:
     ends: tuple[tuple[int, int], ...] = ()  # by shard; the others are read as they are now
     is_text: bool = False
     tasks: int | None = None
+    bucket: str = ""
 
 
 def is_state(given: Mapping[str, str]) -> bool:
@@ -43,13 +45,19 @@ def read_state_options(given: Mapping[str, str]) -> StateOptions:
         raise UsageError("a frame is of streams or of key-value stores", hint="make two frames")
     kind = "streams" if "streams" in options else "kv"
     return StateOptions(
-        path=place_of(options["path"]),
+        path=_place(options["path"]),
         kind=kind,
         filters=parse_filter_list(kind, options[kind]),
         ends=_ends(options.get("to", "latest")),
         is_text=choice(options, "value", ("binary", "string")) == "string",
         tasks=number_above_0("tasks", options["tasks"]) if "tasks" in options else None,
+        bucket=_place(options.get("bucket", "")),
     )
+
+
+def _place(text: str) -> str:
+    """Return a directory, or the address of a bucket."""
+    return text if "://" in text and not text.startswith("file:") else local_path(text)
 
 
 def _ends(text: str) -> tuple[tuple[int, int], ...]:

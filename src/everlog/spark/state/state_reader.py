@@ -1,6 +1,5 @@
 """The batch reader of streams and key-value stores: a snapshot when the frame is loaded, some streams for each task."""
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -9,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from everlog.base import UsageError
-from everlog.persist import shard_directories
+from everlog.persist import find_shards
 from everlog.spark.cluster_cores import task_count
 from everlog.spark.log_slices import parse_filters
 from everlog.spark.pyspark_api import DataSourceReader, InputPartition
@@ -51,28 +50,16 @@ class StatePartition(InputPartition):
     shards: tuple[tuple[int, ShardSnapshot], ...]
 
 
-def state_directory(path: str) -> str:
-    """Return the directory of the state shards that a broker or persist server has here."""
-    for place in (path, os.path.join(path, "persist")):
-        if os.path.exists(os.path.join(place, "persist.json")):
-            return os.path.abspath(place)
-    raise UsageError(
-        f"{path} has no streams", hint="give the data directory of a broker or of a persist server that has some"
-    )
-
-
 def plan_state(options: StateOptions) -> StatePlan:
     """Return what a frame with these options reads."""
-    directories = shard_directories(state_directory(options.path))
+    places = find_shards(options.path, options.bucket)
     ends = dict(options.ends)
-    unknown = [shard for shard in ends if shard >= len(directories)]
+    unknown = [shard for shard in ends if shard >= len(places)]
     if unknown:
-        raise UsageError(f"there is no shard {unknown[0]}", hint=f"the shards are 0 to {len(directories) - 1}")
+        raise UsageError(f"there is no shard {unknown[0]}", hint=f"the shards are 0 to {len(places) - 1}")
     wants = partial(_is_wanted, parse_filters(options.filters))
     kind = Kind.STREAM if options.kind == "streams" else Kind.KV
-    return StatePlan(
-        tuple(take_snapshot(place, wants, kind, ends.get(shard)) for shard, place in enumerate(directories))
-    )
+    return StatePlan(tuple(take_snapshot(place, wants, kind, ends.get(shard)) for shard, place in enumerate(places)))
 
 
 def _is_wanted(filters: tuple[Filter, ...], name: str) -> bool:
