@@ -49,6 +49,7 @@ KERNELS = (
     "everlog.sessions.subscriber",
     "everlog.sessions.session",
     "everlog.broker.delivery.partition",
+    "everlog.broker.delivery.overlaps",
     "everlog.broker.delivery.audiences",
     "everlog.broker.delivery.fanout",
     "everlog.broker.delivery.kept_topics",

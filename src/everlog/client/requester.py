@@ -139,8 +139,17 @@ class Requester:
 
     # One reply
 
-    async def call(self, request: AnyRequest, right: str, timeout_s: float | None = None) -> Reply:
-        """Return the reply to a request; raises a PersistError if it is not done, or not answered in time."""
+    def seen(self, name: str) -> int:
+        """Return the highest position that any reply of a name's shard had, -1 if there was none."""
+        return self._seen.get(self.shard_of(name), (0, -1))[1]
+
+    async def call(
+        self, request: AnyRequest, right: str, timeout_s: float | None = None, first_seen: int | None = None
+    ) -> Reply:
+        """Return the reply to a request; raises a PersistError if it is not done, or not answered in time.
+
+        `first_seen` is for a retry of a write that an earlier process may have sent: what that one had seen then.
+        """
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         if self.bus.is_congested:
             with contextlib.suppress(TimeoutError):
@@ -148,7 +157,7 @@ class Requester:
                     await self.bus.drained()
         shard = shard_of_name(request.stream, self.shards)
         id = self._next_id()
-        body = self._encode(Call(request, *self._seen.get(shard, (0, -1))))
+        body = self._encode(Call(request, *self._seen.get(shard, (0, -1)), first_seen))
         data = encode_frame(FrameKind.REQUEST, id, 1, 0, body)
         waiting = _Waiting(
             shard,

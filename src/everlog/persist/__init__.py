@@ -1,7 +1,7 @@
 """persist: a server of streams, key-value stores and queues on a bus, alone or one of several on shared storage."""
 
 from everlog.persist.drain import drain_server
-from everlog.persist.local_shards import LocalShards
+from everlog.persist.local_shards import LocalShards, shard_directories
 from everlog.persist.neighbours import refuse_strangers
 from everlog.persist.ports import Begin, Failed, Post, ShardOpener
 from everlog.persist.server import PersistServer

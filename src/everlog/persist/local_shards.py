@@ -26,6 +26,14 @@ class PersistRecord(Struct, frozen=True):
     version: int = 1
 
 
+def shard_directories(directory: str) -> list[str]:
+    """Return where the state shards of a data directory are, those that were never used included."""
+    known = read_record(directory, FILE_NAME, PersistRecord, (1,), "restore it from a backup")
+    if known is None:
+        raise UsageError(f"{directory} has no streams", hint="give the directory of a persist server, or of a broker")
+    return [os.path.join(directory, f"shard-{shard}") for shard in range(known.shards)]
+
+
 class LocalShards:
     """Opens the shards of a directory; see `ShardOpener`."""
 

@@ -6,9 +6,11 @@ from everlog.sessions.inflight_copies import CopiesTotal
 from everlog.sessions.merged_subscription import MergedSubscription
 from everlog.sessions.outgoing_rows import OutgoingRows, is_within, row_at
 from everlog.sessions.retained_feed import RetainedFeed
+from everlog.sessions.retained_row import unpack_retained
 from everlog.sessions.row_format import (
     pack_session,
     pack_subscription,
+    pack_will,
     unpack_inflight,
     unpack_offsets,
     unpack_owed,
@@ -32,6 +34,7 @@ from everlog.sessions.stored_session import (
 )
 from everlog.sessions.subscriber import SHARED_PREFIX
 from everlog.sessions.subscription import Subscribed
+from everlog.sessions.table_check import TablesFound, check_tables
 from everlog.sessions.tables import (
     ALIVE,
     GROUP_ORDERED,
@@ -47,6 +50,7 @@ from everlog.sessions.tables import (
     Snapshot,
     StoredSession,
     SubscriptionRow,
+    WillRow,
 )
 from everlog.sessions.terms import Terms
 from everlog.sessions.window import RELEASED, Window

@@ -21,7 +21,9 @@ class Publisher:
 
     def __init__(self, unsure: list[Unsure] | None = None) -> None:
         self.unsure = [] if unsure is None else unsure
+        self.is_bridge = False  # its client is another broker, whose subscriptions all have No Local
         self._own: dict[int, list[tuple[int, int]]] | None = None  # shard -> stretches that it published itself
+        self._unknown_own: dict[int, tuple[int, int]] | None = None  # shard -> between which offsets only the log knows
         self._received: ReceivedIds | None = None
 
     @property
@@ -48,6 +50,14 @@ class Publisher:
     def own(self, shard: int) -> list[tuple[int, int]]:
         """Return the stretches of offsets that it published itself, as far as it may still be handed them."""
         return [] if self._own is None else self._own.get(shard, [])
+
+    def own_is_unknown(self, between: dict[int, tuple[int, int]]) -> None:
+        """Note offsets, by shard, of which it does not know whether it published them: before the broker started."""
+        self._unknown_own = between
+
+    def unknown_own(self, shard: int) -> tuple[int, int]:
+        """Return between which offsets it does not know what it published itself."""
+        return (0, 0) if self._unknown_own is None else self._unknown_own.get(shard, (0, 0))
 
     def drop_duplicates(self, run: PublishRun) -> int:
         """Mark QoS 2 messages that came before as dropped, and remember the ids of the others; return how many were."""

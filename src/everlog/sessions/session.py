@@ -169,6 +169,7 @@ class Session(Subscriber):
         """Begin being served by a connection."""
         self.version = terms.version
         self.user = terms.user
+        self.is_bridge = terms.is_bridge
         self.expiry_s = terms.expiry_s
         self.kept = self.kept or terms.expiry_s > 0
         self.set_will(terms.will)

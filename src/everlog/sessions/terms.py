@@ -15,3 +15,4 @@ class Terms(Struct, frozen=True):
     max_inflight: int = 2048
     max_packet_bytes: int = MAX_PACKET_BYTES
     max_aliases: int = 0
+    is_bridge: bool = False

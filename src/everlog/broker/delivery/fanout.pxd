@@ -4,6 +4,7 @@ from libc.stdint cimport uint64_t
 from everlog.base.positions cimport NOT_KEPT
 from everlog.base.records cimport Records
 from everlog.broker.delivery.audiences cimport Audiences
+from everlog.broker.delivery.overlaps cimport is_early
 from everlog.mqtt.outbound cimport PublishWriter
 from everlog.sessions.merged_subscription cimport MergedSubscription
 from everlog.sessions.outgoing_rows cimport OutgoingRows
@@ -12,8 +13,8 @@ from everlog.sessions.session cimport Session
 
 cdef class Fanout:
     cdef public Audiences audiences
-    cdef public object now_us, on_long, released, rights
-    cdef public dict sinks
+    cdef public object now_us, on_long, released, rights, shards
+    cdef public dict sinks, absent
     cdef public set moved
 
     @cython.locals(now=uint64_t, parts=list)

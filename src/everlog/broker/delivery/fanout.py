@@ -9,14 +9,16 @@ from typing import TypeAlias
 
 import cython
 
-from everlog.broker.delivery.overlaps import Mine, in_order, is_early, stretches
+from everlog.broker.delivery.overlaps import Mine, in_order, stretches, without_qos_0
+from everlog.broker.delivery.own_rows import own_before
 from everlog.broker.delivery.partition import merge_rows
-from everlog.broker.delivery.ports import SharedTarget, Sink
+from everlog.broker.delivery.ports import Shard, SharedTarget, Sink
 from everlog.broker.delivery.read_rights import ReadRights
 
 if not cython.compiled:
     from everlog.base import NOT_KEPT, Records
     from everlog.broker.delivery.audiences import Audiences, Part
+    from everlog.broker.delivery.overlaps import is_early
     from everlog.mqtt import PublishWriter
     from everlog.sessions import OutgoingRows, Session
 
@@ -34,6 +36,8 @@ class Fanout:
         self.on_long: Callable[[OutgoingRows], None] = lambda out: None  # so much waits in memory for their session
         self.released = released  # up to where the log may have messages of topics that it does not keep any more
         self.moved: set[Session] | None = None  # stored sessions that were handed something
+        self.absent: dict[Session, tuple[int, ...]] = {}  # who gets no QoS 0 messages below these offsets
+        self.shards: Sequence[Shard] = ()
         self.rights: ReadRights | None = None  # None: everything is allowed
 
     def route(self, records: Records, first_row: int, shard: int) -> None:
@@ -58,7 +62,7 @@ class Fanout:
         merged = out.merged
         session = merged.session
         self.note_moved(session)
-        if merged.until or merged.no_local:
+        if merged.no_local or is_early(merged, out.records, shard):
             for stretch in stretches(out, shard):
                 self._push(session, stretch, shard, now)
         else:
@@ -76,7 +80,11 @@ class Fanout:
         """Hand rows of the log to a session that is behind; return the offset at which it stopped, -1 for the end."""
         session = out.merged.session
         self.note_moved(session)
-        for stretch in stretches(out, shard):
+        absent = self.absent.get(session) if self.absent else None
+        if absent is not None and not without_qos_0(out, absent[shard]):
+            return -1
+        unknown = out.merged.no_local and session.unknown_own(shard)[1] > out.offset()
+        for stretch in stretches(out, shard, own_before(out, self.shards[shard], shard) if unknown else None):
             stopped = 0
             while stopped >= 0:
                 data, stopped = session.pull(stretch, shard, now)

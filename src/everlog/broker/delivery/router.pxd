@@ -22,7 +22,7 @@ cdef class Router:
     cdef public list routed, taken
     cdef readonly Py_ssize_t names_per_step
     cdef public Py_ssize_t max_unwritten_bytes, messages_in, messages_kept
-    cdef public bint committing, behind, ids_ahead, names_publishers
+    cdef public bint committing, behind, ids_ahead, names_publishers, absent_qos_0
     cdef readonly bint refuses
     cdef readonly bytearray refusing
     cdef bint _full

@@ -83,10 +83,11 @@ class Router:
         self.taken: list[tuple[int, int]] = []  # the shards that took some of the last run, and where each ended
         self.names_per_step = _MOST_NAMES  # new to the broker, that a client may bring before others have their turn
         self.ids_ahead = False  # QoS 2 messages were appended whose ids are to be stored before them
+        self.absent_qos_0 = True  # who comes back gets the QoS 0 messages that it missed
         self.names_publishers = True  # it is kept who has published what is kept
         self.own = OwnMessages(table)
         self._soon = soon
-        self._shards = list(log.shards)
+        self._shards = self.fanout.shards = list(log.shards)
         self._gathered = RecordBuilder(checked=False)
         self._gathered_offset = 0
         self._turn_asked = False
@@ -119,12 +120,15 @@ class Router:
     def detach(self, session: Session) -> None:
         """Hand a session nothing more: it has no connection."""
         self.fanout.sinks.pop(session, None)
+        self.fanout.absent.pop(session, None)
         self.catchup.forget(session)
         self.audiences.detach(session)
         self.spills.forget(session)
 
     def resume(self, session: Session) -> None:
         """Go on with a session that is back: what was under way, then what it missed."""
+        if not self.absent_qos_0:
+            self.fanout.absent[session] = tuple(self.routed)
         self.catchup.resume(session)
 
     def acked(self, session: Session) -> None:
@@ -228,14 +232,15 @@ class Router:
         routes = self.kept.routes if self.kept.extend(run) else None
         return self.retained.take_run(run, self.now_us(), self.table, publisher, routes)
 
-    def send(self, packet: Publish, named: PublisherName | None = None) -> None:
-        """Publish a message of the broker's own: a will, whose client is `named`, a `$SYS` topic."""
+    def send(self, packet: Publish, named: PublisherName | None = None) -> list[tuple[int, int]]:
+        """Publish a message of the broker's own: a will, whose client is `named`, or a `$SYS` topic."""
         run = self.own.run(packet)
-        if run is not None:
-            if run.any_flags & _RETAIN:
-                for row in self.retain(run, None):
-                    run.columns.flags[row] &= ~_RETAIN  # sent on, but not retained, at a start from the log neither
-            self.publish(run, named=named)
+        if run is None:
+            return []
+        if run.any_flags & _RETAIN:
+            for row in self.retain(run, None):
+                run.columns.flags[row] &= ~_RETAIN  # sent on, but not retained, at a start from the log neither
+        return self.publish(run, named=named)
 
     def name_of(self, session: Session) -> PublisherName | None:
         """Return as whose the messages of a session are kept, None if that is not kept."""
@@ -311,6 +316,12 @@ class Router:
     def is_idle(self) -> bool:
         """Whether nothing that was taken in waits for a turn, for packet ids to be stored, or to be answered."""
         return not (self._turn_asked or self.ids_ahead or self._saves) and self.pending.is_empty
+
+    @property
+    def is_routed(self) -> bool:
+        """Whether everything that was appended is committed and routed, where it can be."""
+        shards = zip(self._shards, self.routed, strict=True)
+        return all(routed >= shard.end or shard.failure is not None for shard, routed in shards)
 
     def is_behind(self) -> bool:
         """Return whether more was appended than a shard should have before it, or nothing should be for a moment.
