@@ -216,7 +216,9 @@ async def test_servers_through_many_faults(tmp_path: Path, storage: str, seed: i
 
 async def _some_fault(made: Servers, world: World, chance: Random) -> None:
     victim = made.processes[chance.choice(sorted(made.processes))]
-    kind = chance.choice(["kill", "kill two", "sleep", "nap", "drain", "bus"])
+    shared = made.directory / "shared"
+    kinds = ["kill", "kill two", "sleep", "nap", "drain", "bus"] + ["storage"] * shared.exists()
+    kind = chance.choice(kinds)
     if kind.startswith("kill"):
         others = [one for one in made.processes.values() if one is not victim]
         victims = [victim, chance.choice(others)][: 1 + kind.endswith("two")]
@@ -229,6 +231,10 @@ async def _some_fault(made: Servers, world: World, chance: Random) -> None:
         victim.sleep()
         await (world.until_acked(2) if kind == "sleep" else asyncio.sleep(chance.random()))
         victim.wake()
+    elif kind == "storage":
+        shared.rename(made.directory / "away")
+        await asyncio.sleep(2 * chance.random())
+        (made.directory / "away").rename(shared)
     elif kind == "drain":
         await asyncio.to_thread(victim.stop)
         await made.start(victim.name)

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from tests.postgres_server import PostgresServer, StandbyServer, new_schema, shared_server
 
 from everlog.base import Fenced, Unavailable
-from everlog.tiering import make_journal_tables
+from everlog.tiering import Database, make_journal_tables
 from everlog.tiering.postgres_journal import PostgresWriter
 
 TAKEOVERS = 30
@@ -214,3 +215,29 @@ def test_doubt_is_settled_by_a_write_that_waits_for_the_standby(pair: Pair, kind
         pair.standby.start()
     pair.standby.promote()
     assert pair.effects(pair.standby.url) == (1 if kind is LookOnly else 2)
+
+
+def test_a_process_asleep_in_a_transaction_keeps_nobody_from_taking_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("everlog.tiering.postgres._SILENT_MS", 200)
+    url, schema = shared_server().url, new_schema()
+    make_journal_tables(url, schema)
+    first = PostgresWriter(url, "shard", 1, schema)
+    first.take_over()
+    locked, awake = threading.Event(), threading.Event()
+
+    def sleep(cursor: Any) -> None:
+        cursor.execute("select epoch from journal_shards where shard = 'shard' for share")
+        locked.set()
+        awake.wait(20)
+        cursor.execute("select 1")
+
+    second = PostgresWriter(url, "shard", 2, schema)
+    with closing(Database(url, schema)) as database, ThreadPoolExecutor(1) as threads:
+        asleep = threads.submit(database.transact, sleep)
+        assert locked.wait(20)
+        second.take_over()
+        awake.set()
+        with pytest.raises(Unavailable):
+            asleep.result(20)
+    first.close()
+    second.close()

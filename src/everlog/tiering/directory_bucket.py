@@ -91,10 +91,13 @@ class DirectoryBucket:
         """Do something with files; say what went wrong, and whether it may pass."""
         try:
             self._check_mounted()
-            return act()
+            result = act()
+            if not self._inode:
+                self._check_mounted()  # it was made just now
         except OSError as error:
             kind = Unavailable if error.errno in _PASSING else StorageError
             raise kind(f"{self.directory}: {error}", hint=_HINT) from error
+        return result
 
     def _check_mounted(self) -> None:
         """Raise if the directory is not the one that it was."""
@@ -155,6 +158,8 @@ class DirectoryBucket:
         found = self._attempt(lambda: self._read(path, start, size))
         if found is None and self._attempt(lambda: _refresh(path.parent)):
             found = self._attempt(lambda: self._read(path, start, size))
+        if found is None:
+            self._attempt(self._check_mounted)  # it may be there, in a directory that is not
         return found
 
     def _read(self, path: Path, start: int, size: int) -> bytes | None:

@@ -3,6 +3,9 @@
 Every commit waits for the standbys that the server is set up with: nothing is set to less than
 `synchronous_commit = on`. A commit that was not confirmed, or came with a warning (PostgreSQL gives up the wait for a
 standby with a mere warning), is in doubt: `Unavailable`.
+
+A process that is put to sleep in the midst of a transaction would keep its locks, and nobody could take over what it
+owns: PostgreSQL ends a transaction that says nothing for a while.
 """
 
 import contextlib
@@ -26,6 +29,7 @@ _SETTINGS = (
     "-c synchronous_commit=on -c default_transaction_isolation=read\\ committed "
     "-c statement_timeout=15000 -c lock_timeout=10000 -c client_min_messages=warning"
 )
+_SILENT_MS = 2_000  # between two statements of a transaction; then it is ended
 _LOCK = 0x65766572  # of who makes tables
 
 
@@ -57,7 +61,7 @@ class Database:
                     self._drop()
                     raise Unavailable(f"PostgreSQL: {_line(error)}", hint=_CHECK) from error
                 except self._psycopg.Error as error:
-                    if error.sqlstate == "25006":  # a standby that can't be written
+                    if error.sqlstate in ("25006", "25P03"):  # a standby that can't be written; silent for too long
                         self._drop()
                         raise Unavailable(f"PostgreSQL: {_line(error)}", hint=_CHECK) from error
                     hint = "make the tables first" if error.sqlstate in ("42P01", "3F000") else _CHECK
@@ -87,7 +91,7 @@ class Database:
 
     def _connect(self) -> "psycopg.Connection[tuple[Any, ...]]":
         if self._connection is None or self._connection.closed:
-            options = f"{_SETTINGS} -c search_path={self.schema}"
+            options = f"{_SETTINGS} -c search_path={self.schema} -c idle_in_transaction_session_timeout={_SILENT_MS}"
             self._connection = self._psycopg.connect(
                 self._url,
                 autocommit=True,

@@ -72,3 +72,36 @@ def test_trouble_that_may_pass_says_so(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_name_stays_inside_the_directory(tmp_path: Path, name: str) -> None:
     with pytest.raises(StorageError):
         DirectoryBucket(tmp_path / "bucket").put(name, b"x")
+
+
+def test_a_directory_that_is_gone_is_not_made_again(tmp_path: Path) -> None:
+    bucket = DirectoryBucket(tmp_path / "shared")
+    bucket.put("a/b", b"1")
+    (tmp_path / "shared").rename(tmp_path / "away")
+    for act in (lambda: bucket.put("a/b", b"2"), lambda: bucket.create("c", b"3"), lambda: bucket.get("a/b")):
+        with pytest.raises(Unavailable, match="mounted"):
+            act()
+    assert not (tmp_path / "shared").exists()
+    (tmp_path / "shared").mkdir()  # what is below a mount that is gone
+    with pytest.raises(Unavailable):
+        bucket.create("c", b"3")
+    (tmp_path / "shared").rmdir()
+    (tmp_path / "away").rename(tmp_path / "shared")
+    assert (bucket.get("a/b"), bucket.create("c", b"3")) == (b"1", None)
+
+
+def test_what_is_looked_for_while_the_directory_goes_is_not_said_to_be_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = DirectoryBucket(tmp_path / "shared")
+    bucket.put("a/b", b"1")
+    really = bucket._read
+
+    def go_and_read(path: Path, start: int, size: int) -> bytes | None:
+        if (tmp_path / "shared").exists():
+            (tmp_path / "shared").rename(tmp_path / "away")
+        return really(path, start, size)
+
+    monkeypatch.setattr(bucket, "_read", go_and_read)
+    with pytest.raises(Unavailable):
+        bucket.get("a/b")
