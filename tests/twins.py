@@ -42,7 +42,7 @@ _HOMES = {
         "topic_column",
         "user_property_columns",
     ),
-    "everlog.commitlog.sync_write": ("commit_around", "write_blocks"),
+    "everlog.commitlog.sync_write": ("write_blocks_around", "write_blocks"),
     "everlog.commitlog.aside": ("Aside",),
     "everlog.mqtt.entry_scan": ("skip_filters", "skip_pairs"),
     "everlog.mqtt.inbound": ("Decoder",),
@@ -89,7 +89,7 @@ class Twin:
     topic_column: Any
     user_property_columns: Any
     Aside: Any
-    commit_around: Any
+    write_blocks_around: Any
     write_blocks: Any
     Decoder: Any
     PublishWriter: Any

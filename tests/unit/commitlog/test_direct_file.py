@@ -20,7 +20,7 @@ PAGE = mmap.PAGESIZE
 
 @pytest.fixture(params=TWINS, ids=repr)
 def file(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RealFile]:
-    monkeypatch.setattr(direct_file, "commit_around", request.param.commit_around)
+    monkeypatch.setattr(direct_file, "write_blocks_around", request.param.write_blocks_around)
     monkeypatch.setattr(direct_file, "pace", Pace())
     opened = RealDisk().create(f"{tmp_path}/file")
     yield opened
@@ -130,7 +130,7 @@ def test_a_disk_without_this_way_is_written_as_usual(
     if what == "open":
         monkeypatch.setattr(direct_file.os, "open", refuse(errno.EINVAL))
     else:
-        monkeypatch.setattr(direct_file, "commit_around", refuse(errno.EINVAL))
+        monkeypatch.setattr(direct_file, "write_blocks_around", refuse(errno.EINVAL))
     file.write_at(0, [b"abc"])
     file.commit_at(3, [b"x" * LARGE_BYTES], padded=True)
     assert file.read_at(0, 1 << 20) == b"abc" + b"x" * LARGE_BYTES
@@ -138,7 +138,7 @@ def test_a_disk_without_this_way_is_written_as_usual(
 
 
 def test_a_full_disk_is_an_error(file: RealFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct_file, "commit_around", refuse(errno.ENOSPC))
+    monkeypatch.setattr(direct_file, "write_blocks_around", refuse(errno.ENOSPC))
     with pytest.raises(OSError, match="No space"):
         file.commit_at(0, [bytes(LARGE_BYTES)], padded=True)
 
