@@ -24,6 +24,7 @@ from everlog.bus.port import Bus, Delivery, Handler, NotAllowed, Subscription, W
 from everlog.bus.subjects import (
     ADMINISTER,
     HELLO,
+    MOVES,
     PREFIX,
     READ,
     WRITE,
