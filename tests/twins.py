@@ -21,6 +21,7 @@ _HOMES = {
     "everlog.base.batch_assembly": ("assemble",),
     "everlog.base.tombstones": ("bytes_of_topics", "empty_topics"),
     "everlog.base.records": ("Layout", "Records"),
+    "everlog.base.block_pool": ("BlockPool",),
     "everlog.base.record_builder": ("RecordBuilder",),
     "everlog.base.publisher_name": ("PublisherColumn", "PublisherName"),
     "everlog.base.batch_merge": ("gather",),
@@ -67,6 +68,7 @@ class Twin:
     bytes_of_topics: Any
     empty_topics: Any
     Layout: Any
+    BlockPool: Any
     RecordBuilder: Any
     PublisherColumn: Any
     PublisherName: Any

@@ -27,7 +27,7 @@ cdef class RecordBuilder:
     cdef public uint64_t last_time
     cdef public uint64_t place
     cdef readonly BlockPool pool
-    cdef readonly Py_ssize_t begin, least_bytes
+    cdef readonly Py_ssize_t begin, free, least_bytes
     cdef bint is_pooled
     cdef TopicTable source_table
     cdef Py_ssize_t source_generation, capacity

@@ -49,9 +49,10 @@ class RecordBuilder:
     def __init__(self, checked: bool = True, pool: BlockPool | None = None) -> None:
         self.checked = checked
         self.pool = pool
-        self.least_bytes = _HANDED_BYTES if pool is None else pool.least_bytes  # of payloads; with fewer, a batch is a copy
+        self.least_bytes = _HANDED_BYTES if pool is None else pool.least_bytes  # with fewer, a batch is a copy
         self.place = 0  # in its file, of the first byte of the next batch that is begun
         self.begin = 0  # in the block, of the open batch
+        self.free = 0  # in the block, behind the batches that were handed on in it
         self.is_pooled = False  # the block is the pool's: batches may be in it, and it keeps its size
         self.count = 0
         self.capacity = 0
@@ -150,7 +151,7 @@ class RecordBuilder:
             raise UsageError("a batch spans at most 71 minutes: take it before appending more")
         self.last_time = now_us
         if self.is_pooled and self.count == 0:
-            self.begin = self._aligned(self.begin)
+            self.begin = self._aligned(self.free)
         self._bind(table)
         known = table.count
         if routes is not None and len(routes) < 4 * known:
@@ -274,6 +275,7 @@ class RecordBuilder:
         assert self.pool is not None
         self.block = self.pool.take(size)
         self.is_pooled = True
+        self.free = 0
         self.begin = self._aligned(0)
         copy(
             pointer(self.block), self.begin + HEADER_BYTES,
@@ -374,7 +376,7 @@ class RecordBuilder:
             if rest:
                 self._move(HEADER_BYTES + rest, plan.payload_bytes)
             elif handed:
-                self.begin += plan.end
+                self.begin = self.free = self.begin + plan.end
         elif handed:
             self.block = room(len(own))
             copy(pointer(self.block), HEADER_BYTES, pointer(own), HEADER_BYTES + plan.payload_bytes, rest)

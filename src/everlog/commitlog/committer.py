@@ -84,6 +84,11 @@ class Committer:
         """The segment that is written to, or None before its first batch."""
         return self._writer.segment
 
+    @property
+    def block_bytes(self) -> int:
+        """How much memory the blocks take that large batches are made in."""
+        return self._open_batch.pool.held_bytes
+
     def pending(self) -> int:
         """Return how many bytes wait to be written."""
         return self._open_batch.pending()

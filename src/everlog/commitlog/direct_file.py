@@ -104,7 +104,7 @@ class DirectFile:
         self._carry = b""  # of the last page written, what lies before `_end`
 
     def write(self, position: int, blocks: Sequence[Block], sync: bool, mark_fd: int, mark: bytes) -> bool:
-        """Write, sync if asked, and mark, with zeros up to the end of a page; return False if that can't be done directly."""
+        """Write, sync if asked, mark, with zeros up to a page's end; return False if that can't be done directly."""
         size = sum(map(len, blocks))
         if size < LARGE_BYTES or not self._opened():
             return False

@@ -14,7 +14,15 @@ from everlog.base import Unavailable, with_all_names
 from everlog.commitlog.log_settings import LogSettings
 
 if not cython.compiled:
-    from everlog.base import BlockPool, MessageColumns, PublisherColumn, PublisherName, RecordBuilder, Records, TopicTable
+    from everlog.base import (
+        BlockPool,
+        MessageColumns,
+        PublisherColumn,
+        PublisherName,
+        RecordBuilder,
+        Records,
+        TopicTable,
+    )
     from everlog.commitlog.segment_format import FRAME_BYTES, HEADER_BYTES
 
 SPAN_US = 0xFFFFFFFF  # a batch's times are 32-bit distances from its first
