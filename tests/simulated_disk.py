@@ -65,8 +65,12 @@ class SimulatedFile:
 
     read_once = read_at
 
-    def write_at(self, position: int, blocks: Sequence[Block], note: Note | None = None) -> None:
+    def write_at(
+        self, position: int, blocks: Sequence[Block], note: Note | None = None, *, padded: bool = False
+    ) -> None:
         block = b"".join(blocks)
+        if padded and self._disk.pads and self._disk.random.random() < 0.5:
+            block += bytes(-(position + len(block)) % PAGE_BYTES)
         try:
             self._call("write")
         except OSError:
@@ -84,10 +88,7 @@ class SimulatedFile:
     def commit_at(
         self, position: int, blocks: Sequence[Block], note: Note | None = None, *, padded: bool = False
     ) -> None:
-        if padded and self._disk.pads and self._disk.random.random() < 0.5:
-            end = position + sum(map(len, blocks))
-            blocks = [*blocks, bytes(-end % PAGE_BYTES)]
-        self.write_at(position, blocks)
+        self.write_at(position, blocks, padded=padded)
         self.sync()
         if note is not None:
             note[0].write_at(0, [note[1]])

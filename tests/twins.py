@@ -21,6 +21,7 @@ _HOMES = {
     "everlog.base.batch_assembly": ("assemble",),
     "everlog.base.tombstones": ("bytes_of_topics", "empty_topics"),
     "everlog.base.records": ("Layout", "Records"),
+    "everlog.base.block_pool": ("BlockPool",),
     "everlog.base.record_builder": ("RecordBuilder",),
     "everlog.base.publisher_name": ("PublisherColumn", "PublisherName"),
     "everlog.base.batch_merge": ("gather",),
@@ -42,7 +43,7 @@ _HOMES = {
         "topic_column",
         "user_property_columns",
     ),
-    "everlog.commitlog.sync_write": ("commit_around", "write_blocks"),
+    "everlog.commitlog.sync_write": ("write_blocks_around", "write_blocks"),
     "everlog.commitlog.aside": ("Aside",),
     "everlog.mqtt.entry_scan": ("skip_filters", "skip_pairs"),
     "everlog.mqtt.inbound": ("Decoder",),
@@ -67,6 +68,7 @@ class Twin:
     bytes_of_topics: Any
     empty_topics: Any
     Layout: Any
+    BlockPool: Any
     RecordBuilder: Any
     PublisherColumn: Any
     PublisherName: Any
@@ -89,7 +91,7 @@ class Twin:
     topic_column: Any
     user_property_columns: Any
     Aside: Any
-    commit_around: Any
+    write_blocks_around: Any
     write_blocks: Any
     Decoder: Any
     PublishWriter: Any

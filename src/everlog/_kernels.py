@@ -17,6 +17,7 @@ KERNELS = (
     "everlog.base.records",
     "everlog.base.publisher_name",
     "everlog.base.publisher_rows",
+    "everlog.base.block_pool",
     "everlog.base.record_builder",
     "everlog.base.batch_merge",
     "everlog.base.arrow_columns",

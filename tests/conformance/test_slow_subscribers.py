@@ -12,8 +12,8 @@ from everlog.mqtt import Pingreq, Pingresp, Puback, Publish, Reason, Unsubscribe
 
 LIMITS = Limits(output_bytes=64 << 10, queue_bytes=256 << 10)
 NO_SPILL = Limits(output_bytes=64 << 10, queue_bytes=256 << 10, spill_bytes=0)
-PAYLOAD = bytes(8_000)
-COUNT = 3_000  # 24 MB: more than the sockets' own buffers take
+PAYLOAD = bytes(9_000)  # large enough to be sent in parts
+COUNT = 3_000  # 27 MB: more than the sockets' own buffers take
 
 
 def never_reading(stage, version, qos, filters=("t",), **connect):

@@ -46,11 +46,16 @@ class Peer:
         self.socket.sendall(bytes((first, 0x80 | len(payload))) + bytes(4) + payload)
 
     def receive(self) -> tuple[int, bytes]:
-        while len(self.data) < 2 or len(self.data) < 2 + self.data[1]:
+        first, size = self._take(2)
+        if size > 125:
+            size = int.from_bytes(self._take(2 if size == 126 else 8), "big")
+        return first, self._take(size)
+
+    def _take(self, size: int) -> bytes:
+        while len(self.data) < size:
             self._more()
-        size = self.data[1]
-        frame, self.data = (self.data[0], self.data[2 : 2 + size]), self.data[2 + size :]
-        return frame
+        taken, self.data = self.data[:size], self.data[size:]
+        return taken
 
     def bytes(self, count: int) -> bytes:
         """The payload of so many binary frames' bytes."""
@@ -119,3 +124,18 @@ def test_packets_need_not_be_aligned_with_frames(dial, version, size):
     found = b""
     while not all(answer in found for answer in answers):
         found += peer.receive()[1]
+
+
+@clauses("MQTT-6.0.0-1", v4="MQTT-6.0.0-1")
+def test_large_messages_come_in_frames_too(dial, stage, version):
+    peer = dial()
+    peer.send(encode(Connect(version, "c"), version))
+    peer.receive()
+    peer.send(encode(Subscribe(1, (Subscription("a"),)), version))
+    peer.receive()
+    publisher = stage.connected("publisher")
+    payloads = [bytes([n]) * 20_000 for n in range(4)]
+    for payload in payloads:
+        publisher.publish("a", payload)
+    expected = b"".join(encode(Publish("a", payload), version) for payload in payloads)
+    assert peer.bytes(len(expected)) == expected

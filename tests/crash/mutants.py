@@ -227,12 +227,14 @@ def no_rewriting(world: World) -> None:
     """Take what a failed sync left for granted: what is held is not written again, only synced."""
 
     class UnwrittenFile(SimulatedFile):
-        def write_at(self, position: int, blocks: Sequence[Block], note: Note | None = None) -> None:
+        def write_at(
+            self, position: int, blocks: Sequence[Block], note: Note | None = None, *, padded: bool = False
+        ) -> None:
             if in_trouble(world):
                 self._disk.tick()
                 self._inode.seen[position : position + sum(map(len, blocks))] = b"".join(blocks)
             else:
-                super().write_at(position, blocks, note)
+                super().write_at(position, blocks, note, padded=padded)
 
     class UnwrittenDisk(MutantDisk):
         file_of, suffix = UnwrittenFile, ".log"

@@ -22,6 +22,7 @@ from everlog.base.arrow_columns import (
 )
 from everlog.base.batch_assembly import assemble
 from everlog.base.batch_merge import gather, select
+from everlog.base.block_pool import BlockPool
 from everlog.base.columns import (
     DROPPED,
     DUP,

@@ -6,6 +6,11 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_Check, PyBytes_FromStringA
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
+cdef extern from "Python.h":
+    ctypedef struct PyObject
+    PyObject *PyList_GET_ITEM(object buffers, Py_ssize_t place)
+    Py_ssize_t Py_REFCNT(PyObject *buffer)
+
 cdef extern from *:
     """
     #include <stdint.h>
@@ -169,6 +174,18 @@ cdef inline unsigned char* pointer(object buffer) except NULL:
     if PyByteArray_Check(buffer):
         return <unsigned char*>PyByteArray_AS_STRING(buffer)
     raise TypeError(f"expected bytes or bytearray, not {type(buffer).__name__}")
+
+
+cdef inline unsigned char* pointer_at(object buffer, Py_ssize_t position) except NULL:
+    return pointer(buffer) + position
+
+
+cdef inline size_t address(object buffer) except? 0:
+    return <size_t>pointer(buffer)
+
+
+cdef inline bint is_shared(list buffers, Py_ssize_t place):
+    return Py_REFCNT(PyList_GET_ITEM(buffers, place)) > 1
 
 
 cdef inline uint16_t* u16s(object buffer) except NULL:

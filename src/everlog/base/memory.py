@@ -22,6 +22,21 @@ def pointer(buffer: Any) -> Any:
     return buffer
 
 
+def pointer_at(buffer: Any, position: int) -> Any:
+    """Return the buffer from a position on, to be used like `pointer`."""
+    return memoryview(buffer)[position:] if position else buffer
+
+
+def address(buffer: Buffer) -> int:
+    """Return where a buffer begins in memory, as far as that can be told: 0 if not."""
+    return 0
+
+
+def is_shared(buffers: list[bytearray], place: int) -> bool:
+    """Return whether anybody but the list refers to one of its buffers."""
+    return sys.getrefcount(buffers[place]) > 2  # the list, and the call itself
+
+
 def u16s(buffer: Buffer) -> memoryview:
     """Return the buffer as a row of 16-bit numbers."""
     return memoryview(buffer).cast("H")

@@ -1,8 +1,9 @@
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 
+from everlog.base.block_pool cimport BlockPool
 from everlog.base.columns cimport MessageColumns
-from everlog.base.memory cimport check_of, copy, get32, pointer, resize, room, u32s
+from everlog.base.memory cimport address, check_of, copy, get32, pointer, pointer_at, resize, room, u32s
 from everlog.base.publisher_rows cimport PublisherRows, write_names
 from everlog.base.records cimport Layout, Records, marked, pad, property_size
 from everlog.base.topic_table cimport TopicTable
@@ -15,6 +16,8 @@ cdef enum:  # of columns and records
     MAX_BATCH_BYTES = 0x7FFFFFFF
     WITH_PROPERTIES = 0x01
 
+cdef Py_ssize_t _HANDED_BYTES, _PAGE_BYTES, _ROW_BYTES
+
 
 cdef class RecordBuilder:
     cdef readonly TopicTable table
@@ -22,6 +25,10 @@ cdef class RecordBuilder:
     cdef readonly Py_ssize_t count, named, property_bytes, payload_bytes
     cdef readonly uint64_t first_time
     cdef public uint64_t last_time
+    cdef public uint64_t place
+    cdef readonly BlockPool pool
+    cdef readonly Py_ssize_t begin, free, least_bytes
+    cdef bint is_pooled
     cdef TopicTable source_table
     cdef Py_ssize_t source_generation, capacity
     cdef PublisherRows who
@@ -32,7 +39,7 @@ cdef class RecordBuilder:
                    property_bytes=Py_ssize_t, payload_bytes=Py_ssize_t, known=Py_ssize_t,
                    times="uint32_t*", topics="uint32_t*", flags="unsigned char*", property_ends="uint32_t*",
                    payload_ends="uint32_t*", checks="uint32_t*", properties="unsigned char*",
-                   payloads="unsigned char*", ids="uint32_t*", route="unsigned char*", filtered=bint, checked=bint,
+                   payloads="unsigned char*", payloads_at=Py_ssize_t, ids="uint32_t*", route="unsigned char*", filtered=bint, checked=bint,
                    delta=uint32_t, at=Py_ssize_t, property_at=Py_ssize_t, payload_at=Py_ssize_t, i=Py_ssize_t,
                    topic=Py_ssize_t, flag="unsigned char", begin=Py_ssize_t, middle=Py_ssize_t, size=Py_ssize_t,
                    check=uint32_t, mark="unsigned char*", stored="unsigned char", room=Py_ssize_t, taken=Py_ssize_t)
@@ -46,8 +53,16 @@ cdef class RecordBuilder:
     @cython.locals(ends="uint32_t*")
     cdef uint32_t _name(self, TopicTable table, Py_ssize_t topic) except? 0
 
-    @cython.locals(need=Py_ssize_t, grown=Py_ssize_t, more=Py_ssize_t)
+    @cython.locals(need=Py_ssize_t, grown=Py_ssize_t, more=Py_ssize_t, size=Py_ssize_t)
     cdef int _reserve(self, Py_ssize_t count, Py_ssize_t property_bytes, Py_ssize_t payload_bytes) except -1
+
+    @cython.locals(block=bytearray, begin=Py_ssize_t)
+    cdef int _move(self, Py_ssize_t size, Py_ssize_t first) except -1
+
+    cdef Py_ssize_t _aligned(self, Py_ssize_t at) except -1
+
+    @cython.locals(more=Py_ssize_t)
+    cpdef bint has_room(self, MessageColumns columns, Py_ssize_t start, Py_ssize_t stop) except -1
 
     @cython.locals(out=Py_ssize_t, position=Py_ssize_t, size=Py_ssize_t)
     cdef Py_ssize_t _without_alias(self, const unsigned char* source, Py_ssize_t begin, Py_ssize_t middle,
@@ -55,14 +70,16 @@ cdef class RecordBuilder:
 
     @cython.locals(count=Py_ssize_t, new=Py_ssize_t, names_at=Py_ssize_t, name_bytes=Py_ssize_t, last_time=uint64_t,
                    property_bytes=Py_ssize_t, payload_bytes=Py_ssize_t, plan=Layout, block=bytearray,
-                   out="unsigned char*", records=Records, kind=uint32_t)
+                   out="unsigned char*", records=Records, kind=uint32_t, begin=Py_ssize_t)
     cpdef Records take(self, uint64_t base_offset, Py_ssize_t rows=*)
 
-    @cython.locals(block=bytearray, rest=Py_ssize_t)
+    cdef bint _is_handed(self, Layout plan) except -1
+
+    @cython.locals(block=bytearray, own=bytearray, rest=Py_ssize_t, handed=bint)
     cdef bytearray _block(self, Layout plan)
 
     @cython.locals(records=Records)
-    cdef Records _made(self, bytearray block, uint64_t base_offset, Layout plan, uint64_t last_time)
+    cdef Records _made(self, bytearray block, Py_ssize_t begin, uint64_t base_offset, Layout plan, uint64_t last_time)
 
     @cython.locals(times="uint32_t*", property_ends="uint32_t*", payload_ends="uint32_t*", ahead=uint32_t,
                    i=Py_ssize_t)

@@ -7,8 +7,9 @@ import cython
 from everlog.base.errors import UsageError
 
 if not cython.compiled:
+    from everlog.base.block_pool import BlockPool
     from everlog.base.columns import DROPPED, FOR_SPILL, HAS_ALIAS, MessageColumns
-    from everlog.base.memory import Buffer, check_of, copy, get32, pointer, resize, room, u32s
+    from everlog.base.memory import Buffer, address, check_of, copy, get32, pointer, pointer_at, resize, room, u32s
     from everlog.base.publisher_name import PublisherColumn, PublisherName
     from everlog.base.publisher_rows import PublisherRows, write_names
     from everlog.base.records import (
@@ -26,6 +27,8 @@ if not cython.compiled:
 _KEPT_BYTES = 4 << 20
 _HANDED_BYTES = 64 << 10  # of payloads; with fewer, a batch is a copy, and the block stays with the builder
 _MARK_BYTES = 12
+_PAGE_BYTES = 4096
+_ROW_BYTES = 32  # that a row has in all columns, at the most
 
 
 class RecordBuilder:
@@ -36,13 +39,21 @@ class RecordBuilder:
     have a column of publishers, whose ids and names are the segment's as well.
 
     Payloads go to where they stand in a batch: into a block, behind the room for a header. The block of a large batch
-    is handed on as the batch, so that its payloads are copied once between a socket and the disk.
+    is handed on as the batch, so that its payloads are copied once between a socket and the disk. With a `pool`, blocks
+    are its own; the next batch begins in the same one, behind the last, and where its place in a page of memory is what
+    it will be in the file (`place`), so that whole pages can be written from there.
 
     Unless `checked`, records have no checks of their own: such batches are used in memory and never stored.
     """
 
-    def __init__(self, checked: bool = True) -> None:
+    def __init__(self, checked: bool = True, pool: BlockPool | None = None) -> None:
         self.checked = checked
+        self.pool = pool
+        self.least_bytes = _HANDED_BYTES if pool is None else pool.least_bytes  # with fewer, a batch is a copy
+        self.place = 0  # in its file, of the first byte of the next batch that is begun
+        self.begin = 0  # in the block, of the open batch
+        self.free = 0  # in the block, behind the batches that were handed on in it
+        self.is_pooled = False  # the block is the pool's: batches may be in it, and it keeps its size
         self.count = 0
         self.capacity = 0
         self.property_bytes = 0
@@ -94,7 +105,7 @@ class RecordBuilder:
         self.who.clear()
         if len(self.properties) > _KEPT_BYTES:
             self.properties = bytearray()
-        if len(self.block) > _KEPT_BYTES:
+        if len(self.block) > _KEPT_BYTES and not self.is_pooled:
             self.block = bytearray(HEADER_BYTES)
         return 0
 
@@ -139,6 +150,8 @@ class RecordBuilder:
         elif now_us - self.first_time > 0xFFFFFFFF:
             raise UsageError("a batch spans at most 71 minutes: take it before appending more")
         self.last_time = now_us
+        if self.is_pooled and self.count == 0:
+            self.begin = self._aligned(self.free)
         self._bind(table)
         known = table.count
         if routes is not None and len(routes) < 4 * known:
@@ -170,6 +183,7 @@ class RecordBuilder:
         checks = u32s(self.checks)
         properties = pointer(self.properties)
         payloads = pointer(self.block)
+        payloads_at = self.begin + HEADER_BYTES
         ids = u32s(self.ids)
         route = pointer(routes if routes is not None else b"")
         mark = pointer(self.mark)
@@ -202,7 +216,7 @@ class RecordBuilder:
                 if checked:
                     check = check_of(properties, property_at, room, check)
                 property_at += room
-            copy(payloads, HEADER_BYTES + payload_at, source, middle, size)
+            copy(payloads, payloads_at + payload_at, source, middle, size)
             payload_at += size
             times[at] = delta
             topics[at] = ids[topic]
@@ -247,9 +261,38 @@ class RecordBuilder:
             self.checks.extend(bytes(4 * more))
         if self.property_bytes + property_bytes > len(self.properties):
             self.properties.extend(bytes(max(property_bytes, len(self.properties))))
-        if HEADER_BYTES + self.payload_bytes + payload_bytes > len(self.block):
-            resize(self.block, len(self.block) + max(payload_bytes, len(self.block)))
+        size = HEADER_BYTES + self.payload_bytes + payload_bytes
+        if self.begin + size > len(self.block):
+            if self.pool is not None and (self.is_pooled or size > self.least_bytes):
+                self._move(size, 0)
+            else:
+                resize(self.block, len(self.block) + max(payload_bytes, len(self.block)))
         return 0
+
+    def _move(self, size: int, first: int) -> int:
+        """Go on in another block of the pool, with the payloads that were gathered from their byte `first` on."""
+        block, begin = self.block, self.begin
+        assert self.pool is not None
+        self.block = self.pool.take(size)
+        self.is_pooled = True
+        self.free = 0
+        self.begin = self._aligned(0)
+        copy(
+            pointer(self.block), self.begin + HEADER_BYTES,
+            pointer(block), begin + HEADER_BYTES + first, self.payload_bytes - first,
+        )  # fmt: skip
+        return 0
+
+    def _aligned(self, at: int) -> int:
+        """Return the first byte of the block from `at` on whose place in its page is that of `place` in the file."""
+        return at + (self.place - address(self.block) - at) % _PAGE_BYTES
+
+    def has_room(self, columns: MessageColumns, start: int, stop: int) -> bool:
+        """Return whether messages fit into the block of a large batch that is open; else it should be taken first."""
+        if not self.is_pooled or self.payload_bytes < self.least_bytes or not 0 <= start < stop <= columns.capacity:
+            return True
+        more = u32s(columns.payload_ends)[stop - 1] - u32s(columns.property_starts)[start] + _ROW_BYTES * (stop - start)
+        return self.begin + HEADER_BYTES + self.content_bytes() + more + _PAGE_BYTES <= len(self.block)
 
     def _without_alias(self, source: Buffer, begin: int, middle: int, target: bytearray, at: int) -> int:
         """Copy a property section, checked when parsed, without its topic alias; return the bytes copied."""
@@ -284,8 +327,9 @@ class RecordBuilder:
         plan = self.who.layout(self.table, count, new, name_bytes, property_bytes, payload_bytes, kind)
         if plan.end > MAX_BATCH_BYTES:
             raise UsageError(f"a batch of {plan.end} bytes is too large: take it earlier")
+        begin = self.begin if self._is_handed(plan) else 0
         block = self._block(plan)
-        out = pointer(block)
+        out = pointer_at(block, begin)
         pad(out, HEADER_BYTES + payload_bytes)
         self._column(out, plan.times, pointer(self.times), 4 * count)
         self._column(out, plan.topics, pointer(self.topics), 4 * count)
@@ -300,7 +344,7 @@ class RecordBuilder:
             self.who.write(out, plan, self.table)
         self._column(out, plan.properties, pointer(self.properties), property_bytes)
         plan.seal(out, base_offset, self.first_time, last_time, self.named)
-        records = self._made(block, base_offset, plan, last_time)
+        records = self._made(block, begin, base_offset, plan, last_time)
         self.named = self.table.count
         if count < self.count:
             self._drop(count, property_bytes, payload_bytes)
@@ -308,24 +352,44 @@ class RecordBuilder:
             self._clear()
         return records
 
+    def _is_handed(self, plan: Layout) -> bool:
+        """Return whether the block is handed on as the batch."""
+        if plan.payload_bytes < self.least_bytes:
+            return False
+        return self.begin + plan.end <= len(self.block) if self.is_pooled else self.pool is None
+
     def _block(self, plan: Layout) -> bytearray:
-        """Return a block of the batch's size with its payloads: a copy, or for a large batch the builder's own."""
-        if plan.payload_bytes < _HANDED_BYTES:
+        """Return a block with the batch's payloads: a copy of its size, or for a large batch the builder's own.
+
+        The payloads that the batch does not have begin the builder's next one.
+        """
+        own = self.block
+        rest = self.payload_bytes - plan.payload_bytes
+        handed = self._is_handed(plan)
+        block = own
+        if not handed:
             block = room(plan.end)
-            copy(pointer(block), HEADER_BYTES, pointer(self.block), HEADER_BYTES, plan.payload_bytes)
-            return block
-        block = self.block
-        self.block = room(len(block))
-        rest = HEADER_BYTES + plan.payload_bytes
-        copy(pointer(self.block), rest, pointer(block), rest, self.payload_bytes - plan.payload_bytes)
-        resize(block, plan.end)
+            copy(pointer(block), HEADER_BYTES, pointer(own), self.begin + HEADER_BYTES, plan.payload_bytes)
+        if self.pool is not None:
+            self.place += plan.end + self.pool.gap_bytes
+        if self.is_pooled:
+            if rest:
+                self._move(HEADER_BYTES + rest, plan.payload_bytes)
+            elif handed:
+                self.begin = self.free = self.begin + plan.end
+        elif handed:
+            self.block = room(len(own))
+            copy(pointer(self.block), HEADER_BYTES, pointer(own), HEADER_BYTES + plan.payload_bytes, rest)
+            resize(block, plan.end)
+        elif rest:
+            del self.block[HEADER_BYTES : HEADER_BYTES + plan.payload_bytes]
         return block
 
-    def _made(self, block: bytearray, base_offset: int, plan: Layout, last_time: int) -> Records:
+    def _made(self, block: bytearray, begin: int, base_offset: int, plan: Layout, last_time: int) -> Records:
         """Return the batch in a block that was just written, without reading it again."""
         records = Records.__new__(Records)
         records.data = block
-        records.start = 0
+        records.start = begin
         records.table = self.table
         records.layout = plan
         records.size = plan.end
@@ -344,7 +408,7 @@ class RecordBuilder:
         """Drop the first rows from the columns; what stays begins anew."""
         del self.times[: 4 * count], self.topics[: 4 * count], self.flags[:count], self.checks[: 4 * count]
         del self.property_ends[: 4 * count], self.payload_ends[: 4 * count]
-        del self.properties[:property_bytes], self.block[HEADER_BYTES : HEADER_BYTES + payload_bytes]
+        del self.properties[:property_bytes]
         self.who.drop(count)
         self.capacity -= count
         self.count -= count

@@ -89,6 +89,7 @@ cdef class Records:
     @cython.locals(raw="unsigned char*", at=Py_ssize_t, base=Py_ssize_t, i=Py_ssize_t)
     cpdef list new_publishers(self)
 
+    cpdef object view(self)
     cpdef object to_bytes(self)
 
 

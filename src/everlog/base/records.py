@@ -326,6 +326,12 @@ class Records:
             for i in range(self.layout.new_publishers)
         ]
 
+    def view(self) -> Buffer | memoryview:
+        """Return the batch as it is written, without a copy."""
+        if self.start == 0 and len(self.data) == self.size:
+            return self.data
+        return memoryview(self.data)[self.start : self.start + self.size]
+
     def to_bytes(self) -> Buffer:
         """Return the batch as it is written."""
         if self.start == 0 and len(self.data) == self.size:

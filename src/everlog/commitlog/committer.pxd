@@ -22,7 +22,7 @@ cdef class Committer:
     cdef Tail _tail
     cdef bint _syncing, _in_memory
     cdef object _gate, _stepping, _leaving, _waiters
-    cdef list _held, _left
+    cdef list _held, _left, _unwritten
     cdef Py_ssize_t _entering
     cdef Py_ssize_t _done
     cdef double _delay_s, _again_at
@@ -32,7 +32,11 @@ cdef class Committer:
     cpdef Py_ssize_t append(self, MessageColumns columns, Py_ssize_t start, Py_ssize_t stop, uint64_t now_us,
                             TopicTable table, bytearray routes, int wanted, object publisher) except -1
 
+    @cython.locals(shown=bint)
     cpdef int ask(self, int64_t offset) except -1
+
+    @cython.locals(waiting=OpenBatch, group=list)
+    cdef bint _show_unwritten(self) except -1
     cpdef bint step(self) except -1
     cpdef int try_step(self, int64_t offset) except -2
 
@@ -62,5 +66,8 @@ cdef class Committer:
                    records=Records)
     cdef int _write(self, list group) except -1
 
-    @cython.locals(records=Records)
     cdef int _publish(self, list batches, int64_t committed) except -1
+
+    @cython.locals(records=Records)
+    cdef int _show(self, list batches, int64_t committed) except -1
+    cdef int _tell(self) except -1

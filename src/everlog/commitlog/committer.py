@@ -64,6 +64,7 @@ class Committer:
         self._began = 0.0  # when the last quick step began to write
         self._entering = 0  # threads that wait for a step
         self._waiters = Waiters()
+        self._unwritten: list[Placed] = []  # published at `memory`, and not yet taken by a step; guarded by the gate
         self._held: list[Placed] = []  # taken, and not yet written because of trouble
         self._delay_s = TRY_AGAIN_S
         self._again_at = 0.0
@@ -83,6 +84,11 @@ class Committer:
         """The segment that is written to, or None before its first batch."""
         return self._writer.segment
 
+    @property
+    def block_bytes(self) -> int:
+        """How much memory the blocks take that large batches are made in."""
+        return self._open_batch.pool.held_bytes
+
     def pending(self) -> int:
         """Return how many bytes wait to be written."""
         return self._open_batch.pending()
@@ -100,10 +106,33 @@ class Committer:
             return self._open_batch.append(columns, start, stop, now_us, table, routes, wanted, publisher)
 
     def ask(self, offset: int) -> int:
-        """Ask that what was appended below an offset be committed; nothing else will be."""
+        """Ask that what was appended below an offset be committed; nothing else will be.
+
+        At `memory` it is committed at once, and a step writes it later.
+        """
         with self._gate:
             self._open_batch.ask(offset)
+            shown = self._in_memory and self._show_unwritten()
+        if shown:
+            self._tell()
         return 0
+
+    def _show_unwritten(self) -> bool:
+        """Let readers see what was asked for, unless a step has to write something first; return whether there is any.
+
+        The caller holds the gate.
+        """
+        waiting = self._open_batch
+        if self.failure is not None or self.trouble is not None or waiting.asked > self._writer.mark.reserved:
+            return False
+        if self.committed != waiting.first():  # a step has taken something that nobody sees yet
+            return False
+        group = waiting.take()
+        if not group:
+            return False
+        self._unwritten += group
+        self._show([placed[0] for placed in group], group[len(group) - 1][0].end_offset)
+        return True
 
     def step(self) -> bool:
         """Commit what was asked for, after what is held if there is trouble; return False if nothing was committed."""
@@ -155,7 +184,7 @@ class Committer:
             waiting.ask(offset)
             if self.failure is not None:
                 return []
-            if self.trouble is not None or self._entering or not waiting.is_plain():
+            if self.trouble is not None or self._entering or self._unwritten or not waiting.is_plain():
                 return None
             if not writer.takes_quickly(waiting.segment, waiting.pending()):
                 return None
@@ -221,7 +250,7 @@ class Committer:
             if self.failure is not None or self.trouble is not None:
                 return False
             self._open_batch.ask(offset)
-            group = self._open_batch.take()
+            group, self._unwritten = self._unwritten + self._open_batch.take(), []
         return bool(group) and self._commit(group)
 
     def _mend(self) -> bool:
@@ -256,8 +285,9 @@ class Committer:
     def _hold(self, rest: list[Placed], error: OSError) -> None:
         """Hold what was not written because the disk failed."""
         records, segment = rest[0]
-        if self._writer.in_doubt and segment == self._writer.base and records.base_offset > segment:
-            with self._gate:
+        with self._gate:
+            rest, self._unwritten = rest + self._unwritten, []
+            if self._writer.in_doubt and segment == self._writer.base and records.base_offset > segment:
                 rest = self._open_batch.move(rest)
         self._held = rest
         self._stumble(error)
@@ -280,7 +310,7 @@ class Committer:
             if end > writer.mark.reserved:
                 writer.mark.keep(writer.current()._replace(reserved=end + RESERVE))
             if self._in_memory and end > self.committed:
-                self._publish([placed[0] for placed in group], end)
+                self._publish([placed[0] for placed in group if placed[0].base_offset >= self.committed], end)
         k = 0
         while k < len(group):
             base = group[k][1]
@@ -308,7 +338,12 @@ class Committer:
         return 0
 
     def _publish(self, batches: list[Records], committed: int) -> int:
-        """Let readers see batches, which are as durable as the settings demand."""
+        """Let readers see batches, which are as durable as the settings demand, and tell whoever waits."""
+        self._show(batches, committed)
+        self._tell()
+        return 0
+
+    def _show(self, batches: list[Records], committed: int) -> int:
         self._tail.add(batches, self._writer.written)
         self.committed = committed
         self.groups += 1
@@ -316,10 +351,13 @@ class Committer:
             self.batches += 1
             self.records += records.count
             self.committed_bytes += records.size
+        return 0
+
+    def _tell(self) -> int:
         if self._waiters.waiting:
-            self._waiters.wake(committed)
+            self._waiters.wake(self.committed)
         if self.announce is not None:
-            self.announce(committed)
+            self.announce(self.committed)
         return 0
 
     def cut(self) -> None:

@@ -3,7 +3,8 @@
 Through the page cache, a large write costs a copy and a new page of memory for each page of the file; on a virtual
 machine whose host takes free memory back, a new page can cost more than everything else that is done with the messages
 in it. Files and disks that can't do direct I/O say so once, and are written and read as usual from then on. Slow disks
-are read as usual too, since there a second reader gains most by what the first one left in memory.
+are read as usual too, since there a second reader gains most by what the first one left in memory, and so are writes
+to them that need no sync, since the system may do them later.
 """
 
 import ctypes
@@ -17,13 +18,14 @@ from collections.abc import Sequence
 from time import perf_counter
 
 from everlog.commitlog.ports import Block
-from everlog.commitlog.sync_write import commit_around
+from everlog.commitlog.sync_write import write_blocks_around
 
 LARGE_BYTES = 128 << 10  # smaller pieces are as quick through the page cache, and stay in it for readers
 _WRITE_ROOM = 1 << 20
 _READ_ROOM = 8 << 20
-_SLOW = 256e6  # bytes a second
-_PROBE_BYTES = 32 << 20  # read before a disk may be called slow
+_SLOW_READ, _SLOW_WRITE = 256e6, 100e6  # bytes a second
+_PROBE_BYTES = 32 << 20  # read or written before a disk may be called slow
+_AGAIN_BYTES = 256 << 20  # left to the page cache before a slow disk is tried again
 _PAGE = mmap.PAGESIZE
 _UNABLE = frozenset((errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS))
 
@@ -60,24 +62,35 @@ def is_cached(fd: int, position: int, size: int) -> bool:
 
 
 class Pace:
-    """The pace at which a disk was read around the page cache."""
+    """The pace at which a disk was read or written around the page cache."""
 
-    def __init__(self) -> None:
+    def __init__(self, slow: float) -> None:
+        self.slow = slow  # bytes a second
         self.moved_bytes = 0
         self.seconds = 0.0
+        self._left_bytes = 0
 
     @property
     def is_slow(self) -> bool:
-        """Whether reading through the page cache is better."""
-        return self.moved_bytes >= _PROBE_BYTES and self.moved_bytes < _SLOW * self.seconds
+        """Whether to go through the page cache is better."""
+        return self.moved_bytes >= _PROBE_BYTES and self.moved_bytes < self.slow * self.seconds
 
     def add(self, size: int, seconds: float) -> None:
-        """Count a read."""
+        """Count what was read or written."""
         self.moved_bytes += size
         self.seconds += seconds
 
+    def leave(self, size: int) -> None:
+        """Count what a slow disk was spared; after much of it, find out again whether it is slow."""
+        self._left_bytes += size
+        if self._left_bytes >= _AGAIN_BYTES:
+            self.moved_bytes = self._left_bytes = 0
+            self.seconds = 0.0
 
-pace = Pace()  # of this process; threads that count at the same time may lose a count
+
+# Of this process; threads that count at the same time may lose a count.
+read_pace = Pace(_SLOW_READ)
+unsynced_pace = Pace(_SLOW_WRITE)  # of writes that nobody waits to see synced
 
 
 class DirectFile:
@@ -90,10 +103,13 @@ class DirectFile:
         self._end = -1  # the end of the last direct write
         self._carry = b""  # of the last page written, what lies before `_end`
 
-    def commit(self, position: int, blocks: Sequence[Block], mark_fd: int, mark: bytes) -> bool:
-        """Write, sync and mark, with zeros up to the end of a page; return False if that can't be done directly."""
+    def write(self, position: int, blocks: Sequence[Block], sync: bool, mark_fd: int, mark: bytes) -> bool:
+        """Write, sync if asked, mark, with zeros up to a page's end; return False if that can't be done directly."""
         size = sum(map(len, blocks))
         if size < LARGE_BYTES or not self._opened():
+            return False
+        if not sync and unsynced_pace.is_slow:
+            unsynced_pace.leave(size)
             return False
         buffer = _buffer(_WRITE_ROOM)
         carried = position % _PAGE
@@ -101,20 +117,23 @@ class DirectFile:
             self._carry = os.pread(self._plain, carried, position - carried)
         self._end = -1
         buffer[:carried] = self._carry
+        begun = perf_counter()
         try:
-            commit_around(self._plain, self._fd, position, blocks, buffer, mark_fd, mark)
+            write_blocks_around(self._plain, self._fd, position, blocks, buffer, sync, mark_fd, mark)
         except OSError as error:
             if error.errno not in _UNABLE:
                 raise
             self._able = False
             return False
+        if not sync:
+            unsynced_pace.add(size, perf_counter() - begun)
         self._end = position + size
         self._carry = buffer[: self._end % _PAGE]
         return True
 
     def read(self, position: int, size: int) -> bytes | None:
         """Return up to `size` bytes, fewer only at the end of the file; None if they can't be read directly."""
-        if pace.is_slow or not self._opened():
+        if read_pace.is_slow or not self._opened():
             return None
         parts = []
         end = position + size
@@ -130,7 +149,7 @@ class DirectFile:
                     raise
                 self._able = False
                 return None
-            pace.add(got - start, perf_counter() - begun)
+            read_pace.add(got - start, perf_counter() - begun)
             if got <= position:
                 break
             parts.append(buffer[position - start : min(got, end) - start])

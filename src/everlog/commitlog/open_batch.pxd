@@ -1,6 +1,7 @@
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
 
+from everlog.base.block_pool cimport BlockPool
 from everlog.base.columns cimport MessageColumns
 from everlog.base.record_builder cimport RecordBuilder
 from everlog.base.records cimport Records
@@ -12,11 +13,12 @@ cdef enum:  # of segment_format
 
 
 cdef class OpenBatch:
-    cdef Py_ssize_t _batch_bytes, _pending_limit, _segment_bytes, _closed_bytes, _position
+    cdef Py_ssize_t _batch_bytes, _whole_bytes, _pending_limit, _segment_bytes, _closed_bytes, _position
     cdef int64_t _segment_us, _segment_time
     cdef uint64_t _span_us
     cdef bint _full
     cdef RecordBuilder _builder
+    cdef readonly BlockPool pool
     cdef list _closed
     cdef readonly Py_ssize_t in_flight_bytes
     cdef readonly int64_t end, asked, segment
@@ -27,6 +29,7 @@ cdef class OpenBatch:
     cpdef Py_ssize_t append(self, MessageColumns columns, Py_ssize_t start, Py_ssize_t stop, uint64_t now_us,
                             TopicTable table, bytearray routes, int wanted, object publisher) except -1
 
+    cpdef int64_t first(self) except -1
     cpdef bint is_plain(self)
     cpdef ask(self, int64_t offset)
 

@@ -14,11 +14,23 @@ from everlog.base import Unavailable, with_all_names
 from everlog.commitlog.log_settings import LogSettings
 
 if not cython.compiled:
-    from everlog.base import MessageColumns, PublisherColumn, PublisherName, RecordBuilder, Records, TopicTable
+    from everlog.base import (
+        BlockPool,
+        MessageColumns,
+        PublisherColumn,
+        PublisherName,
+        RecordBuilder,
+        Records,
+        TopicTable,
+    )
     from everlog.commitlog.segment_format import FRAME_BYTES, HEADER_BYTES
 
 SPAN_US = 0xFFFFFFFF  # a batch's times are 32-bit distances from its first
 _FOREVER = 1 << 62
+_BLOCK_BATCHES = 2  # of full size, that a block has room for
+_SPARE_BLOCKS = 4  # beside those of the tail: for what is gathered and what is being written
+_LEAST_PART = 16  # a batch of this part of its full size, or more, is made in a block of the pool
+_WHOLE_PART = 4  # and one of this part is closed when a commit is asked for, so that nothing need be split off later
 
 Placed: TypeAlias = tuple["Records", int]  # a closed batch, and the base offset of the segment it goes into
 
@@ -29,10 +41,15 @@ class OpenBatch:
     def __init__(self, settings: LogSettings, end: int) -> None:
         self._span_us = SPAN_US
         self._batch_bytes = settings.batch_bytes
+        self._whole_bytes = settings.batch_bytes // _WHOLE_PART
         self._pending_limit = settings.pending_bytes
         self._segment_bytes = settings.segment_bytes
         self._segment_us = _FOREVER if settings.segment_us is None else settings.segment_us
-        self._builder = RecordBuilder()
+        size = _BLOCK_BATCHES * settings.batch_bytes
+        self.pool = BlockPool(
+            size, settings.tail_bytes // size + _SPARE_BLOCKS, settings.batch_bytes // _LEAST_PART, FRAME_BYTES
+        )
+        self._builder = RecordBuilder(True, self.pool)
         self._closed: list[Placed] = []
         self._closed_bytes = 0
         self.segment = end  # that the open batch goes into
@@ -42,6 +59,7 @@ class OpenBatch:
         self.in_flight_bytes = 0  # taken and not yet written
         self.end = end
         self.asked = end  # offsets below it are to be committed
+        self._builder.place = self._position + FRAME_BYTES
 
     def continue_segment(
         self,
@@ -55,6 +73,7 @@ class OpenBatch:
         """Go on in a segment; if it has no batches yet, only times must go on."""
         self._builder.continue_segment(names, last_time, publishers)
         self.segment, self._position, self._segment_time = segment, position, first_time
+        self._builder.place = position + FRAME_BYTES
 
     @property
     def table(self) -> TopicTable:
@@ -82,13 +101,19 @@ class OpenBatch:
             raise Unavailable(
                 f"{self.pending()} bytes wait to be written", hint="the disk does not keep up; try again later"
             )
-        if builder.count and (self._full or now_us > builder.first_time + self._span_us):
+        if builder.count and (
+            self._full or now_us > builder.first_time + self._span_us or not builder.has_room(columns, start, stop)
+        ):
             self.close()
         taken = builder.append(columns, start, stop, now_us, table, routes, wanted, publisher)
         self.end += taken
         if builder.content_bytes() >= self._batch_bytes:
             self.close()
         return taken
+
+    def first(self) -> int:
+        """Return the offset of the first record that was not taken yet."""
+        return self._closed[0][0].base_offset if self._closed else self.end - self._builder.count
 
     def is_plain(self) -> bool:
         """Return whether all that waits is in the open batch."""
@@ -98,6 +123,8 @@ class OpenBatch:
         """Ask that what was appended below an offset be committed."""
         if offset > self.asked:
             self.asked = offset if offset < self.end else self.end
+            if self.asked == self.end and self._builder.content_bytes() >= self._whole_bytes:
+                self.close()
 
     def close(self) -> int:
         """Close the open batch, as two if a commit was asked for up to its middle."""
@@ -114,6 +141,8 @@ class OpenBatch:
         records = builder.take(self.end - builder.count, rows)
         self._closed.append((records, self.segment))
         self._closed_bytes += records.size
+        if records.payload_bytes < self.pool.least_bytes:
+            self.pool.made_small()
         self._position += FRAME_BYTES + records.size
         if self._segment_time == 0:
             self._segment_time = records.first_time
@@ -128,6 +157,7 @@ class OpenBatch:
         if self.segment != self.end:
             self._builder.start_segment()
             self.segment, self._position, self._segment_time = self.end, HEADER_BYTES, 0
+            self._builder.place = HEADER_BYTES + FRAME_BYTES
             self._full = False
         return self.segment
 
@@ -178,6 +208,7 @@ class OpenBatch:
             for records, segment in moved + self._closed:
                 if segment == base:
                     self._position += FRAME_BYTES + records.size
+            self._builder.place = self._position + FRAME_BYTES
         return moved
 
     def written(self, size: int) -> int:

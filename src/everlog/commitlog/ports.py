@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-Block = bytes | bytearray
+Block = bytes | bytearray | memoryview
 
 
 class File(Protocol):
@@ -15,17 +15,19 @@ class File(Protocol):
         """Read what nobody is likely to read again soon, so that it need not be kept in memory."""
         ...
 
-    def write_at(self, position: int, blocks: Sequence[Block], note: "Note | None" = None) -> None:
-        """Write all of the blocks, one after the other, then the note; raise OSError if any of it fails."""
+    def write_at(
+        self, position: int, blocks: Sequence[Block], note: "Note | None" = None, *, padded: bool = False
+    ) -> None:
+        """Write all of the blocks, one after the other, then the note; raise OSError if any of it fails.
+
+        If they may be `padded`, less than a page of zeros can follow them afterwards.
+        """
         ...
 
     def commit_at(
         self, position: int, blocks: Sequence[Block], note: "Note | None" = None, *, padded: bool = False
     ) -> None:
-        """Write all of the blocks, sync, and only then write the note; raise OSError if any of it fails.
-
-        If they may be `padded`, less than a page of zeros can follow them afterwards.
-        """
+        """Write as `write_at` does, but sync before the note is written; raise OSError if any of it fails."""
         ...
 
     def commit_aside(

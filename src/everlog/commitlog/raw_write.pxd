@@ -42,27 +42,61 @@ cdef extern from *:
 
     static size_t everlog_page(void) { return (size_t)sysconf(_SC_PAGESIZE); }
 
+    /* Pieces of a direct write: what is in the buffer from `from` on goes behind them. */
+    typedef struct { struct iovec v[64]; int n; size_t from, size; } everlog_pieces;
+
+    static void everlog_piece(everlog_pieces *p, char *base, size_t size) {
+        if (!size) return;
+        p->v[p->n].iov_base = base; p->v[p->n].iov_len = size;
+        p->n++; p->size += size;
+    }
+
+    static int everlog_write_pieces(int direct_fd, everlog_pieces *p, long long *at) {
+        ssize_t w;
+        if (!p->n) return 0;
+        do w = pwritev(direct_fd, p->v, p->n, (off_t)*at); while (w < 0 && errno == EINTR);
+        if (w != (ssize_t)p->size) return w < 0 ? errno : EINVAL;
+        *at += w;
+        p->n = 0; p->size = p->from = 0;
+        return 0;
+    }
+
     static int everlog_write_around(int fd, int direct_fd, long long at, struct iovec *v, Py_ssize_t n,
-                                    char *buffer, size_t room, size_t page,
+                                    char *buffer, size_t room, size_t page, int sync,
                                     int mark_fd, const char *mark, Py_ssize_t mark_size) {
-        size_t used = at % page;
+        everlog_pieces p = {.n = 0, .from = 0, .size = 0};
+        size_t used = at % page, rest;
+        int failed;
         at -= used;
-        while (n) {
-            size_t size = v->iov_len < room - used ? v->iov_len : room - used;
-            memcpy(buffer + used, v->iov_base, size);
-            used += size;
-            v->iov_base = (char *)v->iov_base + size; v->iov_len -= size;
-            if (!v->iov_len) { v++; n--; }
-            if (n && used < room) continue;
-            size_t rest = used % page, whole = rest ? used + page - rest : used;
-            memset(buffer + used, 0, whole - used);
-            ssize_t w;
-            do w = pwrite(direct_fd, buffer, whole, (off_t)at); while (w < 0 && errno == EINTR);
-            if (w != (ssize_t)whole) return w < 0 ? errno : EINVAL;
-            memmove(buffer, buffer + used - rest, rest);
-            at += whole; used = 0;
+        for (; n; v++, n--) while (v->iov_len) {
+            char *base = v->iov_base;
+            size_t size = v->iov_len, head = (page - used % page) % page;
+            if (size >= head + 2 * page && (size_t)base % page == used % page) {
+                memcpy(buffer + used, base, head);
+                used += head;
+                size = (size - head) / page * page;
+                everlog_piece(&p, buffer + p.from, used - p.from);
+                everlog_piece(&p, base + head, size);
+                p.from = used;
+                size += head;
+            } else {
+                if (size > room - used) size = room - used;
+                memcpy(buffer + used, base, size);
+                used += size;
+            }
+            v->iov_base = base + size; v->iov_len -= size;
+            if (used == room || p.n > 60) {  /* whole pages in both cases */
+                everlog_piece(&p, buffer + p.from, used - p.from);
+                if ((failed = everlog_write_pieces(direct_fd, &p, &at))) return failed;
+                used = 0;
+            }
         }
-        return everlog_write_all(fd, 0, v, 0, 1, mark_fd, mark, mark_size);
+        rest = used % page;
+        if (rest) memset(buffer + used, 0, page - rest);
+        everlog_piece(&p, buffer + p.from, used - p.from + (rest ? page - rest : 0));
+        if ((failed = everlog_write_pieces(direct_fd, &p, &at))) return failed;
+        memmove(buffer, buffer + used - rest, rest);
+        return everlog_write_all(fd, 0, v, 0, sync, mark_fd, mark, mark_size);
     }
 
     typedef struct {
@@ -165,21 +199,27 @@ cdef extern from *:
     void everlog_aside_end(everlog_aside *a) nogil
     size_t everlog_page()
     int everlog_write_around(int fd, int direct_fd, long long at, iovec *v, Py_ssize_t n, char *buffer, size_t room,
-                             size_t page, int mark_fd, const char *mark, Py_ssize_t mark_size) nogil
+                             size_t page, int sync, int mark_fd, const char *mark, Py_ssize_t mark_size) nogil
 
 
 cdef inline iovec *vector_of(object blocks) except NULL:
     cdef Py_ssize_t n = len(blocks), k
     cdef object block
+    cdef const unsigned char[::1] view
     cdef iovec *vector = <iovec*>malloc((n + 1) * sizeof(iovec))
     if vector == NULL:
         raise MemoryError()
     try:
         for k in range(n):
             block = blocks[k]
+            if isinstance(block, memoryview):  # of a part of a block
+                view = block
+                vector[k].iov_base = <void*>&view[0] if view.shape[0] else NULL
+                vector[k].iov_len = view.shape[0]
+                continue
             vector[k].iov_base = pointer(block)
             vector[k].iov_len = PyBytes_GET_SIZE(block) if PyBytes_Check(block) else PyByteArray_GET_SIZE(block)
-    except TypeError:
+    except (TypeError, ValueError):
         free(vector)
         raise
     return vector
@@ -197,7 +237,8 @@ cdef inline int write_all(int fd, long long position, object blocks, bint sync, 
 
 
 cdef inline int write_around(
-    int fd, int direct_fd, long long position, object blocks, unsigned char[::1] buffer, int mark_fd, bytes mark
+    int fd, int direct_fd, long long position, object blocks, unsigned char[::1] buffer, bint sync,
+    int mark_fd, bytes mark
 ) except -1:
     cdef Py_ssize_t n = len(blocks), mark_size = PyBytes_GET_SIZE(mark)
     cdef const char *mark_at = PyBytes_AS_STRING(mark)
@@ -206,7 +247,7 @@ cdef inline int write_around(
     cdef iovec *vector = vector_of(blocks)
     with nogil:
         failed = everlog_write_around(
-            fd, direct_fd, position, vector, n, <char*>&buffer[0], room, page, mark_fd, mark_at, mark_size
+            fd, direct_fd, position, vector, n, <char*>&buffer[0], room, page, sync, mark_fd, mark_at, mark_size
         )
     free(vector)
     return failed

@@ -9,14 +9,14 @@ import os
 import threading
 from collections.abc import Sequence
 
-Buffer = bytes | bytearray
+Buffer = bytes | bytearray | memoryview
 PAGE = mmap.PAGESIZE
 MAX_BLOCKS = 1000  # in one vectored write; the system's limit is 1,024
 
 
 def write_all(fd: int, position: int, blocks: Sequence[Buffer], sync: bool, mark_fd: int, mark: bytes) -> int:
     """Write all blocks at a position, sync if asked, then write the mark; return 0 or the number of the error."""
-    rest: list[Buffer | memoryview] = [block for block in blocks if block]
+    rest: list[Buffer] = [block for block in blocks if block]
     try:
         while rest:
             written = os.pwritev(fd, rest[:MAX_BLOCKS], position)
@@ -40,12 +40,15 @@ def write_all(fd: int, position: int, blocks: Sequence[Buffer], sync: bool, mark
 
 
 def write_around(
-    fd: int, direct_fd: int, position: int, blocks: Sequence[Buffer], buffer: mmap.mmap, mark_fd: int, mark: bytes
-) -> int:
-    """Write all blocks around the page cache, sync, then write the mark; return 0 or the number of the error.
+    fd: int, direct_fd: int, position: int, blocks: Sequence[Buffer], buffer: mmap.mmap, sync: bool, mark_fd: int,
+    mark: bytes,
+) -> int:  # fmt: skip
+    """Write all blocks around the page cache, sync if asked, then write the mark; return 0 or the number of the error.
 
     `direct_fd` is the same file, opened so that it takes whole pages only. `buffer` begins with what stands before
-    `position` in its page, and afterwards with what stands before the end in that page, which zeros fill.
+    `position` in its page, and afterwards with what stands before the end in that page, which zeros fill. In C, whole
+    pages of a block that begins at the same place of a page in memory as in the file are written from where they are;
+    all else passes through the buffer.
     """
     data = memoryview(b"".join(blocks))
     rest = position % PAGE
@@ -65,7 +68,7 @@ def write_around(
             buffer[:rest] = buffer[used - rest : used]
     except OSError as error:
         return error.errno or errno.EIO
-    return write_all(fd, 0, [], True, mark_fd, mark)
+    return write_all(fd, 0, [], sync, mark_fd, mark)
 
 
 class AsideThread:

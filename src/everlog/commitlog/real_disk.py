@@ -45,20 +45,22 @@ class RealFile:
                 return data
         return self._read(position, size)
 
-    def write_at(self, position: int, blocks: Sequence[Block], note: Note | None = None) -> None:
+    def write_at(
+        self, position: int, blocks: Sequence[Block], note: Note | None = None, *, padded: bool = False
+    ) -> None:
         """Write all of the blocks, one after the other, then the note."""
-        if note is None:
-            write_blocks(self._fd, position, blocks, False)
-        else:
-            write_blocks(self._fd, position, blocks, False, note[0]._fd, note[1])  # type: ignore[attr-defined]
+        self._write(position, blocks, note, padded, False)
 
     def commit_at(
         self, position: int, blocks: Sequence[Block], note: Note | None = None, *, padded: bool = False
     ) -> None:
         """Write, sync and write the note in one stretch without the interpreter lock."""
+        self._write(position, blocks, note, padded, True)
+
+    def _write(self, position: int, blocks: Sequence[Block], note: Note | None, padded: bool, sync: bool) -> None:
         mark_fd, mark = (-1, b"") if note is None else (note[0]._fd, note[1])  # type: ignore[attr-defined]
-        if not padded or not self._direct.commit(position, blocks, mark_fd, mark):
-            write_blocks(self._fd, position, blocks, True, mark_fd, mark)
+        if not padded or not self._direct.write(position, blocks, sync, mark_fd, mark):
+            write_blocks(self._fd, position, blocks, sync, mark_fd, mark)
 
     def commit_aside(
         self, aside: ports.Aside, position: int, blocks: Sequence[Block], note: Note, patience_ns: int

@@ -95,7 +95,7 @@ class SegmentWriter:
             if self._sync:
                 self._file.commit_at(start, self._framed(start, batches), note, padded=True)
             else:
-                self._file.write_at(start, self._framed(start, batches), note)
+                self._file.write_at(start, self._framed(start, batches), note, padded=True)
             self._note(start, batches)
         else:
             end = HEADER_BYTES + self._length(batches)
@@ -166,7 +166,7 @@ class SegmentWriter:
             file.commit_at(0, blocks, padded=True)
             catalog.disk.sync_directory(catalog.directory)
         else:
-            file.write_at(0, blocks)
+            file.write_at(0, blocks, padded=True)
         reader = SegmentReader(path, file, header, index, table, catalog.damage)
         self.segment = Segment(base_offset, base_offset, 0, 0, HEADER_BYTES, reader=reader)
         self._file, self._index, self.base, self.position = file, index, base_offset, HEADER_BYTES
@@ -202,16 +202,18 @@ class SegmentWriter:
     def cut(self) -> None:
         """Cut off what follows the last batch: zeros when the segment is complete, and what a failed write left."""
         segment = self.segment
-        if segment is None or not (self.in_doubt or self._file.size() > self.position):
+        doubt = self.in_doubt
+        if segment is None or not (doubt or self._file.size() > self.position):
             return
-        if self.in_doubt and segment.reader is not None:
+        if doubt and segment.reader is not None:
             self.publish()  # what failed may have been the mark's own write, after which it says anything
             self._file = segment.reader.file = self._catalog.disk.open(segment.reader.path, write=True)
         self.in_doubt = True
         self._file.truncate(self.position)
-        if not self._sync:
+        if doubt and not self._sync:
             write_again(self._file, 0, self.position)
-        self._file.sync()
+        if doubt or self._sync:
+            self._file.sync()
         self._allocated = self.position
         self.in_doubt = False
 
@@ -244,7 +246,7 @@ class SegmentWriter:
         for records in batches:
             frame = frame_bytes(position, records.base_offset, records.size, records.count | flag, self._salted)
             blocks.append(frame)
-            blocks.append(records.to_bytes())
+            blocks.append(records.view())
             position += FRAME_BYTES + records.size
             flag = 0
         return blocks

@@ -20,6 +20,7 @@ class LogStatistics:
     segment_bytes: int  # of the segments whose size is known
     tail_batches: int
     tail_bytes: int
+    block_bytes: int  # of the blocks that large batches are made in; those of the tail are among them
     pending_bytes: int
     waiting_to_seal: int
     commits: int
@@ -51,6 +52,7 @@ class LogStatistics:
             segment_bytes=sum(max(0, segment.size_bytes) for segment in segments),
             tail_batches=len(tail),
             tail_bytes=tail.held_bytes,
+            block_bytes=committer.block_bytes if committer is not None else 0,
             pending_bytes=committer.pending() if committer is not None else 0,
             waiting_to_seal=maintenance.waiting if maintenance is not None else 0,
             commits=committer.groups if committer is not None else 0,

@@ -8,6 +8,7 @@ cpdef object write_blocks(int fd, long long position, object blocks, bint sync, 
 
 
 @cython.locals(failed=int)
-cpdef object commit_around(
-    int fd, int direct_fd, long long position, object blocks, object buffer, int mark_fd, bytes mark
+cpdef object write_blocks_around(
+    int fd, int direct_fd, long long position, object blocks, object buffer, bint sync, int mark_fd,
+    bytes mark
 )

@@ -26,11 +26,11 @@ def write_blocks(
         raise OSError(failed, os.strerror(failed))
 
 
-def commit_around(
-    fd: int, direct_fd: int, position: int, blocks: Sequence[Buffer], buffer: mmap.mmap, mark_fd: int,
-    mark: bytes,
+def write_blocks_around(
+    fd: int, direct_fd: int, position: int, blocks: Sequence[Buffer], buffer: mmap.mmap, sync: bool,
+    mark_fd: int, mark: bytes,
 ) -> None:  # fmt: skip
     """Write and sync like `write_blocks`, but around the page cache; see `raw_write.write_around`."""
-    failed = write_around(fd, direct_fd, position, blocks, buffer, mark_fd, mark)
+    failed = write_around(fd, direct_fd, position, blocks, buffer, sync, mark_fd, mark)
     if failed:
         raise OSError(failed, os.strerror(failed))

@@ -85,8 +85,9 @@ class Tail:
             return found
 
     def _memory(self, records: Records) -> int:
-        """Return how much memory a batch takes: its block, which may be larger than it, and what is beside that."""
-        return getsizeof(records.data) + _BESIDE_BYTES
+        """Return how much memory a batch takes: its block, or its part of one, and what is beside that."""
+        own = getsizeof(records.data) if len(records.data) == records.size else records.size
+        return own + _BESIDE_BYTES
 
     def _row(self, offset: int) -> int:
         """Return the first batch that ends after an offset."""

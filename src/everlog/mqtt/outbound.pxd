@@ -12,7 +12,7 @@ cdef enum:  # of columns
     QOS_BITS = 0x06
 
 cdef bytes _TIME_PROPERTY, _POSITION_PROPERTY
-cdef Py_ssize_t _TIME_BYTES, _TIME_AT, _POSITION_BYTES
+cdef Py_ssize_t _SCATTER_BYTES, _TIME_BYTES, _TIME_AT, _POSITION_BYTES
 
 
 cdef Py_ssize_t varint_bytes(Py_ssize_t value) noexcept nogil
@@ -35,7 +35,7 @@ cdef int put_date(unsigned char* target, Py_ssize_t at, uint64_t seconds) noexce
 
 cdef class PublishWriter:
     cdef readonly int version, max_qos
-    cdef readonly Py_ssize_t max_packet_bytes, max_aliases, written, left_out, ids_used, stopped_at
+    cdef readonly Py_ssize_t max_packet_bytes, max_aliases, written, payload_bytes, left_out, ids_used, stopped_at
     cdef readonly bint retain_as_published, positions, is_cut
     cdef readonly bytes identifiers
     cdef readonly unsigned int next_id
@@ -45,15 +45,23 @@ cdef class PublishWriter:
     cdef object stamp
     cdef int64_t stamp_second
 
-    @cython.locals(limit=Py_ssize_t, total=Py_ssize_t)
+    @cython.locals(total=Py_ssize_t)
     cpdef bytes write(self, Records records, rows, Py_ssize_t start, Py_ssize_t stop, int max_qos, int first_id,
                       uint64_t now_us, bint dup=*, Py_ssize_t max_ids=*, int shard=*, Py_ssize_t max_bytes=*)
+
+    @cython.locals(total=Py_ssize_t, size=Py_ssize_t, parts=list)
+    cpdef object write_parts(self, Records records, rows, Py_ssize_t start, Py_ssize_t stop, int max_qos, int first_id,
+                             uint64_t now_us, bint dup=*, Py_ssize_t max_ids=*, int shard=*, Py_ssize_t max_bytes=*)
+
+    @cython.locals(limit=Py_ssize_t)
+    cdef int _check(self, Records records, rows, Py_ssize_t start, Py_ssize_t stop, int max_qos, int first_id) except -1
 
     @cython.locals(count=Py_ssize_t, lengths="uint32_t*", raw="unsigned char*", plan=Layout, base=Py_ssize_t,
                    name_ends="uint32_t*", known=Py_ssize_t, chosen="uint32_t*", every=bint, v5=bint, aliases=bint,
                    own=Py_ssize_t, placed=bint, written=Py_ssize_t, used=Py_ssize_t, total=Py_ssize_t, k=Py_ssize_t,
                    i=Py_ssize_t, flags="unsigned int", topic=Py_ssize_t, ends=Py_ssize_t, size=Py_ssize_t, name=Py_ssize_t,
-                   qos="unsigned int", alias=uint32_t, section=Py_ssize_t, whole=Py_ssize_t)
+                   qos="unsigned int", alias=uint32_t, section=Py_ssize_t, whole=Py_ssize_t,
+                   payload=Py_ssize_t, payloads=Py_ssize_t)
     cdef Py_ssize_t _measure(self, Records records, rows, Py_ssize_t start, Py_ssize_t stop, int max_qos,
                              uint64_t now_us, Py_ssize_t max_ids, int shard, Py_ssize_t max_bytes) except -1
 
@@ -61,9 +69,10 @@ cdef class PublishWriter:
                    name_ends="uint32_t*", chosen="uint32_t*", every=bint, v5=bint, own=Py_ssize_t,
                    identifiers="unsigned char*", packet_id="unsigned int", at=Py_ssize_t, k=Py_ssize_t,
                    size=Py_ssize_t, i=Py_ssize_t, flags="unsigned int", qos="unsigned int", first="unsigned int",
-                   topic=Py_ssize_t, alias=uint32_t, name=Py_ssize_t, section=Py_ssize_t, begin=Py_ssize_t)
+                   topic=Py_ssize_t, alias=uint32_t, name=Py_ssize_t, section=Py_ssize_t, begin=Py_ssize_t,
+                   head=Py_ssize_t)
     cdef int _fill(self, Records records, rows, Py_ssize_t start, Py_ssize_t stop, unsigned int max_qos, int first_id,
-                   uint64_t now_us, bint dup, int shard, unsigned char* out) except -1
+                   uint64_t now_us, bint dup, int shard, unsigned char* out, list parts) except -1
 
     cdef Py_ssize_t _place_bytes(self, Records records, Py_ssize_t i, int shard) except -1
 

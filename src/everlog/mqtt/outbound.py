@@ -18,6 +18,7 @@ if not cython.compiled:
 
 MAX_PACKET_BYTES = 268_435_455 + 5
 ANY_BYTES = 1 << 62
+_SCATTER_BYTES = 8 << 10  # a packet, on average; from here on a copy costs more than two parts of a write
 
 _TIME_PROPERTY = b"\x26\x00\x0ceverlog-time\x00\x1b0000-00-00T00:00:00.000000Z"
 _POSITION_PROPERTY = b"\x26\x00\x10everlog-position\x00"  # the length's low byte and the value follow
@@ -112,6 +113,7 @@ class PublishWriter:
         self.positions = positions and version == 5
         self.next_id = 1
         self.written = 0
+        self.payload_bytes = 0
         self.left_out = 0
         self.ids_used = 0
         self.stopped_at = 0
@@ -143,14 +145,44 @@ class PublishWriter:
         When they are used up, or after `max_bytes`, the run ends early, at `stopped_at`; one packet is always written.
         `shard` is the records' shard.
         """
+        self._check(records, rows, start, stop, max_qos, first_id)
+        total = self._measure(records, rows, start, stop, max_qos, now_us, max_ids, shard, max_bytes)
+        block = blank(total)
+        self._fill(records, rows, start, self.stopped_at, max_qos, first_id, now_us, dup, shard, pointer(block), None)
+        return filled(block)
+
+    def write_parts(
+        self,
+        records: Records,
+        rows: Buffer | None,
+        start: int,
+        stop: int,
+        max_qos: int,
+        first_id: int,
+        now_us: int,
+        dup: bool = False,
+        max_ids: int = 65_535,
+        shard: int = NOT_KEPT,
+        max_bytes: int = ANY_BYTES,
+    ) -> bytes | list[bytes | memoryview]:
+        """Write as `write` does; large packets come as parts, whose payloads are views of the batch and no copies."""
+        self._check(records, rows, start, stop, max_qos, first_id)
+        total = self._measure(records, rows, start, stop, max_qos, now_us, max_ids, shard, max_bytes)
+        parts: list[bytes | memoryview] | None = None
+        size = total
+        if total >= _SCATTER_BYTES * self.written and total:
+            parts = []
+            size = total - self.payload_bytes
+        block = blank(size)
+        self._fill(records, rows, start, self.stopped_at, max_qos, first_id, now_us, dup, shard, pointer(block), parts)
+        return filled(block) if parts is None else parts
+
+    def _check(self, records: Records, rows: Buffer | None, start: int, stop: int, max_qos: int, first_id: int) -> int:
         limit = records.count if rows is None else len(rows) // 4
         if not 0 <= start <= stop <= limit or not 0 <= max_qos <= 2 or not 1 <= first_id <= 65_535:
             raise UsageError(f"rows {start} to {stop} of {limit} at QoS {max_qos} from packet id {first_id}")
         self.max_qos = max_qos
-        total = self._measure(records, rows, start, stop, max_qos, now_us, max_ids, shard, max_bytes)
-        block = blank(total)
-        self._fill(records, rows, start, self.stopped_at, max_qos, first_id, now_us, dup, shard, pointer(block))
-        return filled(block)
+        return 0
 
     def _measure(
         self,
@@ -189,6 +221,7 @@ class PublishWriter:
         written = 0
         used = 0
         total = 0
+        payloads = 0
         self.stopped_at = stop
         self.is_cut = False
         for k in range(count):
@@ -205,7 +238,8 @@ class PublishWriter:
                 self.alias_table = None  # this run's names were noted as sent
                 raise UsageError(f"row {i} has topic id {topic} of {known}")
             ends = base + plan.payload_ends + 4 * i
-            size = 2 + get32(raw, ends + 4) - get32(raw, ends)
+            payload = get32(raw, ends + 4) - get32(raw, ends)
+            size = 2 + payload
             name = name_ends[topic + 1] - name_ends[topic]
             qos = flags >> 1 & 3
             if qos and max_qos:
@@ -243,9 +277,11 @@ class PublishWriter:
             lengths[2 * k + 1] = alias
             written += 1
             total += whole
+            payloads += payload
             if qos and max_qos:
                 used += 1
         self.written = written
+        self.payload_bytes = payloads
         self.left_out = self.stopped_at - start - written
         self.ids_used = used
         return total
@@ -262,7 +298,9 @@ class PublishWriter:
         dup: bool,
         shard: int,
         out: bytearray,
+        parts: list[bytes | memoryview] | None,
     ) -> int:
+        """Write the packets that were measured; with `parts`, only what stands before payloads, and note both there."""
         lengths = u32s(self.scratch)
         raw = pointer(records.data)
         plan = records.layout
@@ -275,6 +313,7 @@ class PublishWriter:
         own = len(self.identifiers)
         identifiers = pointer(self.identifiers)
         packet_id = first_id
+        view = memoryview(b"" if parts is None else records.data)
         at = 0
         for k in range(stop - start):
             size = lengths[2 * k]
@@ -285,6 +324,7 @@ class PublishWriter:
             qos = flags >> 1 & 3
             if qos > max_qos:
                 qos = max_qos
+            head = at
             first = 0x30 | qos << 1
             if self.retain_as_published:
                 first |= flags & 1  # [MQTT-3.3.1-13]; otherwise 0 [MQTT-3.3.1-12]
@@ -326,8 +366,13 @@ class PublishWriter:
                     at = self._put_place(records, i, shard, out, at)
             begin = get32(raw, base + plan.payload_ends + 4 * i)
             size = get32(raw, base + plan.payload_ends + 4 * i + 4) - begin
-            copy(out, at, raw, base + plan.payloads + begin, size)
-            at += size
+            if parts is None:
+                copy(out, at, raw, base + plan.payloads + begin, size)
+                at += size
+            else:
+                begin += base + plan.payloads
+                parts.append(bytes(out[head:at]))
+                parts.append(view[begin : begin + size])
         self.next_id = packet_id
         return 0
 

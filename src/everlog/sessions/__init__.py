@@ -18,7 +18,7 @@ from everlog.sessions.row_format import (
     unpack_subscription,
     unpack_will,
 )
-from everlog.sessions.session import Session
+from everlog.sessions.session import Packets, Session
 from everlog.sessions.session_memory import STORED_BYTES, SessionMemory, filter_bytes, will_bytes
 from everlog.sessions.sqlite_tables import SqliteTables
 from everlog.sessions.stored_session import (

@@ -77,9 +77,10 @@ class OutgoingRows:
         return OutgoingRows(self.records, row_column(rows), 0, len(rows), self.merged).held() if rows else None
 
     def compact(self) -> "OutgoingRows":
-        """Return the same rows, in a batch of their own if they are few, so that a slow client holds no large batch."""
+        """Return the same rows, in a batch of their own if they are few, so that a slow client holds no large batch,
+        and no block that many batches share."""
         records = self.records
-        if 2 * (self.stop - self.start) >= records.count:
+        if 2 * (self.stop - self.start) >= records.count and len(records.data) <= 2 * records.size:
             return OutgoingRows(records, self.rows, self.start, self.stop, self.merged, records.size)
         return self.alone()
 

@@ -20,7 +20,7 @@ cdef class Session(Subscriber):
     cdef public dict lag, doubt
     cdef public Counters counters
     cdef public object user, copies_total
-    cdef public bint ready, cut, ahead
+    cdef public bint ready, cut, ahead, scatters
     cdef public tuple memberships
     cdef bint _is_long, _has_room, _halted
     cdef object _again, _copies, _feeds, _queue, _writers
@@ -29,12 +29,13 @@ cdef class Session(Subscriber):
     cdef Window _made_window(self)
     cpdef bint shares_runs(self, shard) except -1
     cpdef PublishWriter writer(self, MergedSubscription merged)
-    cpdef bytes push(self, OutgoingRows out, shard, uint64_t now_us, released=*)
+    cpdef object push(self, OutgoingRows out, shard, uint64_t now_us, released=*)
     cpdef bint take_long(self) except -1
 
     @cython.locals(writer=PublishWriter, qos=int, counters=Counters, most=Py_ssize_t, window=Window, room=Py_ssize_t,
-                   start=Py_ssize_t, next_id=int, data=bytes, parts=list)
-    cdef bytes _write(self, OutgoingRows out, int shard, uint64_t now_us, tag=*, bint again=*, list sent=*)
+                   start=Py_ssize_t, stop=Py_ssize_t, next_id=int, parts=list)
+    cdef object _write(self, OutgoingRows out, int shard, uint64_t now_us, tag=*, bint again=*, list sent=*,
+                       bint scatters=*)
 
     @cython.locals(window=Window, released=bytes)
     cpdef bytes acked(self, AckRun run)

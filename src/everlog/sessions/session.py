@@ -41,6 +41,7 @@ _LOOK_BYTES = 1024  # that could be written in the time it takes to look for a f
 _WRITE_BYTES = 1 << 20  # written at a time, as it may be a thousand times what came in; then the output is looked at
 
 Sent: TypeAlias = tuple[int, list[int]]  # the first of packet ids one after the other, and the positions they are for
+Packets: TypeAlias = bytes | list[bytes | memoryview]  # or parts of them, whose payloads are views of a batch
 Inflight: TypeAlias = tuple[int, int, int]  # packet id, state, position
 
 
@@ -65,6 +66,7 @@ class Session(Subscriber):
         self.counters = Counters()
         self.user = user
         self.ready = False  # connected, its output has room, and it is not halted
+        self.scatters = False  # its output can write packets in parts
         self.away_us = away_us  # when its client left, 0 while it is there
         self.cut = False  # the last write ended because it was long, and not for lack of room
         self.ahead = False  # packet ids of QoS 2 messages were given or released, and no table knows of it yet
@@ -201,6 +203,10 @@ class Session(Subscriber):
         """Change how long the session stays after its connection."""
         self.expiry_s = expiry_s
 
+    def scatter(self, scatters: bool) -> None:
+        """Say whether the output can write large packets in parts; what is pushed or pulled may come so then."""
+        self.scatters = scatters
+
     def set_ready(self, ready: bool) -> None:
         """Take messages, or none until the client has read what was sent."""
         self._has_room = ready
@@ -268,7 +274,7 @@ class Session(Subscriber):
 
     # Taking messages
 
-    def push(self, out: OutgoingRows, shard: int, now_us: int, released: Sequence[int] = ()) -> bytes:
+    def push(self, out: OutgoingRows, shard: int, now_us: int, released: Sequence[int] = ()) -> Packets:
         """Return the bytes for as many rows as fit; the rest stays in the log, or waits if it is in none.
 
         What is left in `out` then is for another call, once these bytes are written. Below the offsets `released`, the
@@ -277,7 +283,7 @@ class Session(Subscriber):
         if not self.ready or self._queue or self._again or (self.lag and self._comes_later(out, shard, released)):
             self._hold(out, shard, released)
             return b""
-        data = self._write(out, shard, now_us)
+        data: Packets = self._write(out, shard, now_us, 0, False, None, self.scatters)
         if out.start < out.stop and not self.cut:
             self._hold(out, shard, released)
         return data
@@ -291,9 +297,9 @@ class Session(Subscriber):
     def _is_below(self, offsets: Sequence[int]) -> bool:
         return any(at < offsets[shard] for shard, at in self.lag.items()) if offsets else False
 
-    def pull(self, out: OutgoingRows, shard: int, now_us: int) -> tuple[bytes, int]:
+    def pull(self, out: OutgoingRows, shard: int, now_us: int) -> tuple[Packets, int]:
         """Return the bytes for as many rows of the log as fit, and the offset at which that stopped, -1 for the end."""
-        data = self._write(out, shard, now_us) if self.ready else b""
+        data = self._write(out, shard, now_us, 0, False, None, self.scatters) if self.ready else b""
         return data, out.offset() if out.start < out.stop else -1
 
     def deal(self, out: OutgoingRows, shard: int, now_us: int, tag: int, again: bool) -> tuple[bytes, list[Sent]]:
@@ -390,17 +396,22 @@ class Session(Subscriber):
         tag: int = 0,
         again: bool = False,
         sent: list[Sent] | None = None,
-    ) -> bytes:
+        scatters: bool = False,
+    ) -> Any:
         """Write what the window has room for, or a long stretch of it (`cut`); `out.start` is where that ended.
 
-        `sent` is told what has an id, and all of it is written then.
+        `sent` is told what has an id, and all of it is written then. If it `scatters`, large packets come in parts.
         """
         writer = self.writer(out.merged)
         qos = out.merged.qos
         counters = self.counters
         most = _WRITE_BYTES if sent is None else ANY_BYTES
         if qos == 0:
-            data = writer.write(out.records, out.rows, out.start, out.stop, 0, 1, now_us, False, 0, shard, most)
+            start, stop = out.start, out.stop
+            if scatters:
+                data = writer.write_parts(out.records, out.rows, start, stop, 0, 1, now_us, False, 0, shard, most)
+            else:
+                data = writer.write(out.records, out.rows, start, stop, 0, 1, now_us, False, 0, shard, most)
             out.start = writer.stopped_at
             self.cut = writer.is_cut
             counters.sent += writer.written
@@ -414,7 +425,13 @@ class Session(Subscriber):
             room = window.room()
             start = out.start
             next_id = window.next_id
-            data = writer.write(out.records, out.rows, start, out.stop, qos, next_id, now_us, again, room, shard, most)
+            stop = out.stop
+            if scatters:
+                data = writer.write_parts(
+                    out.records, out.rows, start, stop, qos, next_id, now_us, again, room, shard, most
+                )
+            else:
+                data = writer.write(out.records, out.rows, start, stop, qos, next_id, now_us, again, room, shard, most)
             window.sent(writer, out.records, out.rows, start, shard, tag)
             if sent is not None:
                 if writer.ids_used:
@@ -424,13 +441,18 @@ class Session(Subscriber):
             out.start = writer.stopped_at
             counters.sent += writer.written
             counters.expired += writer.left_out
-            parts.append(data)
+            if isinstance(data, list):
+                parts += data
+            elif data:
+                parts.append(data)
             if qos == 2 and data and (self.expiry_s or tag):
                 self.ahead = True
             self.cut = writer.is_cut
             if out.start == start or self.cut:
                 break
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        if len(parts) == 1:
+            return parts[0]
+        return parts if scatters and parts else b"".join(parts)
 
     def _remember(self, out: OutgoingRows, writer: PublishWriter, first_id: int, start: int, shard: int) -> None:
         if self._copies is None:

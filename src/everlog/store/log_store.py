@@ -47,6 +47,7 @@ class ShardStatistics:
     pending_bytes: int
     damaged: int
     distrusted: int  # sealed segments whose index does not fit and is no longer used
+    block_bytes: int = 0  # of memory, for recent large batches
     commits: int = 0
     write_s: float = 0.0  # that they spent writing and syncing
 
@@ -269,6 +270,7 @@ class LogStore:
                     pending_bytes=numbers.pending_bytes,
                     damaged=numbers.damaged,
                     distrusted=sealed.distrusted,
+                    block_bytes=numbers.block_bytes,
                     commits=numbers.commits,
                     write_s=numbers.write_s,
                 )

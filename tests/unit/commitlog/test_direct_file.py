@@ -1,5 +1,6 @@
 """Large commits and what is read once go around the page cache, and the bytes are the same."""
 
+import ctypes
 import errno
 import mmap
 import os
@@ -20,8 +21,9 @@ PAGE = mmap.PAGESIZE
 
 @pytest.fixture(params=TWINS, ids=repr)
 def file(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RealFile]:
-    monkeypatch.setattr(direct_file, "commit_around", request.param.commit_around)
-    monkeypatch.setattr(direct_file, "pace", Pace())
+    monkeypatch.setattr(direct_file, "write_blocks_around", request.param.write_blocks_around)
+    monkeypatch.setattr(direct_file, "read_pace", Pace(256e6))
+    monkeypatch.setattr(direct_file, "unsynced_pace", Pace(100e6))
     opened = RealDisk().create(f"{tmp_path}/file")
     yield opened
     opened.close()
@@ -54,6 +56,44 @@ def test_commits_of_any_size_are_one_behind_the_other(file: RealFile, seed: int)
         found = file.read_at(0, len(expected) + (1 << 20))
         assert found[: len(expected)] == expected
         assert not any(found[len(expected) :])
+
+
+def shifted(data: bytes, position: int) -> memoryview:
+    """Return the data at the place of a page in memory that it has in the file."""
+    block = bytearray(len(data) + PAGE)
+    start = (position - ctypes.addressof(ctypes.c_char.from_buffer(block))) % PAGE
+    block[start : start + len(data)] = data
+    return memoryview(block)[start : start + len(data)]
+
+
+@pytest.mark.parametrize("sync", [True, False])
+@pytest.mark.parametrize("seed", range(2))
+def test_blocks_at_their_place_in_a_page_are_written_from_there(file: RealFile, seed: int, sync: bool) -> None:
+    chance = Random(seed)
+    expected = b""
+    for _ in range(20):
+        start, parts = len(expected), []
+        for _ in range(chance.choice((1, 4, 90))):
+            data = chance.randbytes(chance.choice((32, 32, 5000, 3 * PAGE, 40_000)))
+            parts.append(shifted(data, len(expected)) if chance.random() < 0.7 else data)
+            expected += data
+        write = file.commit_at if sync else file.write_at
+        write(start, parts, padded=True)
+        found = file.read_at(0, len(expected) + PAGE)
+        assert found[: len(expected)] == expected
+        assert not any(found[len(expected) :])
+
+
+def test_a_slow_disk_is_written_through_the_page_cache_unless_that_is_synced(file: RealFile) -> None:
+    able(file)
+    direct_file.unsynced_pace.add(32 << 20, 10.0)
+    file.write_at(0, [bytes(LARGE_BYTES)], padded=True)
+    assert cached(file, PAGE)
+    file.commit_at(0, [bytes(LARGE_BYTES)], padded=True)
+    assert not cached(file, LARGE_BYTES)
+    direct_file.unsynced_pace.leave(1 << 30)
+    file.write_at(0, [bytes(LARGE_BYTES)], padded=True)
+    assert not cached(file, LARGE_BYTES), "it is tried again after a while"
 
 
 def test_a_page_at_most_is_padded(file: RealFile) -> None:
@@ -111,9 +151,9 @@ def test_no_more_is_read_than_was_asked_for(file: RealFile) -> None:
     able(file)
     file.commit_at(0, [bytes(20 * LARGE_BYTES)], padded=True)
     file.read_once(0, 10 * LARGE_BYTES)
-    before = direct_file.pace.moved_bytes
+    before = direct_file.read_pace.moved_bytes
     assert len(file.read_once(5, LARGE_BYTES)) == LARGE_BYTES
-    assert direct_file.pace.moved_bytes - before == LARGE_BYTES + PAGE
+    assert direct_file.read_pace.moved_bytes - before == LARGE_BYTES + PAGE
 
 
 def refuse(number: int) -> Callable[..., None]:
@@ -130,7 +170,7 @@ def test_a_disk_without_this_way_is_written_as_usual(
     if what == "open":
         monkeypatch.setattr(direct_file.os, "open", refuse(errno.EINVAL))
     else:
-        monkeypatch.setattr(direct_file, "commit_around", refuse(errno.EINVAL))
+        monkeypatch.setattr(direct_file, "write_blocks_around", refuse(errno.EINVAL))
     file.write_at(0, [b"abc"])
     file.commit_at(3, [b"x" * LARGE_BYTES], padded=True)
     assert file.read_at(0, 1 << 20) == b"abc" + b"x" * LARGE_BYTES
@@ -138,21 +178,21 @@ def test_a_disk_without_this_way_is_written_as_usual(
 
 
 def test_a_full_disk_is_an_error(file: RealFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct_file, "commit_around", refuse(errno.ENOSPC))
+    monkeypatch.setattr(direct_file, "write_blocks_around", refuse(errno.ENOSPC))
     with pytest.raises(OSError, match="No space"):
         file.commit_at(0, [bytes(LARGE_BYTES)], padded=True)
 
 
 def test_a_slow_disk_is_read_through_the_page_cache(file: RealFile) -> None:
     able(file)
-    direct_file.pace.add(32 << 20, 10.0)
+    direct_file.read_pace.add(32 << 20, 10.0)
     assert file.read_once(0, LARGE_BYTES) == bytes(LARGE_BYTES)
     assert cached(file, PAGE)
 
 
 def test_a_quick_disk_is_not(file: RealFile) -> None:
     able(file)
-    direct_file.pace.add(32 << 20, 0.01)
+    direct_file.read_pace.add(32 << 20, 0.01)
     assert file.read_once(0, LARGE_BYTES) == bytes(LARGE_BYTES)
     assert not cached(file, LARGE_BYTES)
 

@@ -1,13 +1,14 @@
 """A shard's log without threads: append, commit, read, roll, limits, closing."""
 
+import errno
 from random import Random
 
 import pytest
 from tests.messages import EXPIRY
-from tests.shard_logs import DIRECTORY, append, columns_of, commit, numbered, opened, rows, rows_of, small
+from tests.shard_logs import DIRECTORY, Row, append, columns_of, commit, numbered, opened, rows, rows_of, small
 from tests.simulated_disk import SimulatedDisk
 
-from everlog.base import StorageError, TopicTable, Unavailable
+from everlog.base import Records, StorageError, TopicTable, Unavailable
 from everlog.commitlog import ShardLog
 
 
@@ -274,3 +275,68 @@ def test_statistics_count_what_happened() -> None:
     assert numbers.tail_batches == 1
     assert numbers.tail_bytes > numbers.committed_bytes > 0
     assert numbers.pending_bytes > 0
+
+
+def test_blocks_of_large_batches_are_used_again_and_counted() -> None:
+    log = opened(settings=small(batch_bytes=8000, segment_bytes=1 << 20, tail_bytes=32_000))
+    expected: list[Row] = []
+    held: list[tuple[list[Records], list[Row]]] = []  # by readers that take their time
+    for number in range(200):
+        messages = [(b"t", bytes([number]) * 3000) for _ in range(1 + number % 3)]
+        first = commit(log, messages)
+        expected += [(first + n, *message) for n, message in enumerate(messages)]
+        if number % 40 == 0:
+            held.append((log.read(first, 1), expected[-len(messages) :]))
+    assert [rows_of(batches) for batches, _ in held] == [wanted for _, wanted in held]
+    assert rows(log) == expected
+    block_bytes = log.statistics().block_bytes
+    assert 32_000 < block_bytes <= (32_000 // 16_000 + 4) * (16_000 + 8192)
+    held.clear()
+    for number in range(3000):
+        commit(log, numbered(1, number))
+    assert log.statistics().block_bytes < block_bytes, "free blocks go when nothing large comes"
+
+
+def test_at_memory_what_is_asked_for_is_committed_before_it_is_written() -> None:
+    log = opened(settings=small(durability="memory"))
+    commit(log, numbered(2))
+    told: list[int] = []
+    log.on_commit = lambda _, committed: told.append(committed)
+    for n in range(1, 4):
+        append(log, numbered(2, 2 * n))
+        log._committer.ask(log.end)  # type: ignore[union-attr]
+        assert (log.committed, log._committer.written, told[-1]) == (2 * n + 2, 2, 2 * n + 2)
+        assert len(rows(log)) == 2 * n + 2
+    append(log, numbered(1, 8))
+    assert log.committed == 8, "nothing is that nobody has asked for"
+    log.commit_step()
+    assert (log.committed, log._committer.written, told) == (9, 9, [4, 6, 8, 9])
+
+
+def test_at_memory_what_readers_saw_is_written_when_the_disk_is_well_again() -> None:
+    disk = SimulatedDisk(Random(3))
+    log = opened(disk, small(durability="memory"))
+    commit(log, numbered(2))
+    first = append(log, numbered(2, 2))
+
+    def fail(kind: str, path: str) -> int | None:
+        if kind != "write" or not path.endswith(".log"):
+            return None
+        if log.end == first + 2:  # and meanwhile another thread goes on
+            append(log, numbered(2, 4))
+            log._committer.ask(log.end)  # type: ignore[union-attr]
+        return errno.EIO
+
+    disk.fault = fail
+    log.commit_step()
+    assert (log.committed, log._committer.written, len(rows(log))) == (6, 2, 6)
+    assert log.trouble is not None
+    append(log, numbered(2, 6))
+    log._committer.ask(log.end)  # type: ignore[union-attr]
+    assert log.committed == 6, "in trouble nobody is told that a message is taken"
+    disk.fault = lambda kind, path: None
+    log.commit_step()
+    log.commit_step()
+    assert (log.trouble, log.committed, log._committer.written) == (None, 8, 8)
+    log.close()
+    assert [row[2] for row in rows(opened(disk, small(durability="memory")))] == [b"payload %d" % n for n in range(8)]

@@ -311,6 +311,39 @@ def test_expiry_is_found_behind_every_other_property() -> None:
     assert write(records, PublishWriter(5), now_us=256 * SECOND) == []
 
 
+# Parts
+
+
+@pytest.mark.parametrize("twin", TWINS, ids=repr)
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("max_qos", [0, 1, 2])
+def test_parts_are_together_what_would_be_written(twin: Any, version: int, max_qos: int) -> None:
+    messages = [
+        Publish(f"t/{n % 3}", bytes([n]) * (size := (0, 20_000, 9_000, 70_000)[n % 4]), n % 3, packet_id=n % 3 and 9,
+                properties=EVERY_PROPERTY if version == 5 and size else Properties())
+        for n in range(30)
+    ]  # fmt: skip
+    records = batch_of(messages, twin=twin)
+    options = (5, 1 << 28, 2, True, identifiers(7), True) if version == 5 else (4,)
+    plain, parted = twin.PublishWriter(*options), twin.PublishWriter(*options)
+    arguments = (records, None, 2, 28, max_qos, 65_530, 5 * SECOND, True, 100, 3, 900_000)
+    whole, parts = plain.write(*arguments), parted.write_parts(*arguments)
+    assert b"".join(parts) == whole
+    assert all(part.obj is records.data for part in parts[1::2])
+    assert [(writer.written, writer.ids_used, writer.next_id, writer.stopped_at) for writer in (plain, parted)] == [
+        (plain.written, plain.ids_used, plain.next_id, plain.stopped_at)
+    ] * 2
+
+
+@pytest.mark.parametrize("twin", TWINS, ids=repr)
+def test_small_packets_are_written_as_one(twin: Any) -> None:
+    records = batch_of([Publish("a", bytes(4000)), Publish("a", bytes(9000))], twin=twin)
+    assert twin.PublishWriter(4).write_parts(records, None, 0, 2, 0, 1, SECOND) == twin.PublishWriter(4).write(
+        records, None, 0, 2, 0, 1, SECOND
+    )
+    assert twin.PublishWriter(4).write_parts(records, None, 1, 1, 0, 1, SECOND) == b""
+
+
 # Limits and selections
 
 

@@ -243,6 +243,7 @@ class Connection(asyncio.BufferedProtocol):
         self.is_entering = False
         self.client_id = session.client_id
         self.reader.session = self.output.session = session
+        session.scatter(True)
         self.state = next_state(self.state, Event.ACCEPT)
         self.reader.is_open = True
         write_behind = self._shared.write_behind

@@ -1,16 +1,26 @@
+cimport cython
+
+from everlog.broker.connection.raw_send cimport send_parts
 from everlog.broker.connection.traffic cimport Traffic
+
+
+cdef int _UNKNOWN
 
 
 cdef class Output:
     cdef public Traffic traffic
     cdef public object transport, session, connect, on_free
     cdef public int version
+    cdef int _fd
     cdef public bint is_closing, is_full
     cdef public Py_ssize_t open_qos_1
     cdef object _write_behind, _held
     cdef Py_ssize_t _max_bytes
 
-    cpdef write(self, bytes data)
+    cpdef write(self, data)
     cpdef answer(self, bytes acks, Py_ssize_t pubacks)
     cdef int _put(self, bytes data) except -1
+
+    @cython.locals(sent=Py_ssize_t)
+    cdef int _put_parts(self, list parts) except -1
     cpdef hold(self)

@@ -15,12 +15,14 @@ import cython
 
 from everlog.broker.registry import WriteBehind
 from everlog.mqtt import NO_PROPERTIES, Connect, Packet, Properties, encode_within
-from everlog.sessions import Session
+from everlog.sessions import Packets, Session
 
 if not cython.compiled:
+    from everlog.broker.connection.raw_send import send_parts
     from everlog.broker.connection.traffic import Traffic
 
 _REASON_CHARACTERS = 500  # of a reason string; the rest is left out
+_UNKNOWN = -2
 _FLUSH_S = 5.0  # a peer that does not read what was written before the end is cut off then
 
 
@@ -52,15 +54,19 @@ class Output:
         self.on_free: Callable[[], None] | None = None  # called when the peer has read what was sent
         self._write_behind = write_behind
         self._max_bytes = max_bytes
+        self._fd = _UNKNOWN  # of the socket that parts are sent to, -1 if they can't be
         self._held: Held | None = None
 
-    def write(self, data: bytes) -> None:
-        """Send bytes, unless the connection is gone."""
+    def write(self, data: Packets) -> None:
+        """Send bytes, or parts of packets, unless the connection is gone."""
         session = self.session
         if session is not None and session.ahead:  # [MQTT-4.3.3-1] an id is in the tables before the client sees it
             session.take_ahead()
             self.hold()
-        self._put(data)
+        if isinstance(data, bytes):
+            self._put(data)
+        else:
+            self._put_parts(data)
 
     def answer(self, acks: bytes, pubacks: int) -> None:
         """Send acks that had to wait for a commit; `pubacks` of them end a QoS 1 message."""
@@ -74,6 +80,25 @@ class Output:
             self.traffic.bytes_out += len(data)
             self.transport.write(data)
         return 0
+
+    def _put_parts(self, parts: list[bytes | memoryview]) -> int:
+        """Send parts without a copy if nothing waits to be sent; what the socket does not take is copied.
+
+        So nobody who does not read holds the batches that the parts are of.
+        """
+        transport = self.transport
+        sent = 0
+        if self._held is None and transport is not None and not self.is_closing:
+            if self._fd == _UNKNOWN:
+                self._fd = _plain_socket(transport)
+                if self._fd < 0 and self.session is not None:
+                    self.session.scatter(False)
+            if self._fd >= 0 and transport.get_write_buffer_size() == 0:
+                sent = send_parts(self._fd, parts)
+                self.traffic.bytes_out += sent
+                if sent == sum(map(len, parts)):
+                    return 0
+        return self._put(b"".join(parts)[sent:])
 
     def send(self, packet: Packet) -> None:
         """Send a control packet, unless it is too large for the client."""
@@ -196,3 +221,11 @@ class Output:
             transport.close()
             if transport.get_write_buffer_size():
                 asyncio.get_running_loop().call_later(_FLUSH_S, transport.abort)
+
+
+def _plain_socket(transport: Any) -> int:
+    """Return the file number of a transport's socket if it sends bytes as they are, else -1."""
+    if not hasattr(transport, "writelines") or transport.get_extra_info("sslcontext") is not None:
+        return -1  # a WebSocket, or TLS
+    wire = transport.get_extra_info("socket")
+    return -1 if wire is None else int(wire.fileno())

@@ -26,7 +26,6 @@ cdef class Fanout:
     @cython.locals(merged=MergedSubscription, session=Session)
     cpdef push(self, OutgoingRows out, int shard, uint64_t now)
 
-    @cython.locals(data=bytes)
     cdef _push(self, Session session, OutgoingRows out, int shard, uint64_t now)
     cpdef note_moved(self, Session session)
 

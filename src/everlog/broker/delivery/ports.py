@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from everlog.base import MessageColumns, PublisherColumn, PublisherName, Records, StorageError, TopicTable
-from everlog.sessions import MergedSubscription, Session
+from everlog.sessions import MergedSubscription, Packets, Session
 from everlog.store import Positions, Reader, ShardStatistics
 from everlog.topics import Filter
 
@@ -83,7 +83,7 @@ class MayRead(Protocol):
 class Sink(Protocol):
     """Where a session's bytes go."""
 
-    def write(self, data: bytes) -> None: ...
+    def write(self, data: Packets) -> None: ...
 
     def answer(self, acks: bytes, pubacks: int) -> None: ...  # what had to wait for a commit
 
