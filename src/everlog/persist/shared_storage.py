@@ -5,7 +5,6 @@ what the first one wrote. Layouts: `docs/formats/ownership.md` (bucket or direct
 """
 
 import uuid
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -14,7 +13,6 @@ from msgspec import Struct
 
 from everlog.base import StorageError, UsageError
 from everlog.ownership import LedgerOwnership, Ownership, PostgresOwnership, make_ownership_tables
-from everlog.streams import Archive, Journal
 from everlog.tiering import (
     BUCKET_GROUP_S,
     DIRECTORY_GROUP_S,
@@ -67,8 +65,8 @@ class SharedStorage(Protocol):
     def open_journal(self, shard: int, epoch: int) -> GroupJournal:
         """Take a shard's journal over at an epoch that was claimed for it; raise `Fenced` if that was used before."""
 
-    def archive_of(self, journal: Journal) -> Archive | None:
-        """Return what tells how far a shard is in the bucket; None if there is no bucket."""
+    @property
+    def bucket(self) -> Bucket | None: ...  # that holds the journals
 
     def close(self) -> None:
         """Let go of connections."""
@@ -80,6 +78,7 @@ class BucketStorage:
     def __init__(
         self, bucket: Bucket, shards: int | None = None, group_s: float = BUCKET_GROUP_S, *, make: bool = True
     ) -> None:
+        self.bucket: Bucket | None = bucket
         self._bucket = bucket
         self._group_s = group_s
         self.record = _agreed(self._load(shards, make), shards, "the storage")
@@ -88,10 +87,6 @@ class BucketStorage:
     def open_journal(self, shard: int, epoch: int) -> GroupJournal:
         """Take a shard's journal over."""
         return ObjectJournal(self._bucket, f"{thing_of(shard)}/journal", epoch, group_s=self._group_s)
-
-    def archive_of(self, journal: Journal) -> Archive | None:
-        """Return an archive that has what the journal has: they are one."""
-        return CommittedArchive(journal)
 
     def close(self) -> None:
         """Let go of everything: there is nothing to let go of."""
@@ -120,14 +115,11 @@ class PostgresStorage:
         self.record = _agreed(self._load(shards, make), shards, "the database")
         self._ownership = PostgresOwnership(self._url, self._schema)
         self.ownership: Ownership = self._ownership
+        self.bucket: Bucket | None = None
 
     def open_journal(self, shard: int, epoch: int) -> GroupJournal:
         """Take a shard's journal over."""
         return PostgresJournal(self._url, thing_of(shard), epoch, schema=self._schema)
-
-    def archive_of(self, journal: Journal) -> Archive | None:
-        """Return None: nothing is in a bucket."""
-        return None
 
     def close(self) -> None:
         """Close the connection."""
@@ -171,22 +163,6 @@ class PostgresStorage:
         found = self._read(database)
         assert found is not None
         return found
-
-
-class CommittedArchive:
-    """The archive of a journal that is in the bucket itself: what is committed is archived."""
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-
-    @property
-    def end(self) -> int:
-        """Everything below this position is in the bucket."""
-        return self._journal.committed
-
-    def want(self, end: int, done: Callable[[int], None]) -> None:
-        """Say that everything below `end` is in the bucket, as it is committed."""
-        done(self._journal.committed)
 
 
 def open_storage(place: str, shards: int | None = None, *, make: bool = True) -> SharedStorage:

@@ -6,7 +6,7 @@ owner that lost the shard finds out when a commit fails as fenced, and from then
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from everlog.base import EverlogError
 from everlog.streams.feed_events import FeedEvent
@@ -65,6 +65,14 @@ class Journal(Protocol):
 
     def close(self) -> None:
         """Commit what was appended, if that is still possible, and let go of everything."""
+
+
+@runtime_checkable
+class SharedJournal(Protocol):
+    """A journal that another owner may open on a disk of its own: it is trimmed only as far as that is allowed."""
+
+    def allow_trim(self, below: int) -> None:
+        """Allow that records below a position be trimmed: they are in packs, where the next owner finds them."""
 
 
 class Clock(Protocol):
