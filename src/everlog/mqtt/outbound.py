@@ -313,7 +313,7 @@ class PublishWriter:
         own = len(self.identifiers)
         identifiers = pointer(self.identifiers)
         packet_id = first_id
-        view = memoryview(b"" if parts is None else records.data)
+        view: Any = None if parts is None else memoryview(records.data)
         at = 0
         for k in range(stop - start):
             size = lengths[2 * k]
