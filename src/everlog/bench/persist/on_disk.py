@@ -3,8 +3,10 @@
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from random import Random
 from time import perf_counter, process_time
 
@@ -16,6 +18,7 @@ from everlog.tiering import BucketPacks, DirectoryBucket, StoredObject, read_pac
 SETTINGS = ShardSettings(most_open=1_000, upload_us=10**15)
 OPENED = 1_000  # streams that are opened cold, and are open then
 CHANGED = 1_000  # streams of a round of packing
+_SYNCS = 32
 _MESSAGES = 2, 200  # of a stream, in most streams and in some
 
 
@@ -44,9 +47,16 @@ def measure(streams: int) -> list[Row]:
 
 
 def _fill(directory: str, streams: int) -> None:
-    bench = Bench(directory, SETTINGS)
-    bench.run([Call(Set(f"s/{n}", Message(os.urandom(len(VALUE))))) for n in range(streams)], _MESSAGES[0] * streams)
-    bench.shard.close()
+    """Make streams, with many syncs of files at a time."""
+    with ThreadPoolExecutor(_SYNCS) as threads:
+        bench = Bench(directory, SETTINGS, run=partial(_submit, threads))
+        calls = [Call(Set(f"s/{n}", Message(os.urandom(len(VALUE))))) for n in range(streams)]
+        bench.run(calls, _MESSAGES[0] * streams)
+        bench.shard.close()
+
+
+def _submit(threads: ThreadPoolExecutor, work: Callable[[], None]) -> None:
+    threads.submit(work)
 
 
 def _cold(directory: str) -> tuple[float, ...]:
