@@ -60,7 +60,13 @@ def _now(work: Callable[[], None]) -> None:
 class Bench:
     """A shard in a directory, driven as a server drives one."""
 
-    def __init__(self, directory: str, settings: ShardSettings | None = None, bucket: Bucket | None = None) -> None:
+    def __init__(
+        self,
+        directory: str,
+        settings: ShardSettings | None = None,
+        bucket: Bucket | None = None,
+        run: Callable[[Callable[[], None]], None] | None = None,
+    ) -> None:
         os.makedirs(directory, exist_ok=True)
         self._posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self.journal = LocalJournal.open(f"{directory}/journal")
@@ -69,7 +75,7 @@ class Bench:
             tier = Tier.open(bucket, "shard-0", self.journal, _now, _now, is_copied=True)
             tier.prepare(directory)
         self.shard = StateShard(
-            self.journal, directory, _Clock(), post=self._posted.put, run=_now, settings=settings, tier=tier
+            self.journal, directory, _Clock(), post=self._posted.put, run=run or _now, settings=settings, tier=tier
         )
         self.shard.on_failure = self._fail
         self.answered = 0

@@ -105,7 +105,7 @@ class AwayFiles:
             assert place is not None
             if place.born == state.born:
                 self._place(state, fetched)
-            self._views.away.discard(name)
+            self._views.be_here(state)
         if os.path.exists(fetched):
             os.unlink(fetched)
         for handle, call, answer in waiting:
@@ -118,7 +118,7 @@ class AwayFiles:
 
     def _place(self, state: StreamState, fetched: str) -> None:
         self._views.files.place(state.name, fetched)
-        self._views.away.discard(state.name)
+        self._views.be_here(state)
         self._index.set_local([state.name], is_local=True, now_us=self._shard.time_us)
         self.fetched += 1
 

@@ -63,7 +63,7 @@ class Views:
         if state is not None:
             self._states[name] = state
             if self.away_files is not None and self.away_files.is_away(state):
-                self.away.add(name)
+                self._be_away(state)
         return state
 
     def add(self, state: StreamState) -> None:
@@ -126,6 +126,8 @@ class Views:
             self.take(state, position, record, len(effect))
             if self.pending_bytes > self.settings.pending_bytes:
                 self.relieve(journal.committed, is_waiting=True)
+        for name in self.away:
+            self._be_away(self._states[name])
         return time_us
 
     # ---- applying ----
@@ -271,7 +273,19 @@ class Views:
 
     def let_go(self, names: Iterable[str]) -> None:
         """Take note that the files of streams are in the bucket alone from now on."""
-        self.away.update(name for name in names if name in self._states)
+        for name in names:
+            if name in self._states:
+                self._be_away(self._states[name])
+
+    def _be_away(self, state: StreamState) -> None:
+        """Note that a stream's file is in the bucket alone: no request on it is a simple one until it has come."""
+        self.away.add(state.name)
+        state.is_simple = False
+
+    def be_here(self, state: StreamState) -> None:
+        """Note that a stream's file is on the disk."""
+        self.away.discard(state.name)
+        state.set_config(state.config)  # which looks whether requests on it are simple
 
     def forget_idle(self) -> None:
         """Let go of streams in memory that were not used lately and have nothing pending, beyond the limit."""

@@ -193,3 +193,26 @@ def test_so_many_wait_for_the_bucket_and_those_who_do_are_told_of_the_end(tmp_pa
     assert owner.add("s", b"safe") == [4]
     owner.shard.close()
     assert {one[0].code for one in asked[:3]} == {ErrorCode.UNAVAILABLE}
+
+
+def test_the_journal_keeps_what_the_bucket_does_not_have_up_to_a_limit(tmp_path):
+    archive = SlowArchive()
+    settings = ShardSettings(keep_records=0, sync_us=1, apply_us=0, unarchived_records=50)
+    owner = Owner(tmp_path / "shard", archive=archive, settings=settings)
+
+    def pass_time():
+        owner.add("s", b"x")
+        owner.tick(1)
+        owner.add("s", b"x")
+        owner.tick(1)
+
+    owner.add("s", *[b"x"] * 20)
+    pass_time()
+    assert owner.journal.start == 0
+    archive.reach(15)
+    pass_time()
+    assert owner.journal.start == 15
+    owner.add("s", *[b"x"] * 100)
+    pass_time()
+    assert owner.journal.start > 60
+    owner.shard.close()
