@@ -39,9 +39,20 @@ KERNELS = (
     "everlog.mqtt.entry_scan",
     "everlog.mqtt.inbound",
     "everlog.mqtt.outbound",
+    "everlog.bus.delivery",
     "everlog.bus.nats_decoder",
+    "everlog.bus.nats_output",
+    "everlog.bus.mqtt_packets",
     "everlog.sessions.received_ids",
     "everlog.sessions.window",
+    "everlog.streams.fresh",
+    "everlog.streams.overlay",
+    "everlog.streams.stream_state",
+    "everlog.streams.plain_codec",
+    "everlog.streams.waiting",
+    "everlog.streams.plain_requests",
+    "everlog.streams.journal_rows",
+    "everlog.persist.arrivals",
     "everlog.broker.delivery.partition",
     "everlog.broker.delivery.kept_topics",
     "everlog.broker.delivery.retained_chunks",
@@ -59,6 +70,7 @@ KERNELS = (
     "everlog.bench.load.sender",
     "everlog.bench.load.checker",
     "everlog.bench.load.link",
+    "everlog.bench.persist.bus_link",
 )
 
 SOURCE_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

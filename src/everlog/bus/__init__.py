@@ -20,7 +20,8 @@ from everlog.bus.greeting import Welcome
 from everlog.bus.local_bus import LocalBus, LocalHub
 from everlog.bus.mqtt_bus import Dialer, MqttAddress, MqttBus
 from everlog.bus.nats_bus import NatsAddress, NatsBus
-from everlog.bus.port import Bus, Delivery, Handler, NotAllowed, Subscription, Watcher, check_subject
+from everlog.bus.delivery import Delivery
+from everlog.bus.port import Bus, Handler, NotAllowed, Subscription, Watcher, check_subject
 from everlog.bus.subjects import (
     ADMINISTER,
     HELLO,

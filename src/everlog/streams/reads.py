@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from everlog.streams import requests
 from everlog.streams.effects import PutKey
-from everlog.streams.overlay import Fresh
+from everlog.streams.fresh import Fresh
 from everlog.streams.refusal import Refused
 from everlog.streams.replies import Entries, FilePart, Keys, Messages, Result, StreamInfo, ValuePart
 from everlog.streams.shard_settings import ShardSettings

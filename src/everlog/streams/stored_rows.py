@@ -5,7 +5,7 @@ from typing import Any
 from msgspec import json
 
 from everlog.streams.effects import PutKey, PutMessage
-from everlog.streams.overlay import Fresh
+from everlog.streams.fresh import Fresh, FreshEffect
 from everlog.streams.stream_file import StreamFile
 from everlog.streams.values import Entry, StoredMessage
 
@@ -91,7 +91,7 @@ def fresh_entry(position: int, time_us: int, effect: PutKey, most_bytes: int) ->
 def fresh_of(found: Entry) -> Fresh:
     """Return an entry that was read from a file, whole, as content to keep in memory."""
     effect = PutKey(found.key, found.revision, found.value, found.headers, found.timestamp, found.expires_us)
-    return Fresh(found.position, found.time_us, effect)
+    return FreshEffect(found.position, found.time_us, effect)
 
 
 def read_messages(

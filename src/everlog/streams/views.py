@@ -12,6 +12,7 @@ from everlog.base import EverlogError, StorageError
 from everlog.streams.catalogue import Catalogue, Row, row_of
 from everlog.streams.effects import DropAll, PutKey, Record, SetConfig, decode_record
 from everlog.streams.open_files import OpenFiles, sync_all
+from everlog.streams.plain_requests import PlainViews
 from everlog.streams.ports import Journal
 from everlog.streams.shard_settings import ShardSettings
 from everlog.streams.stream_file import StreamFile
@@ -83,6 +84,15 @@ class Views:
         return list(dict.fromkeys([*names, *self.catalogue.hidden()]))
 
     # ---- gathering ----
+
+    def plain_views(self) -> PlainViews:
+        """Return what plain writes note by themselves; `count` tells the rest."""
+        return PlainViews(self._states, self._unapplied, self._ripe, self._unsynced)
+
+    def count(self, rows: int, size: int) -> None:
+        """Count plain writes that streams have taken."""
+        self.pending_rows += rows
+        self.pending_bytes += size
 
     def take(self, state: StreamState, position: int, record: Record, size: int) -> None:
         """Have a stream take a record, whose encoded size is given."""

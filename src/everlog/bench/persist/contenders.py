@@ -15,7 +15,6 @@ import msgspec
 
 from everlog.base import Unavailable
 from everlog.bench.load.brokers import free_port
-from everlog.bench.persist.append_load import Requests
 from everlog.bus import FrameKind, encode_frame, request_subject
 from everlog.streams import Call, Level, Message, Set
 
@@ -48,7 +47,7 @@ class Contender:
     def start(self, folder: Path, running: Running) -> None:
         """Start the processes."""
 
-    def requests(self, streams: int, size: int, level: Level) -> Requests:
+    def requests(self, streams: int, size: int, level: Level) -> object:
         """Return how to append."""
         return EverlogRequests(streams, size, level)
 
@@ -98,12 +97,12 @@ class JetStream(Contender):
         """Start it."""
         _start_nats(folder, running, f'jetstream {{ store_dir: "{folder}/js" }}\n')
 
-    def requests(self, streams: int, size: int, level: Level) -> Requests:
+    def requests(self, streams: int, size: int, level: Level) -> object:
         """Return how to append."""
         return JetStreamRequests(streams, size)
 
 
-class EverlogRequests(Requests):
+class EverlogRequests:
     """Appends in the persist protocol; one state shard, as on one machine."""
 
     def __init__(self, streams: int, size: int, level: Level) -> None:
@@ -120,7 +119,7 @@ class EverlogRequests(Requests):
         return b"\xa2ok" in payload[16:24]
 
 
-class JetStreamRequests(Requests):
+class JetStreamRequests:
     """Appends as JetStream has them."""
 
     def __init__(self, streams: int, size: int) -> None:
