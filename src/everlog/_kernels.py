@@ -52,6 +52,7 @@ KERNELS = (
     "everlog.streams.waiting",
     "everlog.streams.plain_requests",
     "everlog.streams.journal_rows",
+    "everlog.streams.row_runs",
     "everlog.persist.arrivals",
     "everlog.broker.delivery.partition",
     "everlog.broker.delivery.kept_topics",

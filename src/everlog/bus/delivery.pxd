@@ -8,4 +8,4 @@ cdef class Delivery:
 
 
 @cython.locals(made=Delivery)
-cpdef Delivery delivery(str subject, bytes payload, str reply, bytes correlation)
+cpdef Delivery new_delivery(str subject, bytes payload, str reply, bytes correlation)

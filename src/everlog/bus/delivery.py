@@ -22,7 +22,7 @@ class Delivery:
         return f"Delivery({self.subject!r}, {self.payload!r}, {self.reply!r}, {self.correlation!r})"
 
 
-def delivery(subject: str, payload: bytes, reply: str, correlation: bytes) -> Delivery:
+def new_delivery(subject: str, payload: bytes, reply: str, correlation: bytes) -> Delivery:
     """Return a message, a little faster than its class does."""
     made = Delivery.__new__(Delivery)
     made.subject = subject

@@ -68,7 +68,9 @@ class LocalBus(Unsubscriber):
 
     def publish_all(self, messages: list[Delivery]) -> bool:
         """Send messages; return False if the bus is closed."""
-        return all([self.publish(one.subject, one.payload, one.reply, one.correlation) for one in messages])
+        for one in messages:
+            self.publish(one.subject, one.payload, one.reply, one.correlation)
+        return self.is_open
 
     async def subscribe(self, pattern: str, handler: Handler) -> Subscribed:
         """Have a handler called with what is published from now on."""

@@ -1,7 +1,7 @@
 cimport cython
 
 from everlog.base.memory cimport copy, pointer, resize
-from everlog.bus.delivery cimport Delivery, delivery
+from everlog.bus.delivery cimport Delivery, new_delivery
 
 
 @cython.final

@@ -10,7 +10,7 @@ from everlog.mqtt import Message, Properties, Publish, encode
 
 if not cython.compiled:
     from everlog.base.memory import Buffer, copy, pointer, resize
-    from everlog.bus.delivery import Delivery, delivery
+    from everlog.bus.delivery import Delivery, new_delivery
 
 _KNOWN = 100_000  # topics, property sections and heads that are remembered; beyond it all are forgotten
 _SECTION_BYTES = 1024  # longer property sections are not remembered
@@ -99,13 +99,13 @@ class MqttInput:
         if name is None:
             name = self._name(raw)
         if length == 0:
-            self.deliveries.append(delivery(name, data[at:end], "", b""))
+            self.deliveries.append(new_delivery(name, data[at:end], "", b""))
             return True
         section = data[at : at + length]
         found = self._replies.get(section)
         if found is None:
             found = self.reply_of(section)
-        self.deliveries.append(delivery(name, data[at + length : end], found[0], found[1]))
+        self.deliveries.append(new_delivery(name, data[at + length : end], found[0], found[1]))
         return True
 
     def _name(self, raw: bytes) -> str:

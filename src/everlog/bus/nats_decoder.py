@@ -11,7 +11,7 @@ from everlog.bus.nats_subjects import from_nats
 
 if not cython.compiled:
     from everlog.base.memory import Buffer, pointer
-    from everlog.bus.delivery import Delivery, delivery
+    from everlog.bus.delivery import Delivery, new_delivery
 
 MAX_LINE = 1 << 16
 MAX_MESSAGE = 1 << 30
@@ -104,7 +104,7 @@ class NatsDecoder:
             reply = self._name(data[third + 1 : cut - 1])
             if not reply.startswith(_REPLIES):
                 reply = ""
-        made = delivery(self._name(data[first:second]), data[body : body + length], reply, b"")
+        made = new_delivery(self._name(data[first:second]), data[body : body + length], reply, b"")
         batch = self.batches.get(number)
         if batch is None:
             self.batches[number] = [made]

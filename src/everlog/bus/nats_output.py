@@ -5,7 +5,7 @@ import cython
 from everlog.bus.nats_subjects import to_nats
 
 if not cython.compiled:
-    from everlog.base.memory import Buffer, copy, pointer, resize
+    from everlog.base.memory import copy, pointer, resize
     from everlog.bus.delivery import Delivery
 
 _SUBJECTS = 100_000  # whose form for NATS is remembered; beyond it all are forgotten
@@ -55,7 +55,7 @@ class NatsOutput:
         out = pointer(self._room)
         return bytes(out[0:at])
 
-    def _digits(self, out: "Buffer", at: int, value: int) -> int:
+    def _digits(self, out: bytearray, at: int, value: int) -> int:
         """Write a number, and return where it ends."""
         count = 1
         rest = value // 10

@@ -11,7 +11,6 @@ from typing import Protocol, TypeAlias
 from everlog.base import EverlogError, UsageError
 from everlog.bus.delivery import Delivery
 
-
 Handler: TypeAlias = Callable[[list[Delivery]], None]  # takes what arrived together, on the event loop's thread
 Watcher: TypeAlias = Callable[[bool], None]  # told when the bus is lost, and when it is there again
 

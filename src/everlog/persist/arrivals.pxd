@@ -1,8 +1,8 @@
 cimport cython
 
 from everlog.base.memory cimport get64, pointer
-from everlog.bus.delivery cimport Delivery, delivery
-from everlog.streams.plain_requests cimport DECIDED, NOT_PLAIN, PlainRequests
+from everlog.bus.delivery cimport Delivery, new_delivery
+from everlog.streams.plain_requests cimport PlainRequests
 from everlog.streams.waiting cimport Waiting
 
 
@@ -15,7 +15,8 @@ cdef class Allowed:
 
 
 @cython.locals(
-    one=Delivery, data=bytes, known=Allowed, source="const unsigned char*", id="unsigned long long", told=int, rest=list
+    one=Delivery, data=bytes, known=Allowed, source="const unsigned char*", id="unsigned long long", told=int, rest=list,
+    header=Py_ssize_t, decided=int, not_plain=int
 )
 cpdef list take_plain(list deliveries, PlainRequests plain, dict allowed, dict active, Py_ssize_t room)
 

@@ -4,14 +4,13 @@ from typing import Any
 
 import cython
 
+from everlog.bus import HEADER_BYTES
+from everlog.streams import DECIDED, NOT_PLAIN
+
 if not cython.compiled:
     from everlog.base.memory import get64, pointer
-    from everlog.bus import Delivery
-    from everlog.bus.delivery import delivery
+    from everlog.bus import Delivery, new_delivery
     from everlog.streams import PlainRequests, Waiting
-    from everlog.streams.plain_requests import DECIDED, NOT_PLAIN
-
-HEADER_BYTES = 16
 
 
 class Allowed:
@@ -37,10 +36,13 @@ def take_plain(
     `plain.answered` has those that have an answer already.
     """
     rest: list[Delivery] = []
+    header = HEADER_BYTES
+    decided = DECIDED
+    not_plain = NOT_PLAIN
     for one in deliveries:
         data = one.payload
         known = allowed.get(one.subject)
-        if known is None or len(data) <= HEADER_BYTES or not one.reply or room <= 0:
+        if known is None or len(data) <= header or not one.reply or room <= 0:
             rest.append(one)
             continue
         source = pointer(data)
@@ -52,10 +54,10 @@ def take_plain(
         if key in active:
             rest.append(one)
             continue
-        told = plain.take(data, HEADER_BYTES, known.name, known.raw_name, known.may_write, one, key, id)
-        if told == NOT_PLAIN:
+        told = plain.take(data, header, known.name, known.raw_name, known.may_write, one, key, id)
+        if told == not_plain:
             rest.append(one)
-        elif told == DECIDED:
+        elif told == decided:
             active[key] = None
             room -= 1
     return rest
@@ -70,7 +72,7 @@ def answers_of(
     for one in answered:
         active.pop(one.key, None)
         asker = one.asker
-        made = delivery(asker.reply, one.data, "", asker.correlation)
+        made = new_delivery(asker.reply, one.data, "", asker.correlation)
         if len(one.data) <= most_bytes:
             messages.append(made)
         else:

@@ -307,7 +307,7 @@ class Draft:
                 return Found(known.effect.revision, known.size)
         if key in self._state.front:
             front = self._state.front[key]
-            return None if front is None else Found(front.effect.revision, front.size)  # type: ignore[union-attr]
+            return None if front is None else Found(front.effect.revision, front.size)
         file = self._file_of(self._state)
         if file is None:
             return None

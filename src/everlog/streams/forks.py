@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from everlog.base import EverlogError
 from everlog.streams import requests
 from everlog.streams.effects import DropAll, Effect, Part, PutKey, PutMessage, Record, SetConfig
-from everlog.streams.names import check_name
 from everlog.streams.fresh import size_of
+from everlog.streams.names import check_name
 from everlog.streams.refusal import Refused
 from everlog.streams.replies import Answer
 from everlog.streams.stored_rows import ENTRIES, MESSAGES, entry_of, message_of

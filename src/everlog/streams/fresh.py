@@ -1,8 +1,8 @@
 """Content that a stream's file does not have yet: as an effect, or of a plain write as that record itself.
 
-Most writes are plain: a value at the end of a stream, or of a key, and nothing else. One object is their record, what is
-pending of them and what readers find; it looks like a `Record` and like `Fresh` content, and makes the structs that
-those have only when somebody asks for them.
+Most writes are plain: a value at the end of a stream, or of a key, and nothing else. One object is their record, what
+is pending of them and what readers find. It looks like a `Record` and like `Fresh` content, and makes the structs of
+those only when somebody asks for them.
 """
 
 from typing import Any
@@ -56,7 +56,7 @@ class Appended(Fresh):
     seq: int  # or the store's revision
     messages: int
     bytes: int
-    value: bytes | None
+    value: Any  # bytes or None
     key: str | None
     message_id: str | None
 

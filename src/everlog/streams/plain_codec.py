@@ -1,4 +1,4 @@
-"""Plain requests and their answers as bytes: MessagePack as `requests`, `effects` and `replies` have it, without structs.
+"""Plain requests and their answers as bytes: MessagePack as `requests`, `effects` and `replies` have it.
 
 A request is plain if nothing in it is out of the ordinary: a value appended to a stream or put to a key, or a key's
 value asked for. Whatever else it may be is left to the decoder that knows everything, so nothing is refused here.
@@ -291,7 +291,7 @@ class Packer:
         self._byte(out, _NIL)
         return bytes(out[0 : self._at])
 
-    def _rest(self, out: "Buffer") -> int:
+    def _rest(self, out: bytearray) -> int:
         """Write what a plain effect does not have: headers, timestamp, expiry, upload, size, time of a copy."""
         self._byte(out, _NIL)
         self._byte(out, _NIL)
@@ -363,7 +363,7 @@ class Packer:
         self._at = 0
         return 0
 
-    def _head(self, out: "Buffer", id: int, epoch: int, position: int, level: int) -> int:
+    def _head(self, out: bytearray, id: int, epoch: int, position: int, level: int) -> int:
         copy(out, 0, pointer(self._prefix), 0, 8)
         put64(out, 8, id)
         self._at = HEAD_BYTES
@@ -374,18 +374,18 @@ class Packer:
         self._number(out, level)
         return 0
 
-    def _byte(self, out: "Buffer", byte: int) -> int:
+    def _byte(self, out: bytearray, byte: int) -> int:
         out[self._at] = byte
         self._at += 1
         return 0
 
-    def _all(self, out: "Buffer", data: bytes) -> int:
+    def _all(self, out: bytearray, data: bytes) -> int:
         size = len(data)
         copy(out, self._at, pointer(data), 0, size)
         self._at += size
         return 0
 
-    def _big(self, out: "Buffer", first: int, value: int, size: int) -> int:
+    def _big(self, out: bytearray, first: int, value: int, size: int) -> int:
         """Write a byte, and a number of so many bytes, the highest first."""
         out[self._at] = first
         k = size
@@ -396,7 +396,7 @@ class Packer:
         self._at += 1 + size
         return 0
 
-    def _number(self, out: "Buffer", value: int) -> int:
+    def _number(self, out: bytearray, value: int) -> int:
         if value >= 0:
             if value < 128:
                 self._byte(out, value)
@@ -414,7 +414,7 @@ class Packer:
             self._big(out, 0xD3, value, 8)
         return 0
 
-    def _text(self, out: "Buffer", data: bytes) -> int:
+    def _text(self, out: bytearray, data: bytes) -> int:
         size = len(data)
         if size < 32:
             self._byte(out, 0xA0 | size)
@@ -424,7 +424,7 @@ class Packer:
             self._big(out, 0xDA, size, 2)
         return self._all(out, data)
 
-    def _value(self, out: "Buffer", value: Any) -> int:
+    def _value(self, out: bytearray, value: Any) -> int:
         if value is None:
             return self._byte(out, _NIL)
         data: bytes = value

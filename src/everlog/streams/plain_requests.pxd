@@ -6,9 +6,6 @@ from everlog.streams.stream_state cimport StreamState
 from everlog.streams.waiting cimport OpenTurn, Waiting, plain_waiting
 
 
-cdef int NOT_PLAIN, DECIDED, ANSWERED
-
-
 @cython.final
 cdef class PlainRequests:
     cdef public bint is_open

@@ -30,7 +30,7 @@ _UNKNOWN = object()
 
 
 class PlainViews:
-    """What plain writes note of streams with records that their files do not have; see `views`, whose parts these are."""
+    """What plain writes note of streams with records that their files do not have: parts of `views`."""
 
     def __init__(
         self,

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from everlog.base import EverlogError, StorageError
 from everlog.streams.catalogue import Catalogue, Row, row_of
 from everlog.streams.effects import DropAll, PutKey, Record, SetConfig, decode_record
+from everlog.streams.fresh import Appended
 from everlog.streams.open_files import OpenFiles, sync_all
 from everlog.streams.plain_requests import PlainViews
 from everlog.streams.ports import Journal
@@ -18,6 +19,9 @@ from everlog.streams.shard_settings import ShardSettings
 from everlog.streams.stream_file import StreamFile
 from everlog.streams.stream_state import ROW_BYTES, StreamState
 from everlog.streams.values import Kind
+
+APPLY_AT_ONCE = 32  # streams of which enough has gathered, after one commit; others have their turn later
+OPENING = 4  # as many as this count one whose file is not open
 
 
 class Views:
@@ -132,7 +136,11 @@ class Views:
 
     def apply(self, state: StreamState, committed: int) -> None:
         """Apply a stream's committed records to its file."""
-        records = [one for one in state.pending if one[0] < committed]
+        records = list(state.pending)
+        if records and records[-1][0] >= committed:
+            if state.has_removal and any(_removes(one) for position, one in records if position >= committed):
+                return  # the state is already that of the next stream of this name
+            records = [one for one in records if one[0] < committed]
         if not records:
             return
         before, last = state.pending_bytes, records[-1]
@@ -153,7 +161,7 @@ class Views:
         self.pending_rows -= len(records)
         self._note_applied(state, last)
 
-    def _note_applied(self, state: StreamState, last: tuple[int, Record]) -> None:
+    def _note_applied(self, state: StreamState, last: tuple[int, Record | Appended]) -> None:
         name = state.name
         self._ripe.pop(name, None)
         self._unapplied.pop(name, None)
@@ -167,17 +175,24 @@ class Views:
             self._gone.pop(name, None)
 
     def apply_ripe(self, committed: int) -> None:
-        """Apply the streams of which enough has gathered, and more if there is no room."""
-        for name in list(self._ripe):
+        """Apply some of the streams of which enough has gathered, and more if there is no room."""
+        left = APPLY_AT_ONCE
+        while self._ripe and left > 0:
+            name = next(iter(self._ripe))
             state = self._states[name]
+            left -= 1 if self.files.is_open(name) else OPENING
+            del self._ripe[name]
             self.apply(state, committed)
-            if len(state.pending) >= self.settings.apply_rows:
+            if len(state.pending) >= self.settings.apply_rows:  # of what is not committed yet
                 self._ripe[name] = None
+                left -= 1
         self.relieve(committed)
 
     def relieve(self, committed: int) -> None:
         """Apply streams, those that have waited longest first, until what is pending fits its limits."""
         settings = self.settings
+        if self.pending_bytes <= settings.pending_bytes and self.pending_rows <= settings.pending_rows:
+            return
         for name in list(self._unapplied):
             if self.pending_bytes <= settings.pending_bytes and self.pending_rows <= settings.pending_rows:
                 return
@@ -282,7 +297,7 @@ def _is_whole(effect: object) -> bool:
     return isinstance(effect, SetConfig | DropAll)
 
 
-def _removes(record: Record) -> bool:
+def _removes(record: Record | Appended) -> bool:
     return any(isinstance(effect, DropAll) and effect.is_removed for effect in record.effects)
 
 

@@ -133,7 +133,7 @@ def take_early(
 
 def answer(one: Waiting, packer: "Packer", epoch: int, level: int) -> int:
     """Render the answer of a plain write."""
-    record = one.record
+    record: Any = one.record
     one.is_answered = True
     one.data = packer.written(one.id, epoch, level, record)
     return 0

@@ -18,7 +18,7 @@ def seqs(owner, stream="s"):
 
 
 def test_rows_gather_before_they_are_applied(tmp_path):
-    owner = Owner(tmp_path / "shard")
+    owner = Owner(tmp_path / "shard", settings=ShardSettings(apply_rows=64))
     owner.add("s", *[b"x"] * 63)
     assert not owner.shard.views.files.opened
     owner.add("s", b"x")
@@ -165,7 +165,7 @@ def test_a_lost_file_is_reported_and_not_taken_for_empty(tmp_path):
 
 
 def test_the_file_of_a_removed_stream_is_not_taken_for_a_new_ones(tmp_path):
-    owner = Owner(tmp_path / "shard")
+    owner = Owner(tmp_path / "shard", settings=ShardSettings(apply_rows=64))
     owner.add("s", *[b"old"] * 70)
     path = owner.shard.views.files.path("s")
     owner.shard.views.files.unsynced_file("s").sync()
@@ -220,3 +220,25 @@ def test_many_streams_are_ready_without_listing_them(tmp_path):
     again.shard.handle(Call(Get("s/39", 1)), answers.append)
     assert answers[0].result.messages[0].value == b"x"
     again.shard.close()
+
+
+def test_rows_of_a_removed_stream_are_not_taken_over_by_the_next_of_its_name(tmp_path):
+    owner = Owner(tmp_path / "shard", manual=True)
+
+    def commit() -> None:
+        owner.turn()
+        owner.journal.commit_now()
+        owner.run_posted()
+
+    owner.ask(Set("s", Message(b"old")))
+    commit()
+    owner.ask(Remove("s"))
+    owner.ask(Set("s", Message(b"new")))
+    owner.turn()
+    owner.tick(31)  # the old message has waited long enough for its file, and what comes after it is not committed
+    commit()
+    found: list = []
+    owner.shard.handle_series(Call(GetAll("s")), found.append)
+    (answer,) = found[0]
+    assert [(one.seq, one.value) for one in answer.result.messages] == [(1, b"new")]
+    owner.shard.close()

@@ -1,0 +1,28 @@
+"""persist: what streams and key-value stores cost, ours beside JetStream's, in turns."""
+
+from collections.abc import Callable, Sequence
+
+from everlog.bench.persist.cases import CASES, QUICK, Case, Outcome, Scale
+from everlog.bench.persist.contenders import CONTENDERS, Contender, chosen, install_peer
+from everlog.bench.persist.demands import DEMANDS, Demand, Measured, Verdict, judge
+
+
+def compare(
+    contenders: Sequence[Contender],
+    cases: Sequence[Case],
+    scale: Scale,
+    rounds: int,
+    told: Callable[[Measured], None],
+) -> list[Measured]:
+    """Measure contenders in turns, each case on a fresh directory."""
+    found = []
+    for _ in range(rounds):
+        for case in cases:
+            for contender in contenders:
+                if not case.is_for_peers and not contender.name.startswith("everlog"):
+                    continue
+                with contender.running() as running:
+                    one = Measured(case.name, contender.name, case.play(contender, running, scale))
+                told(one)
+                found.append(one)
+    return found

@@ -1,4 +1,4 @@
-"""One connection of the load generator to a NATS server or MQTT broker: requests out, answers counted; one call a wake-up.
+"""One connection of the load generator to a NATS server or MQTT broker: requests out, answers counted.
 
 Requests are bytes that were rendered before, with holes for the id of each. Answers come in the order of the requests.
 Whatever else arrives (deliveries of a subscription) is counted too.
@@ -16,7 +16,7 @@ GONE, WAITING = 1, 4
 
 _FILL_BYTES = 64 << 10  # of requests are rendered before they are sent
 _HEX = b"0123456789abcdef"
-_SCAN_BYTES = 64  # of an answer in which its mark is looked for
+_SCAN_BYTES = 192  # of an answer in which its mark is looked for
 _FRAME_BYTES = 16
 
 

@@ -49,9 +49,13 @@ class LoadLoop:
         self._epoll.register(fd, select.EPOLLIN)
         return link
 
+    def inbox(self, link: BusLink) -> str:
+        """Return the prefix of subjects that a connection hears."""
+        return self._made[self.links.index(link)].inbox
+
     def ask(self, link: BusLink, requests: Sequence[Request], mark: bytes, window: int) -> None:
         """Have a connection send requests in turn."""
-        reply = f"{self._made[self.links.index(link)].inbox}/r"
+        reply = f"{self.inbox(link)}/r"
         rendered = [self.wire.render(request, reply) for request in requests]
         holes = array("Q", [hole for _, *both in rendered for hole in both])
         link.ask([data for data, *_ in rendered], bytearray(holes), mark, window, _IDS * (1 + self.links.index(link)))
@@ -61,13 +65,13 @@ class LoadLoop:
         began = now = told = time.monotonic()
         sent = 0.0
         self.budget.left = 0 if rate else _UNBOUNDED
-        self._push()
+        self.push()
         while now - began < seconds:
             if rate:
                 due = rate * (now - began)
                 self.budget.left += int(due - sent)
                 sent += int(due - sent)
-                self._push()
+                self.push()
             self.turn(0.001 if rate else _TURN_S)
             now = time.monotonic()
             if now - told >= 1.0:
@@ -77,7 +81,7 @@ class LoadLoop:
 
     def until(self, is_done: Callable[[], bool], seconds: float) -> None:
         """Send and count until something is so; raises Unavailable after a time."""
-        self._push()
+        self.push()
         deadline = time.monotonic() + seconds
         while not is_done():
             if time.monotonic() > deadline:
@@ -92,7 +96,8 @@ class LoadLoop:
         if len(self.links) >= _MANY:
             time.sleep(_NAP_S)
 
-    def _push(self) -> None:
+    def push(self) -> None:
+        """Send what connections may send."""
         for link in self.links:
             self._look(link.write())
 

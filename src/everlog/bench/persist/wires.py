@@ -8,7 +8,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from everlog.base import Unavailable
-from everlog.bus.nats_subjects import to_nats
+from everlog.bus import to_nats
 from everlog.mqtt import Connect, Properties, Publish, Subscribe, Subscription, encode
 
 _WAIT_S = 20.0
@@ -56,7 +56,7 @@ class Wire:
     def _enter_nats(self, made: socket.socket, name: str, subjects: Sequence[str]) -> str:
         inbox = f"_INBOX/{name}"
         options = b'{"verbose":false,"pedantic":false,"protocol":1,"headers":true}'
-        filters = [f"{inbox}/#", *subjects]
+        filters = [f"{inbox}/r", f"{inbox}/d", *subjects]
         lines = [b"SUB %b %d\r\n" % (to_nats(one), number + 1) for number, one in enumerate(filters)]
         made.sendall(b"CONNECT " + options + b"\r\n" + b"".join(lines) + b"PING\r\n")
         heard = b""
