@@ -2,13 +2,16 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import TracebackType
 
 from everlog.bench.load.brokers import free_port
 from everlog.bench.load.slow_sync import slow_syncs
+from tests.raw_client import RawClient
 
 PATIENCE_S = 120.0  # for what a busy machine with a slow disk does at once otherwise
 
@@ -43,6 +46,17 @@ class BrokerProcess:
     def start(self) -> None:
         """Start it; it is not awaited."""
         self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, env=self._environment)
+
+    def client(self, version: int = 5) -> RawClient:
+        """A connection to it, once it listens; the CONNECT is the caller's."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            with socket.socket() as trial:
+                if trial.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return RawClient(self.port, version, deadline_s=PATIENCE_S)
+            assert self._process.poll() is None, "the broker ended by itself"
+            assert time.monotonic() < deadline, "the broker does not listen"
+            time.sleep(0.01)
 
     def send(self, number: int) -> None:
         """Send a signal to it; it must be running."""

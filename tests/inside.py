@@ -199,7 +199,7 @@ class Inside:
     @property
     def live_subscriptions(self) -> int:
         """How many subscriptions connected clients have."""
-        return len(self._broker.router.audiences)
+        return self._broker.router.audiences.filters
 
     @property
     def sink_count(self) -> int:

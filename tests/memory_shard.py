@@ -76,6 +76,10 @@ class MemoryShard:
     def tick(self) -> None:
         pass
 
+    @property
+    def is_idle(self) -> bool:
+        return not self._due
+
     def follow(self, wants: Callable[[str], bool], feed: Callable[[list[FeedEvent]], None] | None) -> None:
         self._wants, self._feed = wants, feed
 

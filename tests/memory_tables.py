@@ -10,6 +10,7 @@ from everlog.sessions import (
     Snapshot,
     StoredSession,
     SubscriptionRow,
+    WillRow,
 )
 
 
@@ -24,6 +25,7 @@ class MemoryTables:
         self._names: dict[int, RetainedNames] = {}
         self._retained_at: tuple[int, ...] = ()
         self._groups: dict[tuple[str, str], GroupRow] = {}
+        self._wills: dict[str, WillRow] = {}
         self._routed: tuple[int, ...] = ()
         self._alive_us = 0
 
@@ -40,7 +42,8 @@ class MemoryTables:
         retained = sorted(self._retained.values(), key=lambda row: row.topic.encode())
         names = [self._names[first] for first in sorted(self._names)]
         groups = [self._groups[key] for key in sorted(self._groups, key=lambda key: (key[0].encode(), key[1].encode()))]
-        return Snapshot(self._routed, self._alive_us, sessions, retained, groups, names, self._retained_at)
+        wills = [self._wills[client_id] for client_id in sorted(self._wills, key=str.encode)]
+        return Snapshot(self._routed, self._alive_us, sessions, retained, groups, names, self._retained_at, wills)
 
     def apply(self, changes: Changes, durable: bool = False) -> None:
         """Write all changes."""
@@ -70,6 +73,9 @@ class MemoryTables:
             self._groups.pop(key, None)
         for group in changes.groups:
             self._groups[group.name, group.filter] = group
+        for client_id in changes.ended_wills:
+            self._wills.pop(client_id, None)
+        self._wills.update((one.client_id, one) for one in changes.wills)
         self._routed = self._routed if changes.routed is None else changes.routed
         self._retained_at = self._retained_at if changes.retained_at is None else changes.retained_at
         self._alive_us = self._alive_us if changes.alive_us is None else changes.alive_us

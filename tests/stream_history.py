@@ -36,9 +36,10 @@ class History:
     faults: list[str] = field(default_factory=list)
 
     def wrote(self, stream: str, write: Write) -> None:
-        """Note an acknowledged message."""
+        """Note an acknowledged message; the epoch is 0 if it is not known."""
         self.writes[stream].append(write)
-        self._content(stream, write.epoch, write.seq, write.position, write.value)
+        if write.epoch:
+            self._content(stream, write.epoch, write.seq, write.position, write.value)
 
     def may_change(self, stream: str, seqs: Iterable[int]) -> None:
         """Note that somebody asked to delete or replace messages, whatever came of it."""

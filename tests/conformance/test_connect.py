@@ -289,7 +289,7 @@ def test_a_malformed_connect_is_told_why(stage):
 
 @clauses("MQTT-3.2.2-15 MQTT-3.2.2-17 MQTT-3.3.4-7")
 def test_connack_says_what_the_client_may_send(stages):
-    stage = stages(limits=Limits(receive_maximum=7, packet_bytes=1234, topic_aliases=5))
+    stage = stages(limits=Limits(receive_maximum=7, message_bytes=1234, packet_bytes=99, topic_aliases=5))
     properties = stage.client().connect("a").properties
     assert properties.receive_maximum == 7
     assert properties.maximum_packet_size == 1234

@@ -15,6 +15,8 @@ from everlog.mqtt import (
     Pubrec,
     Pubrel,
     Reason,
+    Subscribe,
+    Subscription,
     encode,
 )
 
@@ -151,7 +153,7 @@ def test_answered_messages_give_the_client_room(stages):
 
 @clauses("MQTT-3.2.2-15")
 def test_a_packet_over_our_maximum_size_closes(stages, version):
-    stage = stages(limits=Limits(packet_bytes=1000))
+    stage = stages(limits=Limits(message_bytes=1000))
     client = stage.connected("c", version)
     room = 1000 - len(encode(Publish("a", b""), version)) - 1
     client.publish("a", bytes(room))
@@ -160,10 +162,21 @@ def test_a_packet_over_our_maximum_size_closes(stages, version):
 
 
 @clauses("MQTT-3.2.2-15")
-def test_a_too_large_packet_closes_when_its_header_is_seen(stages, version):
-    stage = stages(limits=Limits(packet_bytes=1000))
+@pytest.mark.parametrize("first", [b"\x30", b"\x82"])
+def test_a_too_large_packet_closes_when_its_header_is_seen(stages, version, first):
+    stage = stages(limits=Limits(message_bytes=1000, packet_bytes=1000))
     client = stage.connected("c", version)
-    client.send_bytes(b"\x30\xff\xff\xff\x7f")
+    client.send_bytes(first + b"\xff\xff\xff\x7f")
+    client.expect_closed(Reason.PACKET_TOO_LARGE)
+
+
+def test_a_message_may_be_larger_than_other_packets(stages, version):
+    stage = stages(limits=Limits(message_bytes=5000, packet_bytes=1000))
+    client = stage.connected("c", version)
+    client.subscribe("a")
+    client.publish("a", bytes(4900))
+    assert len(client.message().payload) == 4900
+    client.send(Subscribe(9, (Subscription("b" * 990), Subscription("c"))))
     client.expect_closed(Reason.PACKET_TOO_LARGE)
 
 

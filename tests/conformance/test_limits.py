@@ -104,7 +104,7 @@ def test_a_large_message_on_its_way_is_a_sign_of_life(stage, version):
 
 
 def test_whoever_holds_most_of_an_unfinished_packet_goes_first(stages, version):
-    stage = stages(limits=Limits(unfinished_bytes=100_000, packet_bytes=1_000_000))
+    stage = stages(limits=Limits(unfinished_bytes=100_000, message_bytes=1_000_000))
     large, small = stage.connected("large", version), stage.connected("small", version)
     newcomer = stage.client(version)
     large.send_bytes(b"\x30\xff\xff\x03" + bytes(60_000))
@@ -131,7 +131,7 @@ def test_topics_may_be_deep_by_default(stage, version):
 
 
 def test_a_stalled_upload_goes_before_a_larger_one_that_goes_on(stages, version):
-    stage = stages(limits=Limits(unfinished_bytes=200_000, packet_bytes=1_000_000))
+    stage = stages(limits=Limits(unfinished_bytes=200_000, message_bytes=1_000_000))
     message = encode(Publish("a", b"x" * 180_000, 1, packet_id=1), version)
     tiny, honest = stage.connected("tiny", version), stage.connected("honest", version)
     stalled = [stage.connected(f"s{number}", version) for number in range(3)]

@@ -21,6 +21,7 @@ from everlog.sessions import (
     SqliteTables,
     StoredSession,
     SubscriptionRow,
+    WillRow,
 )
 from everlog.sessions.row_format import pack_offsets, pack_will
 
@@ -201,6 +202,16 @@ def test_a_group_may_end_and_begin_anew_in_one_batch(kept: Kept) -> None:
     kept.tables.apply(Changes(groups=(GROUP,)))
     kept.tables.apply(Changes(ended_groups=(("g", "t/#"),), groups=(GroupRow("g", "t/#"),)))
     assert list(kept.reopened().load().groups) == [GroupRow("g", "t/#")]
+
+
+def test_the_wills_of_clean_sessions_come_back_until_they_end(kept: Kept) -> None:
+    anne, bert = WillRow("anne", "user", b"1"), WillRow("bert", None, b"2")
+    kept.tables.apply(Changes(wills=(bert, anne)), durable=True)
+    assert list(kept.reopened().load().wills) == [anne, bert]
+    again = WillRow("bert", None, b"3")
+    kept.tables.apply(Changes(ended_wills=("anne", "bert", "nobody"), wills=(again,)))
+    assert list(kept.reopened().load().wills) == [again]
+    assert not kept.sessions()
 
 
 def test_closing_twice_is_once(kept: Kept) -> None:

@@ -11,9 +11,10 @@ import pytest
 from msgspec.structs import replace
 from tests.properties.resume_world import World
 
+from everlog.broker.registry import registry as session_registry
 from everlog.broker.registry import write_behind
 from everlog.broker.registry.write_behind import WriteBehind
-from everlog.sessions import Cursor, Session
+from everlog.sessions import Cursor, Session, stored_session
 
 KILL_AND_LOSE = (False, 0, 0)  # the threads have done nothing more, and the clients read nothing more
 KILL_AND_KEEP = (True, 100, 100)  # everything that was asked for is done, and all that was sent is read
@@ -127,7 +128,12 @@ def test_crashes_among_anything_else_lose_and_double_nothing(seed: int) -> None:
 
 def _seen_before_stored(patch: pytest.MonkeyPatch) -> None:
     """A QoS 2 message is sent before its packet id is stored."""
-    patch.setattr(Session, "ahead", property(lambda session: False, lambda session, ahead: None))
+
+    class NeverAhead(Session):
+        ahead = property(lambda session: False, lambda session, ahead: None)
+
+    patch.setattr(session_registry, "Session", NeverAhead)
+    patch.setattr(stored_session, "Session", NeverAhead)
 
 
 def _nothing_waits(patch: pytest.MonkeyPatch) -> None:

@@ -176,8 +176,10 @@ def test_what_can_not_be_is_said(spark: "SparkSession", tmp_path: Path) -> None:
     for options, words in (
         ({}, "no destination, or two"),
         ({"broker": "x", "table": "y"}, "no destination, or two"),
-        ({"stream": "s"}, "persistence service can't be written to yet"),
-        ({"kv": "s"}, "persistence service can't be written to yet"),
+        ({"streams": "s", "kv": "s", "path": "p"}, "no destination, or two"),
+        ({"streams": "s"}, "which streams are these"),
+        ({"kv": "s", "bus": "mqtt://a", "path": "p"}, "which streams are these"),
+        ({"broker": "x", "bus": "mqtt://a"}, "the option bus is for streams"),
         ({"broker": "x", "batch": "3"}, "the option"),
         ({"broker": "x:y"}, "the option broker"),
         ({"broker": "x", "colour": "red"}, "no option 'colour'"),

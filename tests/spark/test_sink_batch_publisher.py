@@ -15,7 +15,7 @@ from everlog.spark.sink.batch_journal import BatchJournal
 from everlog.spark.sink.batch_publisher import publish_batch
 from everlog.spark.sink.blocking_client import BlockingClient, ConnectionLost
 from everlog.spark.sink.sink_options import Address
-from everlog.spark.sink.staged_rows import check_schema, stage
+from everlog.spark.sink.staged_rows import check_messages, check_schema, stage
 
 SCHEMA = pa.schema([("topic", pa.string()), ("payload", pa.binary()), ("qos", pa.int32())])
 ROWS = 13
@@ -37,7 +37,7 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
 def put(staging: Path, first: int, count: int, qos: int | None = None, app: str = "app") -> str:
     rows = [{"topic": f"t/{n % 3}", "payload": b"%d" % n, "qos": qos} for n in range(first, first + count)]
     batch = pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
-    return stage([batch.slice(0, 4), batch.slice(4)], f"{staging}/{app}", SCHEMA)[0]
+    return stage([batch.slice(0, 4), batch.slice(4)], f"{staging}/{app}", SCHEMA, check_messages)[0]
 
 
 def logged(broker: RunningBroker) -> list[bytes]:
@@ -242,4 +242,4 @@ def test_rows_that_make_no_message_are_refused_before_anything_is_sent(
     tmp_path: Path, row: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(UsageError, match=words):
-        stage([pa.RecordBatch.from_pylist([row], schema=SCHEMA)], str(tmp_path), SCHEMA)
+        stage([pa.RecordBatch.from_pylist([row], schema=SCHEMA)], str(tmp_path), SCHEMA, check_messages)

@@ -83,10 +83,14 @@ class RetentionLoop:
             self._look_again = self._clock() + _REST * took_s
             state.next_readers, state.next_named = tally.next_readers, tally.most
             losing = tally.losing
-        await asyncio.to_thread(store.run_retention, now_us, doomed.goes)
-        if losing:  # sealing may have made segments smaller meanwhile, so that fewer went
-            gone = replace(doomed, goes=tuple(log.start for log in store.shards))
-            await run_in_slices(self._unread_loss.tell(losing, gone), self._clock)
+        self._unread_loss.note_losses(bool(losing))
+        try:
+            await asyncio.to_thread(store.run_retention, now_us, doomed.goes)
+            if losing:  # sealing may have made segments smaller meanwhile, so that fewer went
+                gone = replace(doomed, goes=tuple(log.start for log in store.shards))
+                await run_in_slices(self._unread_loss.tell(losing, gone), self._clock)
+        finally:
+            self._unread_loss.note_losses(False)
         await self._thin(now_us, _lowest(tabled if self._options.await_table else None, stored))
         if self._spills is not None and store.has_spilled:
             await self._collect_spilled(self._spills, stored)

@@ -113,7 +113,7 @@ async def _serve(
     async with AsyncExitStack() as parts:  # ended in the opposite order
         broker.start()
         parts.push_async_callback(broker.stop)
-        if settings.persist.enabled:
+        if settings.persist.enabled and settings.persist.bus is None and settings.persist.storage is None:
             persistence = BesideBroker(broker, settings, watch.clock, loop_factory())
             persistence.arm()
             parts.push_async_callback(persistence.stop)

@@ -270,6 +270,31 @@ class Persist(Section, frozen=True, kw_only=True):
         Meta(description="state shards; fixed once the directory exists, `none`: what it has, 1 when it is made"),
     ] = None
     message_bytes: Annotated[Bytes, Meta(description="the largest value of a message or key")] = 64 << 20
+    bus: Annotated[
+        str | None,
+        Meta(
+            description="where `everlog persist serve` listens: `nats://…` or `mqtt[s]://…`, several with commas; "
+            "with it, or with `storage`, `everlog serve` does not serve them itself"
+        ),
+    ] = None
+    storage: Annotated[
+        str | None,
+        Meta(
+            description="what several `everlog persist serve` share: a directory, `s3://…` or `postgresql://…`; `data` "
+            "is then their cache; `none`: one server keeps all in `data`"
+        ),
+    ] = None
+    name: Annotated[
+        str | None, Meta(description="what a server is called; `none`: a name that it finds and keeps in `data`")
+    ] = None
+    patience: Annotated[
+        float,
+        Meta(
+            ge=0.5,
+            extra=DURATION,
+            description="after so long without a sign of life a server's shards are taken over; the same for all",
+        ),
+    ] = 5.0
 
 
 class Settings(Struct, frozen=True, kw_only=True):

@@ -75,6 +75,7 @@ class Broker:
         )
         self.router.kept.configure(keep or (), never)
         self.router.names_publishers = publishers
+        self.router.absent_qos_0 = limits.absent_qos_0
         self.write_behind = None if tables is None else WriteBehind(tables, self.router.routed, retained.saving)
         changed = (lambda key: None) if self.write_behind is None else self.write_behind.mark_group
         self.groups = GroupRegistry(
@@ -137,6 +138,7 @@ class Broker:
             await self.write_behind.flush(deadline - self.time())  # so that no answer is held any more
         self.connections.close_all(reason, "server is shutting down")
         await self._until(lambda: self.connections.is_empty, deadline)
+        await self._until(lambda: self.router.is_routed, deadline)  # wills, which leave the tables then
         if self._sweeper is not None:
             self._sweeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):

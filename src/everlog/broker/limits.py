@@ -12,7 +12,10 @@ class Limits:
     connect_timeout_s: float = 10.0  # no CONNECT by then: closed
     logins_waiting: int = 1000  # for their passwords' check; beyond, the newest of the busiest address: SERVER_BUSY
     logins_bytes: int = 16 << 20  # of their CONNECTs; beyond, the same
-    packet_bytes: int = 1 << 20  # larger packets: PACKET_TOO_LARGE
+    message_bytes: int = 16 << 20  # larger PUBLISH packets: PACKET_TOO_LARGE
+    packet_bytes: int = 1 << 20  # larger packets of other kinds: PACKET_TOO_LARGE
+    qos: int = 2  # the highest; messages and wills above it: QOS_NOT_SUPPORTED; subscriptions are granted it
+    retain: bool = True  # may messages be retained; else those and wills that ask for it: RETAIN_NOT_SUPPORTED
     topic_bytes: int = 1024  # longer topic names and filters: TOPIC_NAME_INVALID, TOPIC_FILTER_INVALID
     topic_levels: int = 128  # deeper ones: the same
     topics: int = 1_000_000  # names known at once; beyond, all are learnt anew; beyond twice that: QUOTA_EXCEEDED
@@ -44,5 +47,6 @@ class Limits:
     cold_bytes: int = 64 << 20  # read from the cold tier and not yet sent, 2 MiB a session; more wait their turn
     sessions: int = 1_000_000  # that are stored, and so outlive their connection; more: QUOTA_EXCEEDED
     session_expiry_s: int = 7 * 24 * 3600  # the longest; 3.1.1 sessions that are not clean get this
+    absent_qos_0: bool = True  # durable sessions get QoS 0 messages of when they were away; else those are left out
     keep_alive_s: int = 0  # the longest that an MQTT 5 client may ask for; 0 leaves it to the client, as MQTT 3 does
     durable_wildcard: bool = False  # may `#`, `+/+` and the like keep what no setting keeps; else NOT_AUTHORIZED

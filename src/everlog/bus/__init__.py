@@ -26,6 +26,7 @@ from everlog.bus.port import Bus, Handler, NotAllowed, Subscription, Watcher, ch
 from everlog.bus.subjects import (
     ADMINISTER,
     HELLO,
+    MOVES,
     PREFIX,
     READ,
     WRITE,

@@ -32,6 +32,7 @@ class FrameKind(IntEnum):
     HELLO = 7
     WELCOME = 8
     UP = 9
+    MOVES = 10
 
 
 class BadFrame(EverlogError):

@@ -16,3 +16,7 @@ class Welcome(Struct, frozen=True, kw_only=True):
     requests: int = 0  # since it began
     under_way: int = 0
     followed: int = 0  # streams that somebody follows
+    store: str = ""  # which storage it serves, if several servers share it
+    epochs: dict[int, int] = {}  # of the shards that it owns, then
+    is_draining: bool = False  # it gives away what it owns
+    is_coordinator: bool = False  # it says which server each shard should be on

@@ -2,7 +2,8 @@
 
 A right is `r` (read), `w` (write) or `a` (administer); a name is one of a stream or key-value store, whose levels are
 levels of the subject. Servers tell changes on `everlog/p/<shard>/f/<name…>`, and that they serve a shard from now on
-on `everlog/p/<shard>/up`. `everlog/p/hello` asks every server who it is.
+on `everlog/p/<shard>/up`. `everlog/p/hello` asks every server who it is; on `everlog/p/moves` servers tell each other
+to look who owns what.
 """
 
 from functools import lru_cache
@@ -13,6 +14,7 @@ from everlog.store import shard_of
 
 PREFIX = "everlog/p"
 HELLO = f"{PREFIX}/hello"
+MOVES = f"{PREFIX}/moves"
 READ, WRITE, ADMINISTER = RIGHTS = ("r", "w", "a")
 
 

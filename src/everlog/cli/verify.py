@@ -8,6 +8,7 @@ from rich.table import Table
 
 from everlog.cli.data_directory import Data, check_store, open_store
 from everlog.commitlog import Damage, Origin, RealDisk, verify_directory
+from everlog.sessions import TablesFound, check_tables
 from everlog.store import store_identity
 
 
@@ -21,10 +22,17 @@ def verify(data: Data) -> int:
         damage += found.damage
         counts = (found.segments, found.batches, found.records, found.checked_bytes, len(found.damage))
         table.add_row(shard.name, *(f"{count:,}" for count in counts))
+    tables = data / "sessions.db"
+    counted = check_tables(tables) if tables.exists() else TablesFound()
+    if tables.exists():
+        size = tables.stat().st_size
+        table.add_row(tables.name, "", "", f"{counted.rows:,}", f"{size:,}", f"{len(counted.damage):,}")
     Console().print(table)
     for one in damage:
         print(one)
-    return int(bool(damage))
+    for line in counted.damage:
+        print(line)
+    return int(bool(damage or counted.damage))
 
 
 def repair(data: Data) -> int:

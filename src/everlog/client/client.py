@@ -45,6 +45,10 @@ class Client:
         """Return a key-value store; nothing is sent yet."""
         return KV(self._requester, self._ids, name, self._level if level is None else level)
 
+    def shard_of(self, name: str) -> int:
+        """Return the state shard of a name."""
+        return self._requester.shard_of(name)
+
     async def servers(self, wait_s: float = 0.5) -> list[Welcome]:
         """Return all servers that answer within a time."""
         return await self._requester.greet(wait_s, all=True)

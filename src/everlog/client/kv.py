@@ -62,7 +62,7 @@ class KV(Named):
         level: Level | None = None,
     ) -> Written:
         """Give a key a value, whatever it had; the result's `seq` is the new revision."""
-        message, uploaded = await self._message(value, headers, timestamp)
+        message, uploaded = await self.message(value, headers, timestamp)
         level = self.level if level is None else level
         return await self._put(
             KvPut(self.name, key, message, message_id or self._ids.next(), to_us(ttl), level, uploaded)
@@ -80,7 +80,7 @@ class KV(Named):
         level: Level | None = None,
     ) -> Written:
         """Give a key a value if it has none; raises Exists."""
-        message, uploaded = await self._message(value, headers, timestamp)
+        message, uploaded = await self.message(value, headers, timestamp)
         level = self.level if level is None else level
         return await self._put(
             KvCreate(self.name, key, message, message_id or self._ids.next(), to_us(ttl), level, uploaded)
@@ -99,7 +99,7 @@ class KV(Named):
         level: Level | None = None,
     ) -> Written:
         """Give a key a value if its revision is this one (0: if it has none); raises WrongRevision."""
-        message, uploaded = await self._message(value, headers, timestamp)
+        message, uploaded = await self.message(value, headers, timestamp)
         level = self.level if level is None else level
         return await self._put(
             KvCas(self.name, key, message, revision, message_id or self._ids.next(), to_us(ttl), level, uploaded)

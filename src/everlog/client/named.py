@@ -2,7 +2,7 @@
 
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import aclosing
 from datetime import timedelta
 from itertools import count
@@ -16,6 +16,7 @@ from everlog.client.requester import Requester, SeriesLost
 from everlog.client.watch import HEARTBEAT_S, Position, Watch
 from everlog.streams import (
     AnyRequest,
+    Batch,
     Config,
     Configure,
     Download,
@@ -28,6 +29,7 @@ from everlog.streams import (
     Nothing,
     Remove,
     StreamInfo,
+    Write,
     Written,
     check_name,
 )
@@ -118,6 +120,30 @@ class Named:
             os.fsync(file.fileno())
         return size
 
+    @property
+    def seen(self) -> int:
+        """The highest position of its shard that any reply to this client had, -1 if there was none."""
+        return self._requester.seen(self.name)
+
+    async def batch(
+        self,
+        writes: Iterable[Write],
+        *,
+        message_id: str | None = None,
+        level: Level | None = None,
+        first_seen: int | None = None,
+    ) -> Written:
+        """Do several writes (of `everlog.streams`) here, all of them or none.
+
+        A program that sends a batch again after its restart, with the same `message_id`, says by `first_seen` what
+        `seen` was when it first sent it: if the ids of that time are forgotten, StaleRetry is raised.
+        """
+        level = self.level if level is None else level
+        request = Batch(self.name, list(writes), message_id or self._ids.next(), level)
+        done = (await self._requester.call(request, WRITE, first_seen=first_seen)).result
+        assert isinstance(done, Written)
+        return done
+
     def _watch(self, prefix: str, after: Position | None, heartbeat_s: float = HEARTBEAT_S) -> Watch:
         return Watch(self._requester, self.name, prefix, after, heartbeat_s)
 
@@ -126,7 +152,7 @@ class Named:
         assert isinstance(result, Written | Nothing)
         return result
 
-    async def _message(self, value: Value, headers: Headers, timestamp: float | None) -> tuple[Message, str | None]:
+    async def message(self, value: Value, headers: Headers, timestamp: float | None) -> tuple[Message, str | None]:
         """Return a message to write, and the upload that has its value if that is large."""
         data = to_bytes(value)
         if data is not None and len(data) > part_bytes(self._requester):

@@ -1,7 +1,8 @@
 """Requests over a bus: each is sent again, with the same id, until it is answered or its time is over.
 
-The highest (epoch, position) that any reply of a shard had goes with every further request to it, so that what a client
-sees never goes back.
+The highest (epoch, position) that any reply of a shard had goes with every further request to it, and replies of an
+earlier epoch are passed over, so that what a client sees never goes back. A server that is not the shard's owner, or
+not any more, says so; then the same is asked again soon, on the shard's subject, where its owner listens.
 """
 
 import asyncio
@@ -49,9 +50,10 @@ class SeriesLost(EverlogError):
 class _Waiting:
     """A request without an answer."""
 
-    __slots__ = ("attempts", "data", "deadline", "failure", "future", "last_s", "subject", "timer")
+    __slots__ = ("attempts", "data", "deadline", "failure", "future", "last_s", "shard", "subject", "timer")
 
-    def __init__(self, subject: str, data: bytes, deadline: float, future: "asyncio.Future[Reply]") -> None:
+    def __init__(self, shard: int, subject: str, data: bytes, deadline: float, future: "asyncio.Future[Reply]") -> None:
+        self.shard = shard
         self.subject = subject
         self.data = data
         self.deadline = deadline
@@ -137,8 +139,17 @@ class Requester:
 
     # One reply
 
-    async def call(self, request: AnyRequest, right: str, timeout_s: float | None = None) -> Reply:
-        """Return the reply to a request; raises a PersistError if it is not done, or not answered in time."""
+    def seen(self, name: str) -> int:
+        """Return the highest position that any reply of a name's shard had, -1 if there was none."""
+        return self._seen.get(self.shard_of(name), (0, -1))[1]
+
+    async def call(
+        self, request: AnyRequest, right: str, timeout_s: float | None = None, first_seen: int | None = None
+    ) -> Reply:
+        """Return the reply to a request; raises a PersistError if it is not done, or not answered in time.
+
+        `first_seen` is for a retry of a write that an earlier process may have sent: what that one had seen then.
+        """
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         if self.bus.is_congested:
             with contextlib.suppress(TimeoutError):
@@ -146,9 +157,10 @@ class Requester:
                     await self.bus.drained()
         shard = shard_of_name(request.stream, self.shards)
         id = self._next_id()
-        body = self._encode(Call(request, *self._seen.get(shard, (0, -1))))
+        body = self._encode(Call(request, *self._seen.get(shard, (0, -1)), first_seen))
         data = encode_frame(FrameKind.REQUEST, id, 1, 0, body)
         waiting = _Waiting(
+            shard,
             request_subject(shard, right, request.stream),
             data,
             self._loop.time() + timeout_s,
@@ -212,6 +224,7 @@ class Requester:
         first = encode_frame(FrameKind.REQUEST, id, WINDOW, 0, body)
         replies = self._series[id] = _Replies()
         number, granted, is_over = 0, WINDOW, False
+        deadline, attempts = self._loop.time() + timeout_s, 0
         try:
             self._publish(subject, first)
             while not is_over:
@@ -219,15 +232,23 @@ class Requester:
                 if frame is None:
                     await self._next_reply(replies, number, subject, id, first, timeout_s)
                     continue
+                answer = self._answer(frame.body)
+                if isinstance(answer, Failure):
+                    if answer.code in RETRIED and not number and self._loop.time() < deadline:
+                        attempts = min(attempts + 1, 10)
+                        await asyncio.sleep(self._pause_s(attempts))
+                        if not replies.frames:  # otherwise another server has answered
+                            self._publish(subject, first)
+                        continue
+                    is_over = True
+                    raise SeriesLost(answer.message) if number and answer.code in RETRIED else error_of(answer)
+                if answer.epoch < self._seen.get(shard, (0, -1))[0]:
+                    raise SeriesLost("an owner that was replaced goes on answering")
                 number += 1
                 is_over = bool(frame.flags & LAST)
                 if granted - number < WINDOW // 2 or is_over:
                     granted = number + WINDOW
                     self._credit(subject, id, number, 0)
-                answer = self._answer(frame.body)
-                if isinstance(answer, Failure):
-                    is_over = True
-                    raise error_of(answer)
                 self._saw(shard, answer)
                 yield answer
         finally:
@@ -300,15 +321,19 @@ class Requester:
             waiting.future.set_exception(BadFrame(f"a reply that can't be read: {error}"))
             return
         if isinstance(answer, Reply):
-            waiting.future.set_result(answer)
+            if answer.epoch >= self._seen.get(waiting.shard, (0, -1))[0]:  # else of an owner that was replaced
+                waiting.future.set_result(answer)
         elif answer.code in RETRIED:
             waiting.failure = answer
             if waiting.timer is not None:
                 waiting.timer.cancel()
-            wait_s = min(_SOON_S * 2**waiting.attempts, _LONGEST_S) * (1 - self._chance() / 2)
-            waiting.timer = self._loop.call_later(wait_s, self._send, waiting, self.timeout_s)
+            waiting.timer = self._loop.call_later(self._pause_s(waiting.attempts), self._send, waiting, self.timeout_s)
         else:
             waiting.future.set_exception(error_of(answer))
+
+    def _pause_s(self, attempts: int) -> float:
+        """Return how long to wait before something is asked again that could not be done just now."""
+        return min(_SOON_S * float(1 << attempts), _LONGEST_S) * (1 - self._chance() / 2)
 
     def _saw(self, shard: int, reply: Reply) -> None:
         seen = (reply.epoch, reply.position)

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing
-from typing import TypeAlias
 
 from msgspec.structs import replace
 
@@ -14,7 +13,6 @@ from everlog.client.queue import Queue
 from everlog.client.requester import SeriesLost
 from everlog.client.watch import HEARTBEAT_S, Position, Watch
 from everlog.streams import (
-    Batch,
     Delete,
     DeleteAll,
     Get,
@@ -24,10 +22,9 @@ from everlog.streams import (
     Nothing,
     Set,
     StoredMessage,
+    Write,
     Written,
 )
-
-StreamWrite: TypeAlias = Set | Delete | DeleteAll
 
 
 class Stream(Named):
@@ -48,7 +45,7 @@ class Stream(Named):
 
         With a `message_id` of your own, a second write with the same id is not done but answered like the first.
         """
-        message, uploaded = await self._message(value, headers, timestamp)
+        message, uploaded = await self.message(value, headers, timestamp)
         done = await self._write(
             Set(
                 self.name,
@@ -77,7 +74,7 @@ class Stream(Named):
         must_be_new: bool = False,
     ) -> Written:
         """Write a message at a seq; one that is there is replaced, unless it must be new."""
-        message, uploaded = await self._message(value, headers, timestamp)
+        message, uploaded = await self.message(value, headers, timestamp)
         done = await self._write(
             Set(
                 self.name,
@@ -140,20 +137,11 @@ class Stream(Named):
 
     async def append_all(self, values: Iterable[Value], *, level: Level | None = None) -> Written:
         """Append several messages, all of them or none."""
-        writes: list[StreamWrite] = []
+        writes: list[Write] = []
         for value in values:
-            message, uploaded = await self._message(value, None, None)
+            message, uploaded = await self.message(value, None, None)
             writes.append(Set(self.name, message, upload=uploaded))
         return await self.batch(writes, level=level)
-
-    async def batch(
-        self, writes: Iterable[StreamWrite], *, message_id: str | None = None, level: Level | None = None
-    ) -> Written:
-        """Do several writes (of `everlog.streams`) to this stream, all of them or none."""
-        level = self.level if level is None else level
-        done = await self._write(Batch(self.name, list(writes), message_id or self._ids.next(), level))
-        assert isinstance(done, Written)
-        return done
 
     def watch(self, after: Position | None = None, heartbeat_s: float = HEARTBEAT_S) -> Watch:
         """Return a feed: all messages, `CaughtUp`, then every change; or from a position that a feed had reached."""

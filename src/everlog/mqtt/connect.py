@@ -10,8 +10,15 @@ from everlog.mqtt.primitives import Reader, malformed, protocol_error
 from everlog.mqtt.properties import NO_PROPERTIES, Properties, check_topic_name, decode_properties, encode_properties
 from everlog.mqtt.reasons import ALLOWED, RETURN_CODES, Reason, return_code
 
-# The first seven or nine bytes of a CONNECT that we can read: protocol name and level.
-_PREAMBLES = {5: b"\x00\x04MQTT\x05", 4: b"\x00\x04MQTT\x04", 3: b"\x00\x06MQIsdp\x03"}
+# The first seven or nine bytes of a CONNECT that we can read, protocol name and level, by version and whether it is of
+# a bridge: those of Mosquitto set the upper bit of the level, and try again without if they are refused.
+_PREAMBLES = {
+    (5, False): b"\x00\x04MQTT\x05",
+    (4, False): b"\x00\x04MQTT\x04",
+    (3, False): b"\x00\x06MQIsdp\x03",
+    (4, True): b"\x00\x04MQTT\x84",
+    (3, True): b"\x00\x06MQIsdp\x83",
+}
 
 _MOST_HEADS = 256  # variable headers that are remembered; beyond, all are forgotten
 _HEAD_BYTES = 64  # of one; a longer one is read each time
@@ -19,11 +26,12 @@ _HEAD_BYTES = 64  # of one; a longer one is read each time
 USER_NAME, PASSWORD, WILL_RETAIN, WILL_QOS, WILL, CLEAN_START, RESERVED = 0x80, 0x40, 0x20, 0x18, 0x04, 0x02, 0x01
 
 
-def _read_version(reader: Reader) -> int:
-    for version, preamble in _PREAMBLES.items():
+def _read_version(reader: Reader) -> tuple[int, bool]:
+    """Read version and whether the client is a bridge."""
+    for kind, preamble in _PREAMBLES.items():
         if reader.data.startswith(preamble, reader.pos):
             reader.pos += len(preamble)
-            return version
+            return kind
     name, level = reader.string(), reader.u8()
     if name not in ("MQTT", "MQIsdp"):
         clause = "MQTT-3.1.2-1"
@@ -34,7 +42,7 @@ def _read_version(reader: Reader) -> int:
 
 def version_of(body: bytes) -> int:
     """Return the version that a CONNECT names, whatever else is wrong with it; 0 if it is none that we can read."""
-    return next((version for version, preamble in _PREAMBLES.items() if body.startswith(preamble)), 0)
+    return next((version for (version, _), preamble in _PREAMBLES.items() if body.startswith(preamble)), 0)
 
 
 def _check_flags(flags: int, version: int) -> None:
@@ -72,18 +80,19 @@ class _Head(Struct, frozen=True):
     flags: int
     keep_alive: int
     properties: Properties
+    is_bridge: bool
 
 
 _heads: dict[bytes, _Head] = {}  # by their bytes
 
 
 def _read_head(reader: Reader) -> _Head:
-    version = _read_version(reader)
+    version, is_bridge = _read_version(reader)
     flags = reader.u8()
     _check_flags(flags, version)
     keep_alive = reader.u16()
     properties = decode_properties(reader, PacketType.CONNECT) if version == 5 else NO_PROPERTIES
-    return _Head(version, flags, keep_alive, properties)
+    return _Head(version, flags, keep_alive, properties, is_bridge)
 
 
 def _known_head(reader: Reader) -> _Head:
@@ -129,13 +138,15 @@ def decode_connect(reader: Reader) -> Connect:
     if flags & PASSWORD and (version != 3 or reader.pos < reader.end):
         password = reader.binary()  # [MQTT-3.1.2-19]
     reader.finish()  # [MQTT-3.1.2-16] [MQTT-3.1.2-18] nothing that the flags do not announce
-    return Connect(version, client_id, clean, head.keep_alive, will, user_name, password, head.properties)
+    return Connect(
+        version, client_id, clean, head.keep_alive, will, user_name, password, head.properties, head.is_bridge
+    )
 
 
 def encode_connect(packet: Connect, version: int) -> bytes:
     """Write a CONNECT of the version that it names."""
     del version
-    preamble = _PREAMBLES.get(packet.version)
+    preamble = _PREAMBLES.get((packet.version, packet.is_bridge))
     if preamble is None:
         raise UsageError(f"no MQTT version has the number {packet.version}")
     if packet.version != 5 and packet.password is not None and packet.user_name is None:

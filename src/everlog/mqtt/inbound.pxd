@@ -30,7 +30,7 @@ cdef class Carried:
 cdef class Decoder:
     cdef readonly MessageColumns columns
     cdef readonly TopicTable table
-    cdef public Py_ssize_t max_packet_bytes, max_aliases, max_topic_bytes, max_topic_levels, max_topics
+    cdef public Py_ssize_t max_packet_bytes, max_publish_bytes, max_aliases, max_topic_bytes, max_topic_levels, max_topics
     cdef public Py_ssize_t max_events, max_new_topics
     cdef readonly Py_ssize_t topics_made
     cdef readonly bint has_more

@@ -85,7 +85,7 @@ _ALONE = Carried()
 class Decoder:
     """The decoder of one direction of one connection; `version` is 0 until a CONNECT has said it.
 
-    A packet larger than `max_packet_bytes` is refused when its fixed header is seen. A topic name beyond
+    A packet larger than `max_packet_bytes`, a PUBLISH than `max_publish_bytes`, is refused at once. A topic name beyond
     `max_topic_bytes` or `max_topic_levels`, or more new ones than `max_topics`, is refused before the table takes it
     in. The last event may be a `PeerError`: what came before it in the chunk counts, nothing after it is read.
 
@@ -107,10 +107,12 @@ class Decoder:
         carried: Carried | None = None,
         max_events: int = NO_LIMIT,
         max_new_topics: int = NO_LIMIT,
+        max_publish_bytes: int = 0,
     ) -> None:
         self.columns = columns
         self.table = table
         self.max_packet_bytes = max_packet_bytes
+        self.max_publish_bytes = max_publish_bytes or max_packet_bytes
         self.max_aliases = max_aliases
         self.version = version
         self.from_client = from_client
@@ -206,7 +208,7 @@ class Decoder:
 
     @property
     def buffered_bytes(self) -> int:
-        """How much is held of an unfinished packet: never more than `max_packet_bytes` and one chunk."""
+        """How much is held of an unfinished packet: never more than the largest packet and one chunk."""
         return self.carry_size
 
     def _append(self, chunk: Buffer, start: int, stop: int) -> int:
@@ -280,10 +282,10 @@ class Decoder:
                     clause = "MQTT-1.5.5" if byte & 0x80 else "MQTT-1.5.5-1"
                     return self._fail(events, Reason.MALFORMED_PACKET, "bad remaining length", clause)
             end = at + length
-            if end - position > self.max_packet_bytes:  # before anything of it is buffered
+            kind = first >> 4
+            if end - position > (self.max_publish_bytes if kind == 3 else self.max_packet_bytes):  # not buffered
                 self._flush(events, run, row, any_flags, ack_kind, acks)
                 return self._fail(events, Reason.PACKET_TOO_LARGE, "packet exceeds the limit", "MQTT-3.2.2-15")
-            kind = first >> 4
             if self.version == 0 and kind != 1:
                 self._flush(events, run, row, any_flags, ack_kind, acks)
                 return self._fail(events, Reason.PROTOCOL_ERROR, "the first packet must be CONNECT", "MQTT-3.1.0-1")

@@ -38,6 +38,7 @@ class Connect(Struct, frozen=True):
     user_name: str | None = None
     password: bytes | None = None
     properties: Properties = NO_PROPERTIES
+    is_bridge: bool = False  # by the level that Mosquitto's bridges use: retained stays so, nothing comes back
 
 
 class Connack(Struct, frozen=True):

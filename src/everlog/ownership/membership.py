@@ -7,7 +7,7 @@ decides what to open and close reads `board` and asks `things_to_claim` and `thi
 import time
 from collections.abc import Callable, Iterable
 
-from everlog.base import Unavailable
+from everlog.base import EverlogError
 from everlog.ownership.placement import plan_placement, servers_of
 from everlog.ownership.ports import COORDINATOR, NOBODY, Board, Claim, Overruled, Ownership, Replaced
 from everlog.ownership.rules import living
@@ -89,7 +89,7 @@ class Membership:
             self.board = self._ownership.read()
             living(self.board, self.incarnation)
             self._coordinate()
-        except Unavailable:
+        except EverlogError:
             self._suspicion.interrupt()
             raise
         return self.board

@@ -26,6 +26,14 @@ class PersistRecord(Struct, frozen=True):
     version: int = 1
 
 
+def shard_directories(directory: str) -> list[str]:
+    """Return where the state shards of a data directory are, those that were never used included."""
+    known = read_record(directory, FILE_NAME, PersistRecord, (1,), "restore it from a backup")
+    if known is None:
+        raise UsageError(f"{directory} has no streams", hint="give the directory of a persist server, or of a broker")
+    return [os.path.join(directory, f"shard-{shard}") for shard in range(known.shards)]
+
+
 class LocalShards:
     """Opens the shards of a directory; see `ShardOpener`."""
 
@@ -37,19 +45,25 @@ class LocalShards:
         self.shards = self._agree(shards)
 
     def open(self, shard: int) -> Begin:
-        """Open the journal of a shard; the rest is made on the server's thread."""
+        """Open the journal of a shard."""
         place = os.path.join(self._directory, f"shard-{shard}")
         os.makedirs(os.path.join(place, "files"), exist_ok=True)
         journal = LocalJournal.open(os.path.join(place, "journal"))
 
         def begin(post: Post, failed: Failed) -> Shard:
             try:
-                made = StateShard(journal, place, self._clock, post=post, run=self._run, settings=self._settings)
+                return StateShard(
+                    journal,
+                    place,
+                    self._clock,
+                    post=post,
+                    run=self._run,
+                    settings=self._settings,
+                    on_failure=failed,
+                )
             except BaseException:
                 journal.close()
                 raise
-            made.on_failure = failed
-            return made
 
         return begin
 

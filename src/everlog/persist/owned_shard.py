@@ -4,46 +4,63 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from functools import partial
 from typing import Any
 
 from everlog.base import EverlogError, Fenced, StorageError, UsageError
 from everlog.bus import LAST, FrameKind, encode_frame
-from everlog.persist.ports import Post, ShardOpener
+from everlog.persist.ports import Failed, Post, ShardOpener
 from everlog.persist.rights import SERIES
 from everlog.streams import Call, ErrorCode, Failure, FeedEvent, PlainRequests, Shard, Waiting
 
 _WAITING = 10_000  # requests that wait for the shard to open; beyond it they are answered BUSY
 _RETRY_S = 1.0  # after a failed opening
 _ANSWER = encode_frame(FrameKind.REPLY, 0, 0, LAST)[:8]  # what answers to plain requests begin with
+_SETTLE_S = 10.0  # for what is under way when the shard is closed
+_SETTLE_STEP_S = 0.005
 _log = logging.getLogger("everlog.persist")
 
 AnswerTo = Callable[[Any], None]  # takes an answer or, of a request that has a series of them, an iterator of answers
 
 
 class OwnedShard:
-    """A shard, open or not. `touched` calls are gathered by the server, which ends each turn with one commit."""
+    """A shard, open or not. `touched` calls are gathered by the server, which ends each turn with one commit.
+
+    Without `lost`, a shard that fails is opened again by the next request, unless another owner has it. With it, the
+    shard is opened at once and `lost` is told of any failure: who asked for the shard decides what comes next.
+    """
 
     def __init__(
         self,
         number: int,
         opener: ShardOpener,
+        threads: Executor,
         post: Post,
         wants: Callable[[str], bool],
         feed: Callable[[int, list[FeedEvent]], None],
         answered: Callable[[list[Waiting]], None],
+        refusal: Callable[[int], Failure],
+        lost: Callable[[int], None] | None = None,
     ) -> None:
         self.number = number
         self._opener = opener
+        self._threads = threads
         self._post = post
         self._wants = wants
         self._feed = partial(feed, number)
         self._answered = answered
+        self._refusal = refusal  # of what is asked of a shard that is another owner's
+        self._lost = lost
         self._shard: Shard | None = None
         self._opening: asyncio.Task[None] | None = None
+        self._closing: Future[None] | None = None  # of a shard that failed
+        self._failures: list[EverlogError] = []  # of the shard that is being opened
         self._waiting: list[tuple[Call, AnswerTo]] = []
         self._not_before = 0.0
         self.is_closed = False
+        if lost is not None:
+            self._begin_opening()
 
     @property
     def is_open(self) -> bool:
@@ -60,16 +77,15 @@ class OwnedShard:
         if self._shard is not None:
             self._dispatch(self._shard, call, answer)
         elif self.is_closed:
-            answer(Failure(ErrorCode.NOT_OWNER, "the shard was handed over"))
+            answer(self._refusal(self.number))
         elif len(self._waiting) >= _WAITING:
             answer(Failure(ErrorCode.BUSY, "the shard is being opened, and too much waits for it"))
         else:
             self._waiting.append((call, answer))
-            loop = asyncio.get_running_loop()
-            if self._opening is None and loop.time() < self._not_before:
+            if self._opening is None and asyncio.get_running_loop().time() < self._not_before:
                 self._give_up(StorageError("the shard can't be opened", hint="the server's log says why"))
             elif self._opening is None:
-                self._opening = loop.create_task(self._open())
+                self._begin_opening()
 
     def turn(self) -> None:
         """End a turn: one commit for all that was handled."""
@@ -82,35 +98,67 @@ class OwnedShard:
             self._shard.tick()
 
     async def close(self) -> None:
-        """Finish what is under way, and take no more."""
+        """Take no more, let what is under way be committed and answered, and close the shard."""
         self.is_closed = True
         if self._opening is not None:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._opening
         shard, self._shard = self._shard, None
-        if shard is not None:
-            shard.close()
+        if shard is None:
+            await self._closed()
+            return
+        shard.turn()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _SETTLE_S
+        while not shard.is_idle and loop.time() < deadline:  # noqa: ASYNC110 - a commit is reported to callers only
+            await asyncio.sleep(_SETTLE_STEP_S)
+        if shard.is_idle:
+            await loop.run_in_executor(self._threads, shard.close)
+        else:
+            shard.close()  # which answers those who still wait
 
     def _failed(self, error: EverlogError) -> None:
-        """Let go of a shard that can't go on: the next request opens it again, unless another owner has it."""
+        """Let go of a shard that can't go on."""
         shard, self._shard = self._shard, None
         _log.error("shard %d ends: %s", self.number, error)
         self._not_before = asyncio.get_running_loop().time() + _RETRY_S
-        if shard is not None:
-            with contextlib.suppress(EverlogError):
-                shard.close()
-        if isinstance(error, Fenced):
+        if shard is None:
+            self._failures.append(error)
+        else:
+            self._closing = self._threads.submit(_close, shard)
+        self._is_lost(error)
+
+    async def _closed(self) -> None:
+        """Wait until a shard that failed is closed."""
+        if self._closing is not None:
+            await asyncio.wrap_future(self._closing)
+
+    def _is_lost(self, error: Exception) -> None:
+        if self._lost is not None:
+            if not self.is_closed:
+                self.is_closed = True
+                self._lost(self.number)
+        elif isinstance(error, Fenced):
             self.is_closed = True
 
+    def _begin_opening(self) -> None:
+        self._opening = asyncio.get_running_loop().create_task(self._open())
+
     async def _open(self) -> None:
+        loop = asyncio.get_running_loop()
+        await self._closed()
+        self._failures.clear()
         try:
-            begin = await asyncio.to_thread(self._opener.open, self.number)
-            shard = begin(self._post, self._failed)
+            shard = await loop.run_in_executor(self._threads, self._make)
+            if self._failures:
+                self._closing = self._threads.submit(_close, shard)
+                raise self._failures[0]
         except (EverlogError, OSError) as error:
-            self._not_before = asyncio.get_running_loop().time() + _RETRY_S
+            self._not_before = loop.time() + _RETRY_S
             _log.error("shard %d can't be opened: %s", self.number, error)
             self._opening = None
             self._give_up(error)
+            self._is_lost(error)
             return
         self._shard, self._opening = shard, None
         shard.follow(self._wants, self._feed)
@@ -119,6 +167,11 @@ class OwnedShard:
         for call, answer in waiting:
             self._dispatch(shard, call, answer)
         shard.turn()
+
+    def _make(self) -> Shard:
+        """Open the shard, on another thread."""
+        failed: Failed = lambda error: self._post(partial(self._failed, error))  # noqa: E731
+        return self._opener.open(self.number)(self._post, failed)
 
     def _give_up(self, error: Exception) -> None:
         waiting, self._waiting = self._waiting, []
@@ -139,3 +192,11 @@ class OwnedShard:
         except Exception:  # noqa: BLE001 - one request must not end the others
             _log.exception("a request failed")
             answer(Failure(ErrorCode.STORAGE, "the server failed", "its log says why"))
+
+
+def _close(shard: Shard) -> None:
+    """Close a shard that failed, on another thread; it has answered everybody."""
+    try:
+        shard.close()
+    except EverlogError as error:
+        _log.warning("a shard that failed can't be closed: %s", error)

@@ -7,7 +7,7 @@ from everlog.base import EverlogError
 from everlog.streams import Shard
 
 Post: TypeAlias = Callable[[Callable[[], None]], None]  # has something called on the server's thread, from any other
-Failed: TypeAlias = Callable[[EverlogError], None]  # told, on the server's thread, that the shard can't go on
+Failed: TypeAlias = Callable[[EverlogError], None]  # told, on any thread, that the shard can't go on
 Begin: TypeAlias = Callable[[Post, Failed], Shard]
 
 
@@ -18,5 +18,5 @@ class ShardOpener(Protocol):
     def shards(self) -> int: ...  # how many there are, owned here or not
 
     def open(self, shard: int) -> Begin:
-        """Do what takes long, on any thread; what is returned is called on the server's own and makes the shard."""
+        """Open the journal of a shard; what is returned makes the shard. Both may take long; any thread calls them."""
         ...

@@ -2,15 +2,22 @@
 
 What arrives together is handled together and ends in one commit a shard; what is answered together leaves together.
 All of it runs on one event loop's thread. A request that is asked for again while it is under way is answered once.
+
+On storage that several servers share, a server answers while it may be sure to be the owner (`serve_until`). A shard
+that it gave away is refused in its name for a while (`retire`), so that callers ask the next owner soon.
 """
 
 import asyncio
 import contextlib
 import logging
+import math
 import secrets
 import struct
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import TypeAlias
 
 import msgspec
 
@@ -55,17 +62,22 @@ _REQUEST = bytes((VERSION, FrameKind.REQUEST))
 _NUMBERS = struct.Struct("<HIQ")  # flags, number and id of a frame
 _SUBJECTS = 100_000  # whose rights are remembered
 _ACTIVE = 200_000  # requests under way; beyond it they are answered BUSY
+_THREADS = 4  # that open and close shards
 _log = logging.getLogger("everlog.persist")
+
+
+Owner: TypeAlias = tuple[str, int]  # name or address of a shard's owner, and its epoch; ("", 0) if nobody knows
 
 
 class PersistServer:
     """One server on a bus. `own` and `disown` say which shards it serves."""
 
-    def __init__(self, bus: Bus, opener: ShardOpener, name: str = "", address: str = "") -> None:
+    def __init__(self, bus: Bus, opener: ShardOpener, name: str = "", address: str = "", store: str = "") -> None:
         self._bus = bus
         self._opener = opener
         self.name = name or f"server-{secrets.token_hex(4)}"
         self._address = address
+        self._store = store
         self._shards: dict[int, OwnedShard] = {}
         self._subscriptions: dict[int, list[Subscription]] = {}
         self._touched: set[OwnedShard] = set()
@@ -79,7 +91,12 @@ class PersistServer:
         self._loop: asyncio.AbstractEventLoop
         self._ticker: asyncio.Task[None] | None = None
         self._hello: Subscription | None = None
+        self._threads = ThreadPoolExecutor(_THREADS, "everlog-persist-shards")
+        self._retired: dict[int, list[Subscription]] = {}
         self.requests = 0
+        self.serve_until = math.inf  # by time.monotonic(); nothing is answered after it
+        self.owner_of: Callable[[int], Owner] = lambda shard: ("", 0)
+        self.tell: Callable[[Welcome], Welcome] = lambda welcome: welcome  # adds what others know of this server
 
     async def start(self) -> None:
         """Open the bus and answer who we are; shards are served from `own` on."""
@@ -100,12 +117,29 @@ class PersistServer:
         for shard in list(self._shards):
             await self.disown(shard)
         await self._bus.close()
+        self._threads.shutdown()
 
-    async def own(self, shard: int) -> None:
-        """Serve a shard from now on."""
+    @property
+    def owned(self) -> set[int]:
+        """The shards that it serves."""
+        return set(self._shards)
+
+    async def own(self, shard: int, lost: Callable[[int], None] | None = None) -> None:
+        """Serve a shard from now on; `lost` is told if it can't go on (see `OwnedShard`)."""
         if shard in self._shards:
             return
-        owned = OwnedShard(shard, self._opener, self._post, self._followers.wants, self._feed, self._answered)
+        self.forget(shard)
+        owned = OwnedShard(
+            shard,
+            self._opener,
+            self._threads,
+            self._post,
+            self._followers.wants,
+            self._feed,
+            self._answered,
+            self._not_owner,
+            lost,
+        )
         self._shards[shard] = owned
         handler = partial(self._requests, owned)
         patterns = request_patterns(shard)
@@ -114,8 +148,22 @@ class PersistServer:
 
     async def disown(self, shard: int) -> None:
         """Take no more requests of a shard, finish what is under way, and close it."""
+        self.forget(shard)
         for subscription in self._subscriptions.pop(shard, []):
             subscription.cancel()
+        await self._close(shard)
+
+    async def retire(self, shard: int) -> None:
+        """Finish what is under way in a shard and close it; refuse what comes, and say who has it, until `forget`."""
+        self._retired[shard] = self._subscriptions.pop(shard, [])
+        await self._close(shard)
+
+    def forget(self, shard: int) -> None:
+        """Listen no more to requests of a shard that was retired."""
+        for subscription in self._retired.pop(shard, []):
+            subscription.cancel()
+
+    async def _close(self, shard: int) -> None:
         for key in [key for key, one in self._active.items() if one is not None and one.shard == shard]:
             self._end(*key)
         owned = self._shards.pop(shard, None)
@@ -123,10 +171,19 @@ class PersistServer:
             owned.turn()
             await owned.close()
 
+    def _not_owner(self, shard: int) -> Failure:
+        """Return the refusal of a request to a shard that is another server's."""
+        owner, epoch = self.owner_of(shard)
+        whose = f"{owner} has it" if owner else "nobody has it just now"
+        return Failure(ErrorCode.NOT_OWNER, f"shard {shard} is not {self.name}'s: {whose}", "", epoch, owner)
+
     # Requests
 
     def _requests(self, owned: OwnedShard, deliveries: list[Delivery]) -> None:
         """Take what arrived together for one shard; the turn ends after all that is there now."""
+        if time.monotonic() > self.serve_until:
+            self._refuse_all(deliveries)
+            return
         if owned.plain is not None:
             before = len(deliveries)
             deliveries = take_plain(deliveries, owned.plain, self._allowed, self._active, _ACTIVE - len(self._active))
@@ -248,6 +305,13 @@ class PersistServer:
         for part in split_frame(data, self._bus.max_payload):
             self._bus.publish(subject, part, "", correlation)
 
+    def _refuse_all(self, deliveries: list[Delivery]) -> None:
+        """Answer that nothing can be answered: others may have declared this server dead and taken its shards."""
+        failure = Failure(ErrorCode.UNAVAILABLE, f"{self.name} can't be sure just now that it owns the shard")
+        for delivery in deliveries:
+            if delivery.reply and delivery.payload[:2] == _REQUEST:
+                self._reply(delivery, int.from_bytes(delivery.payload[8:16], "little"), 0, failure)
+
     def _refuse(self, delivery: Delivery, error: BadFrame) -> None:
         """Answer bytes that are no frame, as far as they tell which request they were."""
         if delivery.reply:
@@ -321,7 +385,7 @@ class PersistServer:
 
     def welcome(self) -> Welcome:
         """Return who this server is, and how it does."""
-        return Welcome(
+        welcome = Welcome(
             server=self.name,
             address=self._address,
             shards=self._opener.shards,
@@ -332,4 +396,6 @@ class PersistServer:
             requests=self.requests,
             under_way=len(self._active),
             followed=len(self._followers),
+            store=self._store,
         )
+        return self.tell(welcome)

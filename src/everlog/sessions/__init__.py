@@ -1,12 +1,16 @@
 """sessions: what a client is owed, what is under way to it, what it has acknowledged, and where that is stored."""
 
+from everlog.sessions.counters import Counters
 from everlog.sessions.group_cursor import GroupCursor, Owed, shares
 from everlog.sessions.inflight_copies import CopiesTotal
+from everlog.sessions.merged_subscription import MergedSubscription
 from everlog.sessions.outgoing_rows import OutgoingRows, is_within, row_at
 from everlog.sessions.retained_feed import RetainedFeed
+from everlog.sessions.retained_row import unpack_retained
 from everlog.sessions.row_format import (
     pack_session,
     pack_subscription,
+    pack_will,
     unpack_inflight,
     unpack_offsets,
     unpack_owed,
@@ -14,7 +18,7 @@ from everlog.sessions.row_format import (
     unpack_subscription,
     unpack_will,
 )
-from everlog.sessions.session import SHARED_PREFIX, Session
+from everlog.sessions.session import Session
 from everlog.sessions.session_memory import STORED_BYTES, SessionMemory, filter_bytes, will_bytes
 from everlog.sessions.sqlite_tables import SqliteTables
 from everlog.sessions.stored_session import (
@@ -28,7 +32,9 @@ from everlog.sessions.stored_session import (
     stored,
     stored_bytes,
 )
-from everlog.sessions.subscription import MergedSubscription, Subscribed
+from everlog.sessions.subscriber import SHARED_PREFIX
+from everlog.sessions.subscription import Subscribed
+from everlog.sessions.table_check import TablesFound, check_tables
 from everlog.sessions.tables import (
     ALIVE,
     GROUP_ORDERED,
@@ -44,6 +50,7 @@ from everlog.sessions.tables import (
     Snapshot,
     StoredSession,
     SubscriptionRow,
+    WillRow,
 )
-from everlog.sessions.terms import Counters, Terms
+from everlog.sessions.terms import Terms
 from everlog.sessions.window import RELEASED, Window

@@ -4,13 +4,18 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from everlog.base import Records, gather, row_column
-from everlog.sessions.subscription import MergedSubscription
+import cython
+
+from everlog.base import gather, row_column
+
+if not cython.compiled:
+    from everlog.base import Records
+    from everlog.sessions.merged_subscription import MergedSubscription
 
 _QOS_0_FLAGS = bytes(flags for flags in range(256) if not flags & 0x06)
 
 
-@dataclass(slots=True)
+@dataclass(eq=False)
 class OutgoingRows:
     """The rows from place `start` to `stop` of a batch; without `rows` a place is a row, else an index into them."""
 
@@ -42,7 +47,7 @@ class OutgoingRows:
             self.stop = self.start + self._below(offset)
 
     def _below(self, offset: int) -> int:
-        return bisect_left(self.row_numbers(), offset, key=self.records.offset)
+        return bisect_left(self.row_numbers(), offset, key=lambda row: self.records.offset(row))
 
     def row_numbers(self) -> Sequence[int]:
         """Return every row that is left."""

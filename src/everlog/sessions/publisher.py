@@ -1,22 +1,30 @@
 """What a session knows of the messages that its client has published: QoS 2 packet ids, and which are its own."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from everlog.base import PublishRun
+import cython
+
 from everlog.sessions.qos_2_ids import qos_2_ids
-from everlog.sessions.received_ids import ReceivedIds
+
+if not cython.compiled:
+    from everlog.base import PublishRun
+    from everlog.sessions.received_ids import ReceivedIds
 
 _MAX_OWN = 10_000  # stretches of the session's own messages that it must not get; of more, the oldest are forgotten
 
+Unsure: TypeAlias = tuple[int, int, bytes]  # shard, end, QoS 2 ids not known committed
 
-@dataclass(eq=False, slots=True, kw_only=True)
+
 class Publisher:
     """The publishing side of a session."""
 
-    unsure: list[tuple[int, int, bytes]] = field(default_factory=list)  # shard, end, QoS 2 ids not known committed
-    _own: dict[int, list[tuple[int, int]]] | None = None  # shard -> stretches of offsets that it published itself
-    _received: ReceivedIds | None = None
+    def __init__(self, unsure: list[Unsure] | None = None) -> None:
+        self.unsure = [] if unsure is None else unsure
+        self.is_bridge = False  # its client is another broker, whose subscriptions all have No Local
+        self._own: dict[int, list[tuple[int, int]]] | None = None  # shard -> stretches that it published itself
+        self._unknown_own: dict[int, tuple[int, int]] | None = None  # shard -> between which offsets only the log knows
+        self._received: ReceivedIds | None = None
 
     @property
     def received(self) -> ReceivedIds:
@@ -35,13 +43,21 @@ class Publisher:
         if self._own is None:
             self._own = {}
         stretches = [one for one in self._own.get(shard, ()) if one[1] > floor]
-        if stretches and stretches[-1][1] == start:
+        if stretches and stretches[len(stretches) - 1][1] == start:
             start = stretches.pop()[0]
         self._own[shard] = [*stretches[1 - _MAX_OWN :], (start, end)]
 
     def own(self, shard: int) -> list[tuple[int, int]]:
         """Return the stretches of offsets that it published itself, as far as it may still be handed them."""
         return [] if self._own is None else self._own.get(shard, [])
+
+    def own_is_unknown(self, between: dict[int, tuple[int, int]]) -> None:
+        """Note offsets, by shard, of which it does not know whether it published them: before the broker started."""
+        self._unknown_own = between
+
+    def unknown_own(self, shard: int) -> tuple[int, int]:
+        """Return between which offsets it does not know what it published itself."""
+        return (0, 0) if self._unknown_own is None else self._unknown_own.get(shard, (0, 0))
 
     def drop_duplicates(self, run: PublishRun) -> int:
         """Mark QoS 2 messages that came before as dropped, and remember the ids of the others; return how many were."""

@@ -4,29 +4,37 @@ Pure, and written by its own methods only. What is to be sent comes back as byte
 until its window or its output is full. Then messages of the log are left there (`lag` says from which offset on, and
 the session pulls them later), and messages that are in no log wait in a `MemoryQueue`. When that gets long, whoever
 looks after the session has its filters kept (spills it), so that what follows is left in the log. Longer than other
-modules, since all that can be done to a session should be found in one place; what it has published is in `Publisher`.
+modules, since all that can be done to a session should be found in one place; what it has published is in `Publisher`,
+what it has subscribed to in `Subscriber`.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from everlog.base import NOT_KEPT, AckRun, unpack_position
-from everlog.mqtt import ANY_BYTES, MAX_PACKET_BYTES, PublishWriter, Will
+import cython
+
+from everlog.base import unpack_position
+from everlog.mqtt import ANY_BYTES, MAX_PACKET_BYTES, Will
 from everlog.sessions.inflight_copies import CopiesTotal, InflightCopies, with_ids
 from everlog.sessions.memory_queue import MemoryQueue
-from everlog.sessions.outgoing_rows import OutgoingRows
-from everlog.sessions.publisher import Publisher
-from everlog.sessions.received_ids import ReceivedIds
 from everlog.sessions.retained_feed import RetainedFeed
-from everlog.sessions.session_memory import STORED_BYTES, filter_bytes, will_bytes
-from everlog.sessions.subscription import MergedSubscription, Subscribed, begin_later
-from everlog.sessions.terms import Counters, Terms
-from everlog.sessions.window import RELEASED, Window
+from everlog.sessions.subscription import Subscribed
+from everlog.sessions.terms import Terms
+from everlog.sessions.window import RELEASED
 from everlog.sessions.writers import Writers
 
-SHARED_PREFIX = "$share/"
+if not cython.compiled:
+    from everlog.base import NOT_KEPT, AckRun
+    from everlog.mqtt import PublishWriter
+    from everlog.sessions.counters import Counters
+    from everlog.sessions.merged_subscription import MergedSubscription
+    from everlog.sessions.outgoing_rows import OutgoingRows
+    from everlog.sessions.publisher import Unsure
+    from everlog.sessions.received_ids import ReceivedIds
+    from everlog.sessions.subscriber import Subscriber
+    from everlog.sessions.window import Window
+
 _FEED_BYTES = 64 << 10  # retained messages written at a time
 _FEED_ROWS = 512
 _LOOK_BYTES = 1024  # that could be written in the time it takes to look for a filter's retained messages
@@ -36,43 +44,42 @@ Sent: TypeAlias = tuple[int, list[int]]  # the first of packet ids one after the
 Inflight: TypeAlias = tuple[int, int, int]  # packet id, state, position
 
 
-@dataclass(eq=False, slots=True)
-class Session(Publisher):
+class Session(Subscriber):
     """The state of one client id, connected or not; one thread owns it."""
 
-    client_id: str
-    version: int = 4
-    expiry_s: int = 0  # 0 ends with the connection, 0xFFFFFFFF never
-    max_inflight: int = 2048
-    max_packet_bytes: int = MAX_PACKET_BYTES
-    max_aliases: int = 0
-    queue_bytes: int = 4 << 20
-    subscriptions: dict[str, Subscribed] = field(default_factory=dict)
-    lag: dict[int, int] = field(default_factory=dict)  # shard -> first offset not handed over
-    counters: Counters = field(default_factory=Counters)
-    user: str | None = None
-    ready: bool = False  # connected, its output has room, and it is not halted
-    no_local: int = 0  # how many of its subscriptions have No Local
-    away_us: int = 0  # when its client left, 0 while it is there
-    kept: bool = False  # it was durable when it began: its filters are kept, and the tables know it
-    will: Will | None = None  # what is published when the client stays away too long
-    cut: bool = False  # the last write ended because it was long, and not for lack of room
-    ahead: bool = False  # packet ids of QoS 2 messages were given or released, and no table knows of it yet
-    doubt: dict[int, int] = field(default_factory=dict)  # shard -> below it, messages may have been sent before
-    counted_bytes: int = 0  # of `held_bytes`, what the total of all sessions has
-    copies_total: CopiesTotal = field(default_factory=CopiesTotal)  # which its copies count against
-    memberships: tuple[Any, ...] = ()  # in shared groups with a cursor, while it is connected
-    _filter_bytes: int = 0
-    _will_bytes: int = 0
-    _is_long: bool = False  # something was added to a long queue
-    _again: deque[Inflight] | None = None  # what was under way at the last connection, to be sent again
-    _copies: InflightCopies | None = None
-    _feeds: deque[RetainedFeed] | None = None  # retained messages for new subscriptions
-    _window: Window | None = None
-    _queue: MemoryQueue | None = None
-    _writers: Writers | None = None  # of its connection, once something is sent
-    _has_room: bool = False  # of its output
-    _halted: bool = False
+    def __init__(
+        self, client_id: str, version: int = 4, expiry_s: int = 0, *, queue_bytes: int = 4 << 20,
+        subscriptions: dict[str, Subscribed] | None = None, lag: dict[int, int] | None = None, user: str | None = None,
+        away_us: int = 0, kept: bool = False, will: Will | None = None, doubt: dict[int, int] | None = None,
+        copies_total: CopiesTotal | None = None, unsure: list[Unsure] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(subscriptions, kept, will, unsure)
+        self.client_id = client_id
+        self.version = version
+        self.expiry_s = expiry_s  # 0 ends with the connection, 0xFFFFFFFF never
+        self.max_inflight = 2048
+        self.max_packet_bytes = MAX_PACKET_BYTES
+        self.max_aliases = 0
+        self.queue_bytes = queue_bytes
+        self.lag = {} if lag is None else lag  # shard -> first offset not handed over
+        self.counters = Counters()
+        self.user = user
+        self.ready = False  # connected, its output has room, and it is not halted
+        self.away_us = away_us  # when its client left, 0 while it is there
+        self.cut = False  # the last write ended because it was long, and not for lack of room
+        self.ahead = False  # packet ids of QoS 2 messages were given or released, and no table knows of it yet
+        self.doubt = {} if doubt is None else doubt  # shard -> below it, messages may have been sent before
+        self.copies_total = CopiesTotal() if copies_total is None else copies_total  # its copies count against it
+        self.memberships: tuple[Any, ...] = ()  # in shared groups with a cursor, while it is connected
+        self._is_long = False  # something was added to a long queue
+        self._again: deque[Inflight] | None = None  # what was under way at the last connection, to be sent again
+        self._copies: InflightCopies | None = None
+        self._feeds: deque[RetainedFeed] | None = None  # retained messages for new subscriptions
+        self._window: Window | None = None
+        self._queue: MemoryQueue | None = None
+        self._writers: Writers | None = None  # of its connection, once something is sent
+        self._has_room = False  # of its output
+        self._halted = False
 
     # What others read
 
@@ -84,6 +91,9 @@ class Session(Publisher):
     @property
     def window(self) -> Window:
         """The messages under way; made when the first QoS 1 or 2 message is sent."""
+        return self._made_window()
+
+    def _made_window(self) -> Window:
         if self._window is None:
             self._window = Window(self.max_inflight)
         return self._window
@@ -107,23 +117,6 @@ class Session(Publisher):
     def in_memory_only(self) -> bool:
         """Whether it owes its client something that no log and no table has."""
         return bool(self._feeds) or bool(self._own) or (self._copies is not None and self.inflight > 0)
-
-    @property
-    def held_bytes(self) -> int:
-        """The memory of its filters and its will."""
-        return self._filter_bytes + self._will_bytes + STORED_BYTES * self.kept
-
-    def restore_held(self) -> None:
-        """Count what it was stored with, which the total of all sessions has already."""
-        self._filter_bytes = sum(filter_bytes(text, self.kept) for text in self.subscriptions)
-        self._will_bytes = will_bytes(self.will)
-        self.counted_bytes = self.held_bytes
-
-    def take_growth(self) -> int:
-        """Return by how much `held_bytes` has grown since the last call."""
-        grown = self.held_bytes - self.counted_bytes
-        self.counted_bytes += grown
-        return grown
 
     @property
     def drains_next(self) -> bool:
@@ -176,10 +169,10 @@ class Session(Publisher):
         """Begin being served by a connection."""
         self.version = terms.version
         self.user = terms.user
+        self.is_bridge = terms.is_bridge
         self.expiry_s = terms.expiry_s
         self.kept = self.kept or terms.expiry_s > 0
-        self.will = terms.will
-        self._will_bytes = will_bytes(terms.will)
+        self.set_will(terms.will)
         self.away_us = 0
         self.max_inflight = terms.max_inflight
         self.max_packet_bytes = terms.max_packet_bytes
@@ -208,12 +201,6 @@ class Session(Publisher):
         """Change how long the session stays after its connection."""
         self.expiry_s = expiry_s
 
-    def take_will(self) -> Will | None:
-        """Remove and return the will."""
-        will, self.will = self.will, None
-        self._will_bytes = 0
-        return will
-
     def set_ready(self, ready: bool) -> None:
         """Take messages, or none until the client has read what was sent."""
         self._has_room = ready
@@ -229,24 +216,7 @@ class Session(Publisher):
         self._halted = False
         self.ready = self._has_room
 
-    # Subscriptions and groups
-
-    def subscribe(self, one: Subscribed) -> Subscribed | None:
-        """Hold a subscription, new or changed; return the one that it replaces."""
-        old = self.subscriptions.get(one.filter)
-        self.subscriptions[one.filter] = one
-        if old is None:
-            self._filter_bytes += filter_bytes(one.filter, self.kept)
-        self.no_local += one.no_local - (old.no_local if old is not None else False)
-        return old
-
-    def unsubscribe(self, text: str) -> Subscribed | None:
-        """Give up a subscription; return it if there was one."""
-        old = self.subscriptions.pop(text, None)
-        if old is not None:
-            self.no_local -= old.no_local
-            self._filter_bytes -= filter_bytes(text, self.kept)
-        return old
+    # Groups
 
     def join(self, member: Any) -> None:
         """Become a member of a shared group with a cursor."""
@@ -283,14 +253,6 @@ class Session(Publisher):
         """Return by shard where it is, of those in which a replay begins earlier."""
         here = {shard: self.lag.get(shard, end) for shard, end in enumerate(routed)}
         return {shard: at for shard, at in here.items() if begins[shard] < at}
-
-    def begin_later(self, text: str, here: dict[int, int], shards: int) -> Subscribed | None:
-        """Let a subscription begin where the session is, since it will go back; return it if that is a change."""
-        one = self.subscriptions.get(text)
-        changed = None if one is None or text.startswith(SHARED_PREFIX) else begin_later(one, here, shards)
-        if changed is not None:
-            self.subscriptions[text] = changed
-        return changed
 
     def rewind(self, begins: dict[int, int]) -> None:
         """Go back to these offsets, by shard."""
@@ -363,8 +325,9 @@ class Session(Publisher):
         size = 0
         while size < _WRITE_BYTES and queue.is_due(self.lag):
             out = queue.first
-            data.append(self._write(out, NOT_KEPT, now_us))
-            size += len(data[-1])
+            written = self._write(out, NOT_KEPT, now_us)
+            data.append(written)
+            size += len(written)
             if out.start < out.stop:
                 break
             queue.remove_first()
@@ -443,7 +406,7 @@ class Session(Publisher):
             counters.sent += writer.written
             counters.expired += writer.left_out
             return data
-        window = self.window
+        window = self._made_window()
         if tag == 0:
             again = bool(self.doubt) and self._in_doubt(out, shard)
         parts = []
@@ -506,8 +469,9 @@ class Session(Publisher):
 
     def acked(self, run: AckRun) -> bytes:
         """Take in acks; return the packet ids (as a column) that a PUBREL must be sent for."""
-        released = self.window.acked(run)
-        if self._copies is not None and self.window.inflight == 0:
+        window = self._made_window()
+        released = window.acked(run)
+        if self._copies is not None and window.inflight == 0:
             self.drop_copies()
         return released
 

@@ -25,10 +25,11 @@ from everlog.sessions.tables import (
     Snapshot,
     StoredSession,
     SubscriptionRow,
+    WillRow,
 )
 
 APPLICATION_ID = 0x4556_4C53  # "EVLS"
-VERSION = 4
+VERSION = 5
 _FETCH_ROWS = 1000
 _DAMAGED = "restore it from a backup, or move it away and start without sessions"
 
@@ -60,7 +61,8 @@ ALTER TABLE broker ADD COLUMN retained BLOB NOT NULL DEFAULT x'';
 ALTER TABLE retained ADD COLUMN after INTEGER NOT NULL DEFAULT 0;
 CREATE TABLE retained_names (first INTEGER PRIMARY KEY, stop INTEGER NOT NULL, names BLOB NOT NULL);
 """
-_UPGRADES = {1: _GROUPS, 2: _FEEDS, 3: _RETAINED}  # version -> what turns a file of it into the next version
+_WILLS = "CREATE TABLE wills (client_id TEXT PRIMARY KEY, user TEXT, will BLOB NOT NULL) WITHOUT ROWID;"
+_UPGRADES = {1: _GROUPS, 2: _FEEDS, 3: _RETAINED, 4: _WILLS}  # version -> what turns a file of it into the next version
 _PUT_SESSION = "INSERT OR REPLACE INTO sessions VALUES (?, ?, ?, ?, ?, ?)"
 _PUT_SUBSCRIPTION = "INSERT OR REPLACE INTO subscriptions VALUES (?, ?, ?, ?, ?)"
 _PUT_CURSOR = """INSERT INTO cursors VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (client_id) DO UPDATE SET
@@ -138,7 +140,7 @@ class SqliteTables:
             version += 1
         if empty:
             connection.executescript(
-                f"BEGIN; {_SCHEMA} {_GROUPS} {_FEEDS} {_RETAINED} INSERT INTO broker VALUES (1, x'', 0, x'');"
+                f"BEGIN; {_SCHEMA} {_GROUPS} {_FEEDS} {_RETAINED} {_WILLS} INSERT INTO broker VALUES (1, x'', 0, x'');"
                 f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}; COMMIT;"
             )
 
@@ -156,7 +158,8 @@ class SqliteTables:
         names = (RetainedNames(*row) for row in self._rows("SELECT * FROM retained_names ORDER BY first"))
         groups = (GroupRow(*row) for row in self._rows("SELECT * FROM shared_groups ORDER BY name, filter"))
         routed, at = row_format.unpack_offsets(found[0]), row_format.unpack_offsets(found[2])
-        return Snapshot(routed, found[1], self._sessions(), retained, groups, names, at)
+        wills = (WillRow(*row) for row in self._rows("SELECT * FROM wills ORDER BY client_id"))
+        return Snapshot(routed, found[1], self._sessions(), retained, groups, names, at, wills)
 
     def _rows(self, query: str) -> Iterator[tuple[Any, ...]]:
         cursor = self._guard(lambda: self._connection.execute(query))
@@ -218,6 +221,9 @@ class SqliteTables:
             many("DELETE FROM shared_groups WHERE name = ? AND filter = ?", changes.ended_groups)
         if changes.groups:
             many(_PUT_GROUP, map(astuple, changes.groups))
+        if changes.ended_wills or changes.wills:
+            many("DELETE FROM wills WHERE client_id = ?", ((client_id,) for client_id in changes.ended_wills))
+            many("INSERT OR REPLACE INTO wills VALUES (?, ?, ?)", map(astuple, changes.wills))
         ends = (changes.routed, changes.retained_at)
         if ends != (None, None) or changes.alive_us is not None:
             routed, at = (None if one is None else row_format.pack_offsets(one) for one in ends)

@@ -74,8 +74,13 @@ def stored(session: Session, committed: Sequence[int]) -> StoredSession:
     return StoredSession(row_of(session), filters, cursor_of(session, committed))
 
 
-def restored(found: StoredSession, queue_bytes: int, copies: CopiesTotal | None = None) -> Session:
-    """Return the session of a client that is away, made from what was stored; its copies count against `copies`."""
+def restored(
+    found: StoredSession, queue_bytes: int, copies: CopiesTotal | None = None, begin: Sequence[int] = ()
+) -> Session:
+    """Return the session of a client that is away, made from what was stored; its copies count against `copies`.
+
+    The offsets `begin` are where the log ended when the broker started.
+    """
     row, cursor = found.row, found.cursor
     session = Session(
         row.client_id,
@@ -95,6 +100,9 @@ def restored(found: StoredSession, queue_bytes: int, copies: CopiesTotal | None 
     session.restore_held()
     pending = _without(unpack_inflight(cursor.inflight), _is_nowhere)
     session.restore_ids(pending, cursor.next_id, unpack_ids(cursor.received) if cursor.received else None)
+    if any(one.no_local for one in session.subscriptions.values()):
+        lag = session.lag
+        session.own_is_unknown({shard: (at, begin[shard]) for shard, at in lag.items() if shard < len(begin)})
     if cursor.feeds:
         session.feed(*unpack_feeds(cursor.feeds))
     return session

@@ -60,6 +60,14 @@ class StoredSession(msgspec.Struct, frozen=True, array_like=True, gc=False):
     cursor: Cursor = Cursor()
 
 
+class WillRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The will of a connected client whose session ends with its connection, and is stored nowhere else."""
+
+    client_id: str
+    user: str | None
+    will: bytes
+
+
 class GroupRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A durable shared group: how far it has read, and which messages below that are not done."""
 
@@ -110,6 +118,8 @@ class Changes:
     retained_at: tuple[int, ...] | None = None
     ended_groups: tuple[tuple[str, str], ...] = ()  # name, filter
     groups: tuple[GroupRow, ...] = ()
+    ended_wills: tuple[str, ...] = ()  # client ids
+    wills: tuple[WillRow, ...] = ()
     routed: tuple[int, ...] | None = None
     alive_us: int | None = None
 
@@ -125,6 +135,7 @@ class Snapshot:
     groups: Iterable[GroupRow] = ()  # by name and filter
     retained_names: Iterable[RetainedNames] = ()  # by number
     retained_at: tuple[int, ...] = ()  # up to where the retained messages of each shard are stored; empty: all are
+    wills: Iterable[WillRow] = ()  # by client id
 
 
 class SessionTables(Protocol):

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from everlog.spark.cluster_cores import TASKS_A_CORE
     from everlog.spark.java import find_java
     from everlog.spark.lake.compaction import Compaction, CompactionOptions, CompactionSummary
     from everlog.spark.lake.file_retention import VACUUM_HOURS, parse_days, vacuum
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
     from everlog.spark.log_slices import ReadReport, read_slice
     from everlog.spark.lost_offsets import lost_in, name_lost
     from everlog.spark.schema import COLUMNS, DEFAULT_COLUMNS, SCHEMA, schema_of, spark_ddl
-    from everlog.spark.session_factory import spark_session
-    from everlog.spark.sink.table_sink import append_batch
+    from everlog.spark.session_factory import is_remote, spark_session
+    from everlog.spark.sink.table_sink import append_batch, write_batch
     from everlog.spark.snapshot import SegmentFile, ShardSnapshot, Slice, Snapshot, pack, plan, take_snapshot
     from everlog.spark.source import EverlogSource
     from everlog.spark.task_errors import task_error
@@ -34,8 +35,9 @@ _HOMES = {
     "java": ("find_java",),
     "lost_offsets": ("lost_in", "name_lost"),
     "schema": ("COLUMNS", "DEFAULT_COLUMNS", "SCHEMA", "schema_of", "spark_ddl"),
-    "session_factory": ("spark_session",),
-    "sink.table_sink": ("append_batch",),
+    "session_factory": ("is_remote", "spark_session"),
+    "cluster_cores": ("TASKS_A_CORE",),
+    "sink.table_sink": ("append_batch", "write_batch"),
     "snapshot": ("SegmentFile", "ShardSnapshot", "Slice", "Snapshot", "pack", "plan", "take_snapshot"),
     "source": ("EverlogSource",),
     "task_errors": ("task_error",),

@@ -15,7 +15,7 @@ from everlog.spark.log_slices import parse_filters
 from everlog.spark.snapshot import ShardSnapshot, Slice, Snapshot, plan, snapshot_of
 from everlog.spark.source_options import SourceOptions
 from everlog.spark.store_cache import open_fresh
-from everlog.store import BeginKind, LogStore, locate, parse_begin, read_lake_record, unkept_notes
+from everlog.store import Begin, BeginKind, LogStore, locate, parse_begin, read_lake_record, unkept_notes
 
 if TYPE_CHECKING:
     from everlog.spark.lake_slices import LakeSlice, LakeSnapshot
@@ -127,10 +127,12 @@ def _ranges(
 ) -> Ranges:
     """Return the offsets that are wanted of each shard; a position may lie below what there is, and is then lost."""
     begin = parse_begin(options.begin, now_us)
+    _check_positions("from", begin, ends)
     first = locate(begin, starts, ends, at)
     if begin.kind is not BeginKind.POSITION:
         first = tuple(map(max, first, starts))
     end = parse_begin(options.end, now_us)
+    _check_positions("to", end, ends)
     # a shard that a position does not name is read to its end
     last = locate(end, starts if end.kind is BeginKind.EARLIEST else ends, ends, at)
     wanted = options.shards if options.shards is not None else range(len(ends))
@@ -138,6 +140,16 @@ def _ranges(
     if unknown:
         raise UsageError(f"there is no shard {unknown[0]}", hint=f"the shards are 0 to {len(ends) - 1}")
     return {shard: (first[shard], max(first[shard], last[shard])) for shard in wanted}
+
+
+def _check_positions(option: str, place: Begin, ends: Sequence[int]) -> None:
+    """Refuse a position that no message has yet: it may be of another store, or mistyped."""
+    for shard, offset in place.offsets:
+        if shard < len(ends) and offset > ends[shard]:
+            raise UsageError(
+                f"the option {option} has {shard}:{offset}, and shard {shard} ends at {ends[shard]}",
+                hint="write latest for the end",
+            )
 
 
 def lake_of(snapshot: Snapshot) -> "LakeSnapshot | None":

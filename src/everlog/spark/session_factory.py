@@ -7,9 +7,10 @@ on loopback only, and workers run this Python.
 import os
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from everlog.base import UsageError
+from everlog.spark.cluster_cores import SETTING, cores_of
 from everlog.spark.java import find_java, java_home
 
 if TYPE_CHECKING:
@@ -35,7 +36,13 @@ _SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "8",
 }
+_OF_QUERIES = ("spark.sql.execution.arrow.maxRecordsPerBatch", "spark.sql.session.timeZone")
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+
+def is_remote(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether the environment says that sessions are those of a server behind Spark Connect."""
+    return bool(environment.get("SPARK_REMOTE")) or environment.get("SPARK_API_MODE", "").lower() == "connect"
 
 
 def session_settings(master: str, driver_memory: str) -> dict[str, str]:
@@ -64,13 +71,38 @@ def spark_session(
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise UsageError(f"Spark is not installed ({error})", hint="pip install 'everlog[spark]'") from error
+    if master.startswith("sc://") or is_remote():
+        return _connect(SparkSession.builder, app_name, master, settings or {})
     prepare_environment()
     is_local = master.startswith("local")
     if is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName(app_name).master(master)
-    for name, value in {**session_settings(master, driver_memory), **(settings or {})}.items():
+    chosen = {**session_settings(master, driver_memory), **(settings or {})}
+    if (cores := cores_of(master, chosen)) is not None:
+        chosen.setdefault(SETTING, str(cores))
+    for name, value in chosen.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel(log_level)
+    return session
+
+
+def _connect(builder: Any, app_name: str, master: str, settings: Mapping[str, str]) -> "SparkSession":
+    """Return a session of a server behind Spark Connect, which has its own Java, cores and log level.
+
+    Of our settings those of queries are made; the others are of the server's start.
+    """
+    builder = builder.appName(app_name)
+    if master.startswith("sc://"):
+        builder = builder.remote(master)
+    ours = {name: value for name, value in _SETTINGS.items() if name in _OF_QUERIES}
+    for name, value in {**ours, **settings}.items():
+        builder = builder.config(name, value)
+    try:
+        session: SparkSession = builder.getOrCreate()
+    except ImportError as error:
+        raise UsageError(
+            f"Spark Connect is not installed ({str(error).splitlines()[0]})", hint="pip install 'pyspark[connect]'"
+        ) from error
     return session

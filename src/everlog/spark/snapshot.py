@@ -12,11 +12,11 @@ from itertools import pairwise
 from typing import Protocol, TypeVar
 
 from everlog.base import StorageError, UsageError
+from everlog.spark.cluster_cores import task_count
 from everlog.store import LogStore
 
 Piece = TypeVar("Piece", bound="Sized")
 
-TASKS_A_CORE = 3
 SMALLEST_BYTES = 16 << 20  # a task that reads less costs more to start than to run
 ROW_COST = 3  # of fetching a single row, relative to reading it in sequence
 LARGEST_BYTES = 256 << 20  # a larger slice would take too long to repeat when its task fails
@@ -107,15 +107,15 @@ def plan(
 ) -> list[Slice]:
     """Return slices that cover a snapshot, or for each shard in `ranges` its offsets from one to before another.
 
-    There are about as many as `tasks`, three for each core by default. The segment that is still written to is never
-    split, as each part would have to be read from its beginning. `share` returns about which part of a slice is wanted:
-    slices of which nothing is wanted are left out, and the others are weighted by it.
+    There are about as many as `tasks`, three for each core of the session by default. The segment that is still written
+    to is never split, as each part would have to be read from its beginning. `share` returns about which part of a
+    slice is wanted: slices of which nothing is wanted are left out, and the others are weighted by it.
     """
     parts = [part for shard in snapshot.shards for part in _parts(snapshot, shard, ranges, sealed_only)]
     if share is not None:
         shares = [(part, share(part)) for part in parts]
         parts = [_lighter(part, wanted) for part, wanted in shares if wanted > 0]
-    target = target_bytes(parts, tasks or TASKS_A_CORE * (os.cpu_count() or 1))
+    target = target_bytes(parts, tasks or task_count())
     return [piece for part in parts for piece in split_slice(part, target)]
 
 

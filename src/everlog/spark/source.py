@@ -12,23 +12,26 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from everlog.base import Unavailable, UsageError
+from everlog.spark.cluster_cores import task_count
 from everlog.spark.frame_plan import FramePlan, plan_frame, unkept_in
+from everlog.spark.given_options import is_table_made, options_in, own_options, with_options
 from everlog.spark.log_slices import ReadReport, read_slice
 from everlog.spark.lost_offsets import lost_of, name_lost
 from everlog.spark.payload import check_json_type, decoder, needs_topics, spark_type
+from everlog.spark.pyspark_api import DataSource, DataSourceReader, InputPartition, from_arrow_schema, to_arrow_schema
 from everlog.spark.schema import check_columns, schema_of, spark_ddl
-from everlog.spark.snapshot import TASKS_A_CORE, Slice, pack, target_bytes
+from everlog.spark.snapshot import Slice, pack, target_bytes
 from everlog.spark.source_options import SourceOptions, place_of, read_options
+from everlog.spark.state.state_options import is_state, read_state_options
 from everlog.spark.worker_process import settle
 
 if TYPE_CHECKING:
     from everlog.spark.lake_slices import LakeSlice
     from everlog.spark.sink.sink_writer import EverlogStreamWriter, EverlogWriter
+    from everlog.spark.state.state_reader import StatePlan, StateReader
     from everlog.spark.stream import EverlogStreamReader
 
 log = logging.getLogger(__name__)
@@ -38,10 +41,13 @@ class EverlogSource(DataSource):
     """One load of the log as a table."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self.options = dict(options)
+        settle()
+        self.options = own_options(options)
+        self._is_made = is_table_made(options)
         self._plan: FramePlan | None = None
+        self._state: StatePlan | None = None
         path = self.options.get("path")
-        if path and os.path.exists(f"{place_of(path)}/store") and self._is_batch():
+        if path and not is_state(self.options) and os.path.exists(f"{place_of(path)}/store") and self._is_batch():
             self._plan = plan_frame(read_options(self.options), _now_us())
 
     def _is_batch(self) -> bool:
@@ -58,9 +64,19 @@ class EverlogSource(DataSource):
         return "everlog"
 
     def schema(self) -> StructType | str:
-        """Return the columns that the options choose."""
+        """Return the columns that the options choose; those of a table in Spark's catalog carry the options."""
+        found = self._schema()
+        if not self._is_made:
+            return found
+        columns = StructType.fromDDL(found) if isinstance(found, str) else found
+        assert isinstance(columns, StructType)
+        return with_options(columns, self.options)
+
+    def _schema(self) -> StructType | str:
         from everlog.spark.stream_options import STREAM_OPTIONS
 
+        if is_state(self.options):
+            return self._state_schema()
         options = read_options(self.options, STREAM_OPTIONS)
         if self._plan is None and self._is_batch():
             self._plan = plan_frame(options, _now_us())
@@ -72,8 +88,24 @@ class EverlogSource(DataSource):
             schema = schema.set(at, schema.field(at).with_type(pa.string()))
         return from_arrow_schema(schema)  # unlike DDL it can say that no level is null, which saves Spark the check
 
-    def reader(self, schema: StructType) -> "EverlogReader":
+    def _state_schema(self) -> StructType:
+        """Return the columns of streams or key-value stores, which are taken as they are now."""
+        from everlog.spark.state.state_columns import schema_of as state_schema_of
+        from everlog.spark.state.state_reader import plan_state
+
+        options = read_state_options(self.options)
+        if self._state is None:
+            self._state = plan_state(options)
+        return from_arrow_schema(state_schema_of(options.kind, options.is_text))
+
+    def reader(self, schema: StructType) -> "EverlogReader | StateReader":
         """Return a reader of the store as it was when the frame was loaded."""
+        self.options = {**options_in(schema), **self.options}
+        if is_state(self.options):
+            from everlog.spark.state.state_reader import StateReader, plan_state
+
+            wanted = read_state_options(self.options)
+            return StateReader(wanted, self._state or plan_state(wanted), schema)
         options = read_options(self.options)
         plan = self._plan or plan_frame(options, _now_us())
         _account(plan, options)
@@ -84,6 +116,12 @@ class EverlogSource(DataSource):
         from everlog.spark.stream import EverlogStreamReader
         from everlog.spark.stream_options import read_stream_options
 
+        self.options = {**options_in(schema), **self.options}
+        if is_state(self.options):
+            raise UsageError(
+                "streams and key-value stores are read as they are, not followed",
+                hint="read them as a batch, or follow them with everlog.client",
+            )
         return EverlogStreamReader(read_stream_options(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> "EverlogWriter":
@@ -91,7 +129,7 @@ class EverlogSource(DataSource):
         from everlog.spark.sink.sink_options import read_sink_options
         from everlog.spark.sink.sink_writer import EverlogWriter
 
-        return EverlogWriter(read_sink_options(self.options), schema, overwrite)
+        return EverlogWriter(read_sink_options({**options_in(schema), **self.options}), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "EverlogStreamWriter":
         """Return a writer of a stream's rows to topics or a table."""
@@ -125,7 +163,7 @@ class EverlogReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Return about as many partitions as were asked for, of about equal size."""
         settle()
-        tasks = self.options.tasks or TASKS_A_CORE * (os.cpu_count() or 1)
+        tasks = self.options.tasks or task_count()
         slices = self.plan.slices(tasks, self.options.filters)
         return [LogPartition(group) for group in pack(slices, target_bytes(slices, tasks))]
 

@@ -24,7 +24,7 @@ OPTIONS = {
     "onDamage": "fail at what is damaged, or skip it",
     "onLost": "fail when retention removed what is to be read, or skip it",
     "tier": "all of history, or only what is in the log, or in the table: all, log, table",
-    "tasks": "about how many tasks read; three for each core of the driver's machine by default",
+    "tasks": "about how many tasks read; three for each core of the session by default",
 }
 
 
@@ -64,17 +64,17 @@ def read_options(given: Mapping[str, str], also: Mapping[str, str] | None = None
         load_function(payload)
     return SourceOptions(
         path=place_of(options["path"]),
-        filters=_filters(options["topic"]) if "topic" in options else None,
+        filters=parse_filter_list("topic", options["topic"]) if "topic" in options else None,
         begin=options.get("from", "earliest"),
         end=options.get("to", "latest"),
         shards=_numbers("shards", options["shards"]) if "shards" in options else None,
         columns=check_columns(columns),
         payload=payload,
         payload_schema=payload_schema,
-        on_damage=cast(OnDamage, _choice(options, "onDamage", ("fail", "skip"))),
-        tier=cast(Tier, _choice(options, "tier", ("all", "log", "table"))),
-        tasks=_tasks(options["tasks"]) if "tasks" in options else None,
-        on_lost=cast(OnLost, _choice(options, "onLost", ("fail", "skip"))),
+        on_damage=cast(OnDamage, choice(options, "onDamage", ("fail", "skip"))),
+        tier=cast(Tier, choice(options, "tier", ("all", "log", "table"))),
+        tasks=number_above_0("tasks", options["tasks"]) if "tasks" in options else None,
+        on_lost=cast(OnLost, choice(options, "onLost", ("fail", "skip"))),
     )
 
 
@@ -101,15 +101,16 @@ def local_path(text: str) -> str:
     return text
 
 
-def _filters(text: str) -> tuple[str, ...]:
+def parse_filter_list(name: str, text: str) -> tuple[str, ...]:
+    """Return the filters in an option: one, a JSON list, or one a line."""
     found = _list(text, "\n")
     if not found:
-        raise UsageError("the option topic names no filter", hint='leave it out to read everything, or write "#"')
+        raise UsageError(f"the option {name} names no filter", hint='to read everything, write "#"')
     try:
         parse_filters(found)
     except PeerError as error:
         raise UsageError(
-            f"the option topic has {text.strip()!r}: {error.message}",
+            f"the option {name} has {text.strip()!r}: {error.message}",
             hint='several filters are a JSON list, as in ["a/#", "b/#"], or one a line',
         ) from error
     return found
@@ -135,7 +136,7 @@ def _numbers(name: str, text: str) -> tuple[int, ...]:
         raise UsageError(f"the option {name} has {text!r}", hint="write numbers, as in 0,2") from None
 
 
-def _choice(options: Mapping[str, str], name: str, words: Sequence[str]) -> str:
+def choice(options: Mapping[str, str], name: str, words: Sequence[str]) -> str:
     """Return the value of an option that is one of a few words, the first by default."""
     value = options.get(name, words[0])
     if value not in words:
@@ -143,7 +144,8 @@ def _choice(options: Mapping[str, str], name: str, words: Sequence[str]) -> str:
     return value
 
 
-def _tasks(text: str) -> int:
+def number_above_0(name: str, text: str) -> int:
+    """Return the number in an option."""
     if not text.isdecimal() or int(text) < 1:
-        raise UsageError(f"the option tasks has {text!r}", hint="write a number above 0")
+        raise UsageError(f"the option {name} has {text!r}", hint="write a number above 0")
     return int(text)

@@ -12,20 +12,21 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
 
 from everlog.base import StorageError, Unavailable, UsageError
 from everlog.spark.admission import Extent, admit
 from everlog.spark.frame_plan import FramePlan, Ranges, is_table, lake_of, plan_frame, unkept_in
 from everlog.spark.lost_offsets import find_lost, name_lost, without_lost
+from everlog.spark.pyspark_api import (
+    DataSourceStreamReader,
+    InputPartition,
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 from everlog.spark.snapshot import Snapshot, snapshot_of
 from everlog.spark.source import EverlogReader
 from everlog.spark.store_cache import open_fresh
@@ -58,7 +59,7 @@ class EverlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for note in unkept_in(self._options.source):
             log.warning("%s", note)
         starts = {shard: first for shard, (first, _) in plan.ranges.items()}
-        return Progress.of(plan.snapshot.identity, starts).to_json()
+        return self._progress(plan.snapshot.identity, starts)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit of the options; Spark knows one, though both are kept."""
@@ -75,7 +76,9 @@ class EverlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return how far the next micro-batch goes."""
         snapshot = self._look()
-        begin = read_progress(start, snapshot.identity, self._wanted(snapshot)).offsets
+        known = read_progress(start, snapshot.identity, self._wanted(snapshot))
+        self._tell_changed(known)
+        begin = known.offsets
         ends = self._ends(snapshot)
         _check_ends(snapshot, begin, ends)
         if self._until is not None:
@@ -87,12 +90,12 @@ class EverlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             there = {shard: first for shard, (first, _) in without_lost(snapshot, lake, ranges).items()}
             extents = _extents(snapshot, lake)
             ends = admit(there, ends, extents, self._options.max_records, self._options.max_bytes)
-        return Progress.of(snapshot.identity, ends).to_json()
+        return self._progress(snapshot.identity, ends)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return where the log ends now."""
         snapshot = self._look()
-        return Progress.of(snapshot.identity, self._ends(snapshot)).to_json()
+        return self._progress(snapshot.identity, self._ends(snapshot))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return what the tasks of a micro-batch read."""
@@ -119,6 +122,24 @@ class EverlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Return the rows of a partition."""
         return EverlogReader(self._options.source, _NOTHING, self._schema).read(partition)
+
+    def _progress(self, store: str, offsets: dict[int, int]) -> dict[str, Any]:
+        return Progress.of(store, offsets, self._topics).to_json()
+
+    @property
+    def _topics(self) -> tuple[str, ...]:
+        return tuple(sorted(self._options.source.filters or ("#",)))
+
+    def _tell_changed(self, known: Progress) -> None:
+        """Say, once for a checkpoint, that other topics were asked for until now."""
+        if known.topics is not None and known.topics != self._topics:
+            log.warning(
+                "the stream was begun with topic %s, and goes on with %s: of topics that are new to it, nothing before"
+                " %s is read; give another checkpointLocation to read all of them",
+                ", ".join(known.topics),
+                ", ".join(self._topics),
+                ",".join(f"{shard}:{offset}" for shard, offset in known.shards),
+            )
 
     def _look(self) -> Snapshot:
         """Return the store as it is now."""

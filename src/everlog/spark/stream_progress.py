@@ -15,11 +15,12 @@ class Progress:
 
     store: str
     shards: tuple[tuple[int, int], ...]
+    topics: tuple[str, ...] | None = None  # the filters that it was made with; None where it is not known
 
     @classmethod
-    def of(cls, store: str, offsets: Mapping[int, int]) -> "Progress":
+    def of(cls, store: str, offsets: Mapping[int, int], topics: Iterable[str] | None = None) -> "Progress":
         """Return the progress at these offsets."""
-        return cls(store, tuple(sorted(offsets.items())))
+        return cls(store, tuple(sorted(offsets.items())), None if topics is None else tuple(sorted(topics)))
 
     @property
     def offsets(self) -> dict[int, int]:
@@ -29,14 +30,15 @@ class Progress:
     def to_json(self) -> dict[str, Any]:
         """Return the JSON that Spark keeps; equal progress gives equal text, which is what Spark compares."""
         shards = {str(shard): offset for shard, offset in self.shards}
-        return {"version": VERSION, "store": self.store, "shards": shards}
+        kept: dict[str, Any] = {"version": VERSION, "store": self.store, "shards": shards}
+        return kept if self.topics is None else kept | {"topics": list(self.topics)}
 
 
 def read_progress(kept: Any, store: str, shards: Iterable[int]) -> Progress:
     """Return the progress in a checkpoint, if it is of this store and of these shards."""
     try:
         version, of, offsets = kept["version"], kept["store"], kept["shards"]
-        found = Progress.of(str(of), {int(shard): int(offset) for shard, offset in offsets.items()})
+        found = Progress.of(str(of), {int(shard): int(offset) for shard, offset in offsets.items()}, kept.get("topics"))
     except (AttributeError, KeyError, TypeError, ValueError):
         raise StorageError(f"the checkpoint has {kept!r}, which is not the progress of a stream of everlog") from None
     if version != VERSION:

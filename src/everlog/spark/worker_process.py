@@ -2,12 +2,15 @@
 
 A task allocates as much memory as the one before it. If that were given back to the system in between, page faults
 would cost a quarter of the CPU time of a compaction's tasks. And Spark collects garbage after every task, which would
-visit all objects of the libraries: what exists before the first task stays, and need not be visited.
+visit all objects of the libraries: what exists before the first task stays, and need not be visited. At its end it
+says nothing of a socket that Spark has closed.
 """
 
+import builtins
 import ctypes
 import gc
 import sys
+from typing import Any
 
 import pyarrow as pa
 
@@ -22,6 +25,7 @@ def settle() -> None:
     if _done or not _is_worker():
         return
     _done.append(True)
+    vars(sys.modules["__main__"])["print"] = _print
     _keep_memory()
     gc.collect()
     gc.freeze()
@@ -30,6 +34,15 @@ def settle() -> None:
 def _is_worker() -> bool:
     """Return whether this process was forked by Spark to run tasks or plans one after the other."""
     return getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", "") == "pyspark.daemon"
+
+
+def _print(*words: Any, **options: Any) -> None:
+    """Print for Spark's daemon, but for its complaint that nobody reads what an idle worker has to say at its end.
+
+    Spark ends workers that were idle for a minute by closing their socket; with Unix sockets, that leaves a traceback.
+    """
+    if not (words and "failed to flush" in str(words[0]) and "BrokenPipeError" in str(words[0])):
+        builtins.print(*words, **options)
 
 
 def _keep_memory() -> None:

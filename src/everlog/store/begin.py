@@ -13,12 +13,14 @@ from everlog.base import MAX_OFFSET, UsageError
 from everlog.store.read_result import Positions
 from everlog.store.sharding import MAX_SHARDS
 
-HINT = "write earliest, latest, -24h, 2026-01-31T12:00:00Z or a position like 0:1234"
+HINT = "write earliest, latest, -24h, 2026-01-31, 2026-01-31T12:00:00Z or a position like 0:1234"
 
 _UNITS_US = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000, "w": 604_800_000_000}
 _AGO = re.compile(r"-((?:\d{1,12}(?:\.\d{1,6})?[smhdw])+)", re.ASCII)
 _PART = re.compile(r"(\d+)(?:\.(\d+))?([smhdw])", re.ASCII)
-_TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:[Zz]|([+-])(\d\d):(\d\d))", re.ASCII)
+_TIME = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)(?:[Tt ](\d\d):(\d\d)(?::(\d\d)(?:\.(\d+))?)?(?:[Zz]|([+-])(\d\d):(\d\d))?)?", re.ASCII
+)
 _POSITION = re.compile(r"\d{1,3}:\d{1,17}(?:,\d{1,3}:\d{1,17})*", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -62,8 +64,11 @@ def _duration_us(text: str) -> int:
 
 
 def _time_us(text: str, found: re.Match[str]) -> int:
-    """Return an RFC 3339 time; a leap second counts as the next minute's first moment, nanoseconds are ignored."""
-    year, month, day, hour, minute, second = map(int, found.groups()[:6])
+    """Return an RFC 3339 time, in UTC where it names no zone; a date is its first moment.
+
+    A leap second counts as the next minute's first moment, nanoseconds are ignored.
+    """
+    year, month, day, hour, minute, second = (int(part or 0) for part in found.groups()[:6])
     fraction, sign, east_hours, east_minutes = found.groups()[6:]
     try:
         if second > 60 or int(east_minutes or 0) > 59:

@@ -107,15 +107,19 @@ class Feed:
     def resume(
         self, state: StreamState | None, epoch: int, position: int, prefix: str, chunk_bytes: int
     ) -> Iterator[Result]:
-        """Yield the events after a position, then `CaughtUp`; if they are gone, `FeedReset` and a bootstrap."""
+        """Yield the events after a position, then `CaughtUp`; if they are gone, `FeedReset` and a bootstrap.
+
+        The epoch is that of the owner which told the position. The record there is the same one if its epoch is not
+        above that: what an owner found when it began was committed, and it gave each position once.
+        """
         reason = "unknown"
         if state is not None:
             self._settle(state)
-            if (state.applied_epoch, state.applied_position) == (epoch, position):
+            if state.applied_position == position and state.applied_epoch <= epoch:
                 yield CaughtUp(position, state.last_seq)
                 return
             known = self._record_at(state, position)
-            if isinstance(known, Record) and known.epoch == epoch and known.is_visible:
+            if isinstance(known, Record) and known.epoch <= epoch and known.is_visible:
                 yield from self._missed(state, position, known, prefix)
                 return
             reason = known if isinstance(known, str) else "epoch"

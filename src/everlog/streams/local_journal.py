@@ -67,6 +67,11 @@ class LocalJournal:
             raise
         return cls(log, epoch)
 
+    @classmethod
+    def follow(cls, directory: str) -> "LocalJournal":
+        """Open the journal in a directory beside its owner, to read what is committed by now."""
+        return cls(ShardLog.open(RealDisk(), directory, writable=False), 0)
+
     @property
     def start(self) -> int:
         """The first position that can still be read."""

@@ -38,6 +38,12 @@ def sync_all(files: list[StreamFile], then: Callable[[StreamFile], None] = lambd
         raise failures[-1]
 
 
+def file_path(directory: str, name: str) -> str:
+    """Return the path of a stream's file below the directory of files."""
+    code = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
+    return f"{directory}/{code[:2]}/{code}.db"
+
+
 class OpenFiles:
     """Open files by name. A file's path is a hash of its stream's name, so no directory is ever listed.
 
@@ -61,8 +67,7 @@ class OpenFiles:
 
     def path(self, name: str) -> str:
         """Return the path of a stream's file."""
-        code = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
-        return f"{self.directory}/{code[:2]}/{code}.db"
+        return file_path(self.directory, name)
 
     def get(self, state: StreamState, *, create: bool = False) -> StreamFile | None:
         """Return the file of a stream, or None if it has none and none is to be made."""

@@ -122,6 +122,10 @@ class Shard(Protocol):
     def tick(self) -> None:
         """Do what time demands: expiry, rows that waited long enough for their file, trims. Every second or so."""
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody waits for a commit: then `close` answers nobody, and may be called on another thread."""
+
     def follow(self, wants: Callable[[str], bool], feed: Callable[[list[FeedEvent]], None] | None) -> None:
         """Call `feed` with the events of the streams that `wants` says yes to, in order, as they reach their level."""
 

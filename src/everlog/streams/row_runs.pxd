@@ -8,3 +8,5 @@ cpdef Py_ssize_t message_run(list records, Py_ssize_t start, list rows, list ids
 
 @cython.locals(count=Py_ssize_t, at=Py_ssize_t, one=Appended, last=dict)
 cpdef Py_ssize_t entry_run(list records, Py_ssize_t start, list rows, list ids) except -1
+
+cdef object _plain_effect(object record, object kind)

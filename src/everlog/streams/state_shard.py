@@ -54,6 +54,7 @@ class StateShard:
         run: Post,
         settings: ShardSettings | None = None,
         archive: Archive | None = None,
+        on_failure: Callable[[EverlogError], None] = lambda failure: None,
     ) -> None:
         self.settings = settings or ShardSettings()
         self._post = post
@@ -65,17 +66,16 @@ class StateShard:
         self.archive = archive
         self.epoch = journal.epoch
         self.failure: EverlogError | None = None
-        self.on_failure: Callable[[EverlogError], None] = lambda failure: None
+        self.on_failure = on_failure
         self.views = Views(directory, self.settings, run, self.post_failure)
         self._turn = OpenTurn(journal.end, self.views.replay(journal))
         self.committed = journal.committed
-        self._thread = threading.get_ident()
         self._wants: Callable[[str], bool] = lambda name: False
         self._feed: Callable[[list[FeedEvent]], None] | None = None
         self._waiting: deque[Waiting] = deque()  # appended and not committed
         self._later: deque[tuple[int, Callable[[], None], Answers]] = deque()  # reads that wait for a commit
-        self._reached = -1  # the end of a commit that was reported while it was asked for, on this thread
-        self._is_asking = False
+        self._reached = -1  # the end of a commit that was reported while it was asked for, on the same thread
+        self._asking = 0  # the thread that asks for a commit just now
         self.plain = PlainRequests(
             self._turn, self.views.plain_views(), self.settings, self.epoch, clock.now_us, self._waiting, self._later
         )
@@ -270,9 +270,9 @@ class StateShard:
             return
         if has_early:
             self._answer_early(decided)
-        self._reached, self._is_asking = -1, True
+        self._reached, self._asking = -1, threading.get_ident()
         self.journal.commit(self._commit_done, self._commit_failed)
-        self._is_asking = False
+        self._asking = 0
         if self._reached >= 0:
             self._on_commit(self._reached)
 
@@ -301,7 +301,7 @@ class StateShard:
             self._feed(events)
 
     def _commit_done(self, committed: int) -> None:
-        if self._is_asking and threading.get_ident() == self._thread:
+        if self._asking and threading.get_ident() == self._asking:
             self._reached = committed
         else:
             self._post(partial(self._on_commit, committed))
@@ -374,6 +374,11 @@ class StateShard:
         self.on_failure(error)
 
     # ---- the rest ----
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody waits for a commit."""
+        return not (self._waiting or self._later or self._turn.decided)
 
     def follow(self, wants: Callable[[str], bool], feed: Callable[[list[FeedEvent]], None] | None) -> None:
         """Call `feed` with the events of the streams that `wants` says yes to."""

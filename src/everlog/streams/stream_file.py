@@ -105,7 +105,7 @@ class StreamFile:
 
     # ---- writing ----
 
-    def apply(self, records: list[tuple[int, Record | Appended]], config: Config, forgotten: int) -> None:
+    def apply(self, records: Sequence[tuple[int, Record | Appended]], config: Config, forgotten: int) -> None:
         """Bring the view to the position of the last of these records; those it has already are left out.
 
         Message ids of records up to the position `forgotten` are forgotten.
@@ -118,7 +118,7 @@ class StreamFile:
             execute = self._connection.execute
             execute("BEGIN IMMEDIATE")
             try:
-                self._write(records)
+                self._write(list(records))
                 position, last = records[-1]
                 if "ids" in self._has:
                     execute("DELETE FROM ids WHERE position <= ?", (forgotten,))
@@ -136,21 +136,20 @@ class StreamFile:
     def _write(self, records: list[tuple[int, Any]]) -> None:
         at, count = 0, len(records)
         while at < count:
-            position, record = records[at]
-            if isinstance(record, Appended):
-                at = self._put_run(records, at, record.key is None)
-                continue
-            at += 1
-            if record.message_id is not None:
-                self._put_id(position, record)
-            for effect in cast(list[Any], record.effects):
-                _WRITERS.get(type(effect), _ignore)(self, position, record, effect)
+            at = self._put_run(records, at)
+            if at < count:
+                position, record = records[at]
+                if record.message_id is not None:
+                    self._put_id(position, record)
+                for effect in cast(list[Any], record.effects):
+                    _WRITERS.get(type(effect), _ignore)(self, position, record, effect)
+                at += 1
 
-    def _put_run(self, records: list[tuple[int, Any]], at: int, is_stream: bool) -> int:
+    def _put_run(self, records: list[tuple[int, Any]], at: int) -> int:
         """Write plain messages or entries from a place on; return where the next record of another kind is."""
         rows: list[Any] = []
         ids: list[Any] = []
-        take, width, put, put_group = _RUNS[is_stream]
+        take, width, put, put_group = _RUNS["messages" in self._has]
         at = take(records, at, rows, ids)
         group = width * tables.GROUP
         whole = len(rows) - len(rows) % group

@@ -111,7 +111,7 @@ class Writes:
             decide(draft, state, write, now_us)
         if state.config.max_rate:
             check_rate(state, len(writes), now_us)
-        if not draft.effects and request.message_id is None:
+        if not draft.effects and (request.message_id is None or _is_unborn(state)):  # no record, which would make one
             facts = (draft.last_seq, now_us, state.position, state.position)
             shard.when_settled(state, lambda: answer(shard.reply(Written(*facts, count=0))), answer)
             return

@@ -4,6 +4,9 @@ An object is written under a name of its own, synced, and linked to its name, wh
 system over a network may make a link and lose the answer, and then says that the name is taken when it is asked again:
 if both names are the same file, this call made it. A client of NFS remembers listings, and names that were not there;
 a change of its own in that folder makes it ask the server again, so a name counts as free only after such a change.
+
+A directory that was there once and is gone, or is another one, is not made again: it was unmounted, and what is written
+in its place would be seen by nobody else.
 """
 
 import contextlib
@@ -31,6 +34,7 @@ class DirectoryBucket:
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
+        self._inode = 0  # of the directory, once it was seen
 
     def create(self, name: str, data: bytes) -> bytes | None:
         """Make an object unless there is one, whose content is returned."""
@@ -86,10 +90,21 @@ class DirectoryBucket:
     def _attempt(self, act: Callable[[], T]) -> T:
         """Do something with files; say what went wrong, and whether it may pass."""
         try:
+            self._check_mounted()
             return act()
         except OSError as error:
             kind = Unavailable if error.errno in _PASSING else StorageError
             raise kind(f"{self.directory}: {error}", hint=_HINT) from error
+
+    def _check_mounted(self) -> None:
+        """Raise if the directory is not the one that it was."""
+        try:
+            inode = self.directory.stat().st_ino
+        except FileNotFoundError:
+            inode = 0
+        if self._inode and inode != self._inode:
+            raise Unavailable(f"{self.directory} is not the directory that it was", hint=_HINT)
+        self._inode = inode
 
     def _link(self, path: Path, data: bytes) -> bool:
         """Return whether this call gave the file its name."""

@@ -75,6 +75,7 @@ class GroupJournal:
         self._is_closing = False
         self._error: EverlogError | None = None  # the end: nothing is committed any more
         self.trouble: EverlogError | None = None  # why commits can't go through just now
+        self._writing_since: float | None = None
         try:
             self._take_over()
         except EverlogError:
@@ -146,6 +147,11 @@ class GroupJournal:
         with self._lock:
             self._allowed_below = max(self._allowed_below, below)
 
+    def writing_s(self, now_s: float) -> float:
+        """Return for how long the commit that is under way has been; 0 if there is none."""
+        since = self._writing_since
+        return 0.0 if since is None else now_s - since
+
     def close(self) -> None:
         """Commit what was appended, if that is possible now, and end the thread."""
         with self._lock:
@@ -183,12 +189,14 @@ class GroupJournal:
             if not records:
                 self._end_with(Unavailable("the journal is closed"))
                 return
-            begun = time.monotonic()
+            begun = self._writing_since = time.monotonic()
             try:
                 committed = self._write(records, trim_below)
             except EverlogError as error:
                 self._end_with(error)
                 return
+            finally:
+                self._writing_since = None
             self._answer(records, committed)
             self._tidy()
 

@@ -85,6 +85,7 @@ class BrokerCollector(Collector):
         yield _gauge("subscriptions_live", "Subscriptions of connected clients.", now.live_subscriptions)
         yield _gauge("retained_messages", "Retained messages.", now.retained)
         yield _gauge("retained_bytes", "Memory of retained messages.", now.retained_bytes)
+        yield _gauge("retained_damaged", "Retained messages set aside as damaged.", now.retained_damaged)
         yield _gauge("topics", "Topic names known (limits.topics).", now.topics)
 
     def _messages(self) -> Iterator[Metric]:

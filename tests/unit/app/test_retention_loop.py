@@ -189,6 +189,34 @@ async def test_what_was_sent_and_not_acknowledged_is_lost_to_a_client_that_left(
         assert told == {"client": "slow", "shard": 0, "from": first + 1, "to": stop, "count": 2 + unread}
 
 
+async def test_a_connected_reader_that_notices_at_once_is_told_as_much_as_it_missed(
+    tmp_path: Path, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with kept(tmp_path / "data", **BySize) as world:
+        client = await world.running.client("slow", receive_maximum=5, expiry=1000)
+        await client.subscribe("t/#")
+        await world.publish(100)
+        messages = await client.publishes(5)
+        loop, remove, inside = asyncio.get_running_loop(), world.store.run_retention, world.running.inside
+
+        async def read_on() -> None:
+            client.send(*(Puback(one.packet_id) for one in messages))
+            await eventually(lambda: inside.lost)
+
+        def removed(*arguments: Any) -> None:
+            remove(*arguments)
+            asyncio.run_coroutine_threadsafe(read_on(), loop).result(20)
+
+        monkeypatch.setattr(world.store, "run_retention", removed)
+        await world.loop.once()
+        (start,), (missed,) = world.starts(), events("lost")
+        assert (missed["first"], missed["stop"]) == (5, start)
+        told = {"client": "slow", "shard": 0, "from": 5, "to": start, "count": start - 5}
+        assert (events("retention_lost"), world.state.lost) == ([told], start - 5)
+        await world.loop.once()
+        assert len(events("retention_lost")) == 1, "told once"
+
+
 async def test_a_group_that_nobody_serves_is_told(tmp_path: Path, events: Events) -> None:
     async with kept(tmp_path / "data", **BySize) as world:
         await world.away("member", "$share/g/t/#")

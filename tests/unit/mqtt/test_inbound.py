@@ -368,7 +368,7 @@ def test_packet_at_the_limit_is_taken() -> None:
 
 def test_limit_of_an_open_connection_may_change() -> None:
     found = feeder(4).feed(encode(Publish("a", b"x" * 500), 4))
-    found.decoder.max_packet_bytes = 100
+    found.decoder.max_publish_bytes = 100
     assert found.feed(encode(Publish("a", b"x" * 500), 4)).outcome[1] == Reason.PACKET_TOO_LARGE
 
 

@@ -139,3 +139,38 @@ async def test_a_shard_that_fails_is_opened_again_but_not_one_that_another_serve
         failure = answers(heard)[2]
         assert isinstance(failure, Failure)
         assert failure.code is ErrorCode.NOT_OWNER
+
+
+async def test_a_server_that_gave_a_shard_away_says_who_has_it() -> None:
+    async with serving(MemoryShards()) as (server, bus, heard):
+        ask(bus, 1)
+        await heard.until(1)
+        server.owner_of = lambda shard: ("b", 7)
+        await server.retire(0)
+        for id in (2, 3):
+            ask(bus, id, *((Call(GetAll("s")), 1, "r") if id == 3 else ()))
+        await heard.until(3)
+        for failure in answers(heard)[1:]:
+            assert isinstance(failure, Failure)
+            assert (failure.code, failure.owner, failure.epoch) == (ErrorCode.NOT_OWNER, "b", 7)
+        server.forget(0)
+        ask(bus, 4)
+        for _ in range(3):
+            await asyncio.sleep(0)  # it is delivered, if anybody listens
+        await server.own(0)
+        ask(bus, 5)
+        await heard.until(4)
+        assert [decode_frame(one).id for one in heard.payloads] == [1, 2, 3, 5]
+
+
+async def test_a_server_that_may_not_serve_any_more_answers_nothing_but_that() -> None:
+    async with serving(MemoryShards()) as (server, bus, heard):
+        server.serve_until = 0.0
+        ask(bus, 1)
+        ask(bus, 2, Call(GetAll("s")), 1, "r")
+        await heard.until(2)
+        assert [one.code for one in answers(heard) if isinstance(one, Failure)] == [ErrorCode.UNAVAILABLE] * 2
+        server.serve_until = float("inf")
+        ask(bus, 3)
+        await heard.until(3)
+        assert isinstance(answers(heard)[2], Reply)

@@ -25,6 +25,7 @@ from everlog.sessions import (
     SqliteTables,
     StoredSession,
     Subscribed,
+    WillRow,
     Window,
     cursor_of,
     group_row,
@@ -41,7 +42,8 @@ from everlog.sessions.received_ids import ID_SET_BYTES
 OFFSETS = st.integers(0, (1 << 56) - 1)
 IDS = st.integers(1, 0xFFFF)
 
-WITHOUT_NAMES = """DROP TABLE retained_names; ALTER TABLE retained DROP COLUMN after;
+WITHOUT_WILLS = "DROP TABLE wills;"
+WITHOUT_NAMES = f"""{WITHOUT_WILLS} DROP TABLE retained_names; ALTER TABLE retained DROP COLUMN after;
     ALTER TABLE broker DROP COLUMN retained;"""
 WITHOUT_FEEDS = f"{WITHOUT_NAMES} ALTER TABLE cursors DROP COLUMN feeds;"
 
@@ -77,6 +79,19 @@ def test_a_file_of_the_first_version_is_taken_over(tmp_path: Path) -> None:
     again = SqliteTables(path)
     assert list(again.load().groups) == [GroupRow("g", "t")]
     again.close()
+
+
+def test_a_file_of_the_fourth_version_has_no_wills_of_clean_sessions(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    filled(path, retained_at=(9,))
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(f"{WITHOUT_WILLS} PRAGMA user_version = 4;")
+    tables = SqliteTables(path)
+    found = tables.load()
+    assert (list(found.wills), found.retained_at) == ([], (9,))
+    tables.apply(Changes(wills=(WillRow("anne", None, b"will"),)), durable=True)
+    assert list(tables.load().wills) == [WillRow("anne", None, b"will")]
+    tables.close()
 
 
 def test_a_file_of_the_third_version_has_all_retained_messages(tmp_path: Path) -> None:

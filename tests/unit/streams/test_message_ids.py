@@ -95,3 +95,15 @@ def test_ids_of_stores_count_too(owner):
     owner.result(KvPut("kv", "k", Message(b"2")))
     assert owner.result(KvPut("kv", "k", Message(b"1"), message_id="a")).seq == first.seq
     assert owner.refusal(KvPut("kv", "k", Message(b"1"), message_id="x" * 200)).code is ErrorCode.BAD_REQUEST
+
+
+def test_a_delete_of_what_never_was_leaves_nothing_behind(tmp_path):
+    owner = Owner(tmp_path / "shard")
+    assert owner.result(Delete("s", [1], "id")).count == 0
+    assert owner.journal.end == 0
+    again = owner.reopen()
+    again.add("s", b"1")
+    third = again.reopen()
+    assert third.add("s", b"2") == [2]
+    assert [one.value for chunk in third.series(GetAll("s")) for one in chunk.messages] == [b"1", b"2"]
+    third.shard.close()

@@ -231,6 +231,7 @@ def test_rows_of_a_removed_stream_are_not_taken_over_by_the_next_of_its_name(tmp
         owner.run_posted()
 
     owner.ask(Set("s", Message(b"old")))
+    owner.ask(Set("s", Message(b"old")))
     commit()
     owner.ask(Remove("s"))
     owner.ask(Set("s", Message(b"new")))

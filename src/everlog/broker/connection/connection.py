@@ -108,6 +108,7 @@ class Connection(asyncio.BufferedProtocol):
             max_topics=limits.topics_per_client,
             carried=shared.carried,
             max_events=_EVENTS_PER_STEP,
+            max_publish_bytes=limits.message_bytes,
         )
         self._shared = shared
         self._works: list[Work] = []  # what is done in turns for packets of the client
@@ -220,11 +221,14 @@ class Connection(asyncio.BufferedProtocol):
         self._end()
         self.output.close()
 
-    def leave(self) -> None:
-        """End a connection that the client has ended; its session has what it was told."""
+    def leave(self, *, when_stored: bool = False) -> None:
+        """End a connection that the client has ended; if `when_stored`, it is closed when the tables know all."""
         self.closing_reason = "client disconnected"
         self._end()
-        self.output.close()
+        if when_stored and self._shared.write_behind is not None:
+            self._shared.write_behind.when_durable(self.output.close)
+        else:
+            self.output.close()
 
     def opened(self, session: Session, connack: bytes) -> None:
         """Accept the client: CONNACK goes out."""
@@ -234,7 +238,7 @@ class Connection(asyncio.BufferedProtocol):
         self.state = next_state(self.state, Event.ACCEPT)
         self.reader.is_open = True
         write_behind = self._shared.write_behind
-        if write_behind is not None and (session.kept or write_behind.will_forget(session.client_id)):
+        if write_behind is not None and (session.kept or write_behind.waits_for(session.client_id)):
             self.output.hold()  # a client relies on what it is told of its session
         self.output.write(connack)
         self.output.hold_connack()

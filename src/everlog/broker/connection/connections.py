@@ -162,7 +162,7 @@ class Connections:
     def _expel(self, connection: Connection, why: str) -> None:
         """End the connection of a client that would not be let in any more, without a will."""
         if connection.session is not None:
-            self._registry.refuse_will(connection.session)
+            self._registry.wills.refuse(connection.session)
         self.metrics.expelled += 1
         report(_log, "expelled", WARNING, client=connection.client_id, peer=connection.peer, user=connection.user)
         connection.close(Reason.ADMINISTRATIVE_ACTION, why)

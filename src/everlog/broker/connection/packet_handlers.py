@@ -80,6 +80,9 @@ class PacketHandlers:
                 why = "a session expiry can't be set at DISCONNECT if it was 0"
                 raise PeerError(Reason.PROTOCOL_ERROR, why, clause="MQTT-3.14.2-2")
             self._registry.set_expiry(session, expiry)
-        if packet.reason == Reason.NORMAL_DISCONNECTION:  # [MQTT-3.14.4-3] the will is discarded
-            session.take_will()
-        connection.leave()
+        is_normal = packet.reason == Reason.NORMAL_DISCONNECTION
+        if is_normal and self._registry.wills.discard(session):  # [MQTT-3.14.4-3]
+            self._registry.lost(connection, session)
+            connection.leave(when_stored=True)  # a client that waits for the end knows that no crash sends its will
+        else:
+            connection.leave()

@@ -10,6 +10,7 @@ from everlog.broker.connection.refused_acks import NOT_ALLOWED, NOT_KEPT, NOT_RE
 from everlog.broker.connection.run_checks import distinct_topics, drop_unkeepable, note_reserved
 from everlog.broker.connection.traffic import Traffic
 from everlog.broker.events import event
+from everlog.broker.registry import bridge_state
 from everlog.sessions import Session
 
 _MAX_CLIENTS = 4096  # clients whose answers are remembered; beyond, all are asked for anew
@@ -49,18 +50,20 @@ class PublishRules:
 
     def check(self, run: PublishRun, session: Session) -> Refused:
         """Drop the messages of a run that the client may not publish; return their rows."""
-        reserved = self._traffic.reserved
+        states: list[int] = []
         forbidden = {
             topic
             for topic in distinct_topics(run)
-            if (topic < len(reserved) and reserved[topic]) or not self._may_publish(session, topic)
+            if self._is_reserved(session, topic, states) or not self._may_publish(session, topic)
         }
-        if not forbidden:
+        if not (forbidden or states):
             return {}
-        topics = memoryview(run.columns.topics).cast("I")
+        topics, flags = memoryview(run.columns.topics).cast("I"), run.columns.flags
         rows = [row for row in range(run.start, run.stop) if topics[row] in forbidden]
+        for row in range(run.start, run.stop) if states else ():
+            flags[row] &= 0xFF ^ DROPPED  # all that begin with $ were dropped
         for row in rows:
-            run.columns.flags[row] |= DROPPED
+            flags[row] |= DROPPED
         self._traffic.metrics.refused += len(rows)
         return dict.fromkeys(rows, NOT_ALLOWED)
 
@@ -100,6 +103,16 @@ class PublishRules:
         """Forget the id of a QoS 2 message that goes nowhere [MQTT-4.3.3-9]."""
         if run.columns.flags[row] & QOS_BITS == 2 << QOS_SHIFT:
             session.free_ids(bytes(run.columns.packet_ids[2 * row : 2 * row + 2]))
+
+    def _is_reserved(self, session: Session, topic: int, states: list[int]) -> bool:
+        """Return whether a topic is the server's own; not the one in which a bridge tells its state, which is noted."""
+        reserved = self._traffic.reserved
+        if topic >= len(reserved) or not reserved[topic]:
+            return False
+        if self._traffic.table.name(topic) != bridge_state(session.client_id).encode():
+            return True
+        states.append(topic)
+        return False
 
     def _may_publish(self, session: Session, topic: int) -> bool:
         if not self._traffic.checks:

@@ -153,6 +153,8 @@ class SocketReader:
         if not self._publishes:
             self._publishes = True
             self._named = traffic.router.name_of(session)
+        if run.any_flags & traffic.refused_flags:
+            self._refuse_kind(run.any_flags & traffic.refused_flags)
         acks = write_answers(run)
         pubacks = len(acks) // 4
         if self.decoder.version == 5 and output.open_qos_1 + self.open_qos_2 + pubacks > traffic.receive_maximum:
@@ -195,6 +197,12 @@ class SocketReader:
                 session.note_unconfirmed(run, new_qos_2, traffic.router.kept.routes, positions)
                 traffic.router.ids_ahead = True
         return 0
+
+    def _refuse_kind(self, flags: int) -> None:
+        """Raise why messages are refused that have more than the server offers."""
+        if flags & _RETAIN:
+            raise PeerError(Reason.RETAIN_NOT_SUPPORTED, "nothing is retained here", clause="MQTT-3.2.2-14")
+        raise PeerError(Reason.QOS_NOT_SUPPORTED, "a QoS above the highest here", clause="MQTT-3.2.2-11")
 
     def _acked(self, run: AckRun) -> int:
         """Take acks of a client for what was sent to it, or PUBRELs for what it has sent."""

@@ -38,6 +38,7 @@ class Traffic:
         self.reserved = bytearray()  # a byte for each topic id: whether it is the server's own
         self.checks = False  # there are rules of who may publish what
         self.stores = stores  # there are tables for what sessions are owed
+        self.refused_flags = (0x06, 0x04, 0)[limits.qos] | (not limits.retain)  # of messages: QoS and RETAIN
         self.receive_maximum = limits.receive_maximum
         self.inflight_bytes = limits.inflight_bytes
         self.topics = limits.topics

@@ -1,5 +1,6 @@
 """delivery: the way of a message through the broker, to the log and to every subscriber; `Router` is its facade."""
 
+from everlog.broker.delivery.catchup import Catchup
 from everlog.broker.delivery.cold_reader import ColdReader, Places
 from everlog.broker.delivery.history import History
 from everlog.broker.delivery.ports import Log, Sink

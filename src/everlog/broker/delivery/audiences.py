@@ -8,16 +8,19 @@ is split in stretches of rows, one after the other.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import TypeAlias
 
-from everlog.base import Records, TopicTable
+import cython
+
 from everlog.broker.delivery.audience_numbers import Audience, AudienceNumbers
-from everlog.broker.delivery.partition import Partitioner
 from everlog.broker.delivery.ports import SharedTarget
 from everlog.sessions import MergedSubscription, Session, Subscribed
 from everlog.topics import Filter, MatchCache, SubscriptionTrie
 from everlog.topics import Subscription as Match
+
+if not cython.compiled:
+    from everlog.base import Records, TopicTable
+    from everlog.broker.delivery.partition import Partitioner
 
 UNKNOWN = b"\xff\xff\xff\xff"
 _NO_NUMBER = 0xFFFFFFFF
@@ -27,13 +30,13 @@ _MANY = 64  # subscriptions of one topic; those of the next are often the same
 Part: TypeAlias = tuple[int, bytearray | None, int, int]  # audience, rows (None: every row), start, stop
 
 
-@dataclass(slots=True)
-class _Names:
+class Names:
     """The broker's topic ids of a batch table's ids, and which table that is."""
 
-    table: TopicTable
-    generation: int
-    column: bytearray
+    def __init__(self, table: TopicTable) -> None:
+        self.table = table
+        self.generation = -1
+        self.column = bytearray()
 
 
 class Audiences:
@@ -46,6 +49,7 @@ class Audiences:
         max_topics: int = 200_000,
         max_bytes: int = 64 << 20,
     ) -> None:
+        self.filters = 0  # that are subscribed to
         self.resets = 0  # times that all were forgotten because they took too much
         self.max_bytes = max_bytes
         self._table = table
@@ -59,19 +63,19 @@ class Audiences:
         self._unused: set[int] = set()  # numbers that were made for a moment
         self._last: tuple[list[Match[Session, Subscribed]], int] = ([], 0)  # many subscriptions, and their number
         self._generation = table.generation
-        self._names: list[_Names] = []
+        self._names: list[Names] = []
         self._partitioner = Partitioner()
-
-    def __len__(self) -> int:
-        return len(self._trie)
 
     def subscribe(self, session: Session, flt: Filter, subscribed: Subscribed) -> None:
         """Take in a filter of a connected session, new or with other options."""
         self._cache.insert(flt, session, subscribed)
+        self.filters = len(self._trie)
 
     def unsubscribe(self, session: Session, flt: Filter) -> bool:
         """Let go of a filter that was given up or whose session has left; return whether it was there."""
-        return self._cache.remove(flt, session) is not None
+        was_there = self._cache.remove(flt, session) is not None
+        self.filters = len(self._trie)
+        return was_there
 
     def detach(self, session: Session) -> None:
         """Let go of a session that has left, once all its filters are gone."""
@@ -96,24 +100,32 @@ class Audiences:
         size = stop - first_row
         while first_row < stop:
             end = min(stop, first_row + size)
-            parts = self._split(records, first_row, end)
+            parts = self.split_at_once(records, first_row, end)
             if parts is None:
                 size = (end - first_row + 1) // 2
                 continue
             yield parts
             first_row = end
 
-    def _split(self, records: Records, first_row: int, stop_row: int) -> list[Part] | None:
+    def split_at_once(self, records: Records, first_row: int, stop_row: int) -> list[Part] | None:
         """Return the parts of rows, once every topic of them has an audience; None if that takes too much at once."""
         self._extend()
         names = self._names_of(records.table)
+        parts = self._parts(records, first_row, names.column, self.column, stop_row)
+        return self._split_unknown(records, first_row, stop_row, names, parts) if isinstance(parts, set) else parts
+
+    def _parts(
+        self, records: Records, first_row: int, names: bytearray, column: bytearray, stop_row: int
+    ) -> list[Part] | set[int]:
+        """Return the parts of rows, or else the topics of them that have no audience yet."""
+        return self._partitioner.split(records, first_row, names, column, len(self._numbers.by_number), stop_row)
+
+    def _split_unknown(
+        self, records: Records, first_row: int, stop_row: int, names: Names, parts: list[Part] | set[int]
+    ) -> list[Part] | None:
+        """Find the audiences of topics and return the parts of rows; None if that takes too much at once."""
         learnt = False
-        while True:
-            parts = self._partitioner.split(
-                records, first_row, names.column, self.column, len(self.by_number), stop_row
-            )
-            if not isinstance(parts, set):
-                return parts
+        while isinstance(parts, set):
             is_one = stop_row - first_row == 1
             if learnt and not is_one:  # some that were found are forgotten again: all of them have no room
                 return None
@@ -123,8 +135,10 @@ class Audiences:
             if not self.resolve(topics) and not is_one:
                 return None
             learnt = True
+            parts = self._parts(records, first_row, names.column, self.column, stop_row)
+        return parts
 
-    def _learn_names(self, names: _Names, topics: set[int]) -> bool:
+    def _learn_names(self, names: Names, topics: set[int]) -> bool:
         """Find the broker's ids of these topics of a batch; return False if the broker's table is full."""
         for topic in topics:
             if names.column[4 * topic : 4 * topic + 4] == UNKNOWN:
@@ -148,22 +162,27 @@ class Audiences:
             column += number.to_bytes(4, "little")
             if self.size_bytes > self.max_bytes and stop_row - first_row > 1:
                 return None
-        parts = self._partitioner.split(records, first_row, names, column, len(self.by_number), stop_row)
+        parts = self._parts(records, first_row, names, column, stop_row)
         assert not isinstance(parts, set)
         return parts
 
-    def _names_of(self, table: TopicTable) -> _Names:
+    def _names_of(self, table: TopicTable) -> Names:
         """Return the map from a batch table's topic ids to the broker's, kept for the few tables in use."""
         names = self._names[0] if self._names else None
         if names is None or names.table is not table:
-            names = next((one for one in self._names if one.table is table), None) or _Names(table, -1, bytearray())
-            self._names = [names, *(one for one in self._names if one is not names)][:8]
+            names = self._take_names(table)
         if names.generation != self._table.generation:
             names.generation = self._table.generation
             names.column = bytearray()
         missing = table.count - len(names.column) // 4
         if missing > 0:
             names.column.extend(b"\xff" * (4 * missing))
+        return names
+
+    def _take_names(self, table: TopicTable) -> Names:
+        """Return the map of a table, which is the last that was used from now on."""
+        names = next((one for one in self._names if one.table is table), None) or Names(table)
+        self._names = [names, *(one for one in self._names if one is not names)][:8]
         return names
 
     # Audiences

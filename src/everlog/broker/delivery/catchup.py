@@ -57,6 +57,7 @@ class Catchup:
         self._clock = clock
         self._line: dict[Session, None] = {}
         self._failed: dict[Session, None] = {}  # could not be read for, and may have nothing under way to come back by
+        self.losses: dict[str, list[tuple[int, int, int]]] | None = None  # client id -> what is lost since, if noted
         self._spent = 0  # bytes in this turn of the event loop
         self._until = 0.0
         self._turn_asked = False
@@ -256,6 +257,8 @@ class Catchup:
         if first < stop:
             session.count_lost(stop - first)
             self.lost += stop - first
+            if self.losses is not None:
+                self.losses.setdefault(session.client_id, []).append((shard, first, stop))
             event(_log, "lost", WARNING, client=session.client_id, shard=shard, first=first, stop=stop)
 
     def _pull(self, session: Session, found: Found, shard: int, end: int, merged: MergedSubscription | None) -> int:

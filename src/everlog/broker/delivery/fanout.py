@@ -7,14 +7,20 @@ rest later.
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from everlog.base import NOT_KEPT, Records
-from everlog.broker.delivery.audiences import Audiences, Part
-from everlog.broker.delivery.overlaps import Mine, in_order, is_early, stretches
+import cython
+
+from everlog.broker.delivery.overlaps import Mine, in_order, stretches, without_qos_0
+from everlog.broker.delivery.own_rows import own_before
 from everlog.broker.delivery.partition import merge_rows
-from everlog.broker.delivery.ports import SharedTarget, Sink
+from everlog.broker.delivery.ports import Shard, SharedTarget, Sink
 from everlog.broker.delivery.read_rights import ReadRights
-from everlog.mqtt import PublishWriter
-from everlog.sessions import OutgoingRows, Session
+
+if not cython.compiled:
+    from everlog.base import NOT_KEPT, Records
+    from everlog.broker.delivery.audiences import Audiences, Part
+    from everlog.broker.delivery.overlaps import is_early
+    from everlog.mqtt import PublishWriter
+    from everlog.sessions import OutgoingRows, Session
 
 Rows: TypeAlias = tuple[bytearray | None, int, int]
 _SHARED_BYTES = 8 << 20  # of a run that is written once for many; a longer one is written for each, as far as it reads
@@ -30,35 +36,55 @@ class Fanout:
         self.on_long: Callable[[OutgoingRows], None] = lambda out: None  # so much waits in memory for their session
         self.released = released  # up to where the log may have messages of topics that it does not keep any more
         self.moved: set[Session] | None = None  # stored sessions that were handed something
+        self.absent: dict[Session, tuple[int, ...]] = {}  # who gets no QoS 0 messages below these offsets
+        self.shards: Sequence[Shard] = ()
         self.rights: ReadRights | None = None  # None: everything is allowed
 
     def route(self, records: Records, first_row: int, shard: int) -> None:
         """Hand a batch to every live subscriber that is at its place."""
         now = self.now_us()
-        for parts in self.audiences.split(records, first_row):
-            if len(parts) == 1:
-                number, rows, start, stop = parts[0]
-                self._deliver(records, rows, start, stop, number, shard, now)
-            elif parts:
-                self._deliver_mixed(records, parts, shard, now)
+        parts = self.audiences.split_at_once(records, first_row, records.count)
+        if parts is not None:
+            self._deliver_parts(records, parts, shard, now)
+        else:
+            for stretch in self.audiences.split(records, first_row):
+                self._deliver_parts(records, stretch, shard, now)
+
+    def _deliver_parts(self, records: Records, parts: list[Part], shard: int, now: int) -> None:
+        if len(parts) == 1:
+            number, rows, start, stop = parts[0]
+            self._deliver(records, rows, start, stop, number, shard, now)
+        elif parts:
+            self._deliver_mixed(records, parts, shard, now)
 
     def push(self, out: OutgoingRows, shard: int, now: int) -> None:
         """Hand rows to a live session; what it can't take it notes itself."""
-        session = out.merged.session
+        merged = out.merged
+        session = merged.session
         self.note_moved(session)
-        for stretch in stretches(out, shard):
-            while stretch.start < stretch.stop:
-                data = session.push(stretch, shard, now, self.released)
-                if data:
-                    self.sinks[session].write(data)
+        if merged.no_local or is_early(merged, out.records, shard):
+            for stretch in stretches(out, shard):
+                self._push(session, stretch, shard, now)
+        else:
+            self._push(session, out, shard, now)
         if session.take_long():
             self.on_long(out)
+
+    def _push(self, session: Session, out: OutgoingRows, shard: int, now: int) -> None:
+        while out.start < out.stop:
+            data = session.push(out, shard, now, self.released)
+            if data:
+                self.sinks[session].write(data)
 
     def pull(self, out: OutgoingRows, shard: int, now: int) -> int:
         """Hand rows of the log to a session that is behind; return the offset at which it stopped, -1 for the end."""
         session = out.merged.session
         self.note_moved(session)
-        for stretch in stretches(out, shard):
+        absent = self.absent.get(session) if self.absent else None
+        if absent is not None and not without_qos_0(out, absent[shard]):
+            return -1
+        unknown = out.merged.no_local and session.unknown_own(shard)[1] > out.offset()
+        for stretch in stretches(out, shard, own_before(out, self.shards[shard], shard) if unknown else None):
             stopped = 0
             while stopped >= 0:
                 data, stopped = session.pull(stretch, shard, now)

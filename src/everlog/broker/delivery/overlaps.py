@@ -10,10 +10,16 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TypeAlias
 
-from everlog.base import NOT_KEPT, Records, row_column
+import cython
+
+from everlog.base import QOS_BITS, row_column
 from everlog.broker.delivery.partition import merge_rows
 from everlog.mqtt import encode_identifiers
-from everlog.sessions import MergedSubscription, OutgoingRows, Session, Subscribed, is_within
+from everlog.sessions import Session, Subscribed, is_within
+
+if not cython.compiled:
+    from everlog.base import NOT_KEPT, Records
+    from everlog.sessions import MergedSubscription, OutgoingRows
 
 # The fields of a MergedSubscription, but for the session.
 Combined: TypeAlias = tuple[int, bytes, bool, bool, tuple[int, ...], bool, tuple[int, ...], tuple[Subscribed, ...]]
@@ -69,11 +75,24 @@ def begun_at(merged: MergedSubscription, shard: int, offset: int) -> MergedSubsc
     return merge(merged.session, parts) if parts else None
 
 
-def stretches(out: OutgoingRows, shard: int) -> Iterable[OutgoingRows]:
-    """Return rows in stretches, each by the subscriptions that count for it; rows of none are left out."""
+def stretches(out: OutgoingRows, shard: int, before: list[tuple[int, int]] | None = None) -> Iterable[OutgoingRows]:
+    """Return rows in stretches, each by the subscriptions that count for it; rows of none are left out.
+
+    Of the offsets `before` it is known in another way that the session published them itself.
+    """
     parts: Iterable[OutgoingRows] = _begun(out, shard) if is_early(out.merged, out.records, shard) else (out,)
-    own = out.merged.session.own(shard) if out.merged.no_local else None
+    own = [*(before or ()), *out.merged.session.own(shard)] if out.merged.no_local else None
     return parts if not own else (stretch for part in parts for stretch in _without_own(part, own))
+
+
+def without_qos_0(out: OutgoingRows, below: int) -> bool:
+    """Leave out rows below an offset that would go at QoS 0; return whether any are left."""
+    rows, flags = out.row_numbers(), out.flags()
+    at_most = 0 if out.merged.qos == 0 else QOS_BITS
+    left = [row for row, one in zip(rows, flags, strict=True) if one & at_most or out.records.offset(row) >= below]
+    if len(left) < len(rows):
+        out.rows, out.start, out.stop = row_column(left), 0, len(left)
+    return bool(left)
 
 
 def _begun(out: OutgoingRows, shard: int) -> Iterator[OutgoingRows]:

@@ -4,23 +4,28 @@ A message that is kept is durable in the log: the tables follow, some topics at 
 tables before it is acknowledged. At a start, what the log has from `at` on is taken in again.
 Invariant: of all retained messages of the log below `at`, the tables have what they left. What is in no log is stored
 with the end that its shard had (`after`), so that older messages of the log do not replace it at a start; a topic that
-was emptied so stays in the tables until they are as far as that. Owned by the event loop's thread.
+was emptied so stays in the tables until they are as far as that. A stored message that is damaged is not served and
+stays where it is, until its topic gets another. Owned by the event loop's thread.
 """
 
+import logging
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from logging import ERROR
 from typing import NamedTuple
 
-from everlog.base import RETAIN, RETAINED, Records, StorageError, TopicTable, is_emptied, rebased
+from everlog.base import RETAIN, RETAINED, Records, StorageError, is_emptied, rebased
 from everlog.broker.delivery.ports import Log, Shard
 from everlog.broker.delivery.retained_columns import RetainedColumns
-from everlog.sessions import RetainedNames, RetainedRow, Snapshot
+from everlog.broker.events import event
+from everlog.sessions import RetainedNames, RetainedRow, Snapshot, unpack_retained
 
 _ROWS = 500  # stored with a batch
 _BATCHES = 240  # that what waits is spread over if it is more, about a minute
 _READ_BYTES = 4 << 20
 _NAMED = struct.Struct("<QH")
+_log = logging.getLogger("everlog.broker")
 
 
 class _Goal(NamedTuple):
@@ -56,6 +61,7 @@ class RetainedSaving:
     def __init__(self, columns: RetainedColumns) -> None:
         self.at: tuple[int, ...] = ()  # with the last batch the tables have what the log has of each shard below this
         self.durable_at: tuple[int, ...] = ()  # the same of a batch that survives a power cut
+        self.damaged: set[str] = set()  # topics whose stored message could not be read at the start
         self._columns = columns
         self._log: Log | None = None  # without tables there is none
         self._goal: _Goal | None = None
@@ -157,6 +163,8 @@ class RetainedSaving:
                     self._take_again(name, records, row, numbers)
         columns.settle()
         for name, below in after.items():
+            if name.decode() in self.damaged:
+                continue
             topic, shard_number = name.decode(), log.shard_of(name)
             if below > self.at[shard_number]:  # a log that lost its tail gives offsets out again
                 self._after[topic] = shard_number, min(below, ends[shard_number])
@@ -184,7 +192,12 @@ class RetainedSaving:
                 after[topic.encode()] = below
             if message is None:
                 continue
-            records = stored_message(topic, message)
+            try:
+                records = unpack_retained(topic, message)
+            except StorageError as error:
+                self.damaged.add(topic)
+                event(_log, "retained_damaged", ERROR, topic=topic, reason=error)
+                continue
             if records.base_offset & RETAINED:
                 columns.restore(records, 0, records.base_offset & ~RETAINED, False)
             else:
@@ -194,17 +207,6 @@ class RetainedSaving:
             columns.restore(again, 0, columns.next_number, False)
             unsaved.rows[topic] = RetainedRow(topic, bytes(again.to_bytes()))
         return after
-
-
-def stored_message(topic: str, message: bytes) -> Records:
-    """Check a stored retained message and return it as a batch."""
-    name = topic.encode()
-    table = TopicTable(0, 1, len(name))
-    table.intern(name)
-    records = Records(message, 0, table)
-    if not records.verify() or records.new_names() != [name]:
-        raise StorageError(f"the retained message of {topic!r} is damaged", hint="restore the file from a backup")
-    return records
 
 
 def _unpacked(names: bytes) -> Iterator[tuple[bytes, int]]:

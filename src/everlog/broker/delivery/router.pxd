@@ -6,19 +6,23 @@ from everlog.base.memory cimport pointer, u32s
 from everlog.base.positions cimport NOT_KEPT
 from everlog.base.record_builder cimport RecordBuilder
 from everlog.base.topic_table cimport TopicTable
+from everlog.broker.delivery.audiences cimport Audiences
+from everlog.broker.delivery.fanout cimport Fanout
 from everlog.broker.delivery.kept_topics cimport KeptTopics
 from everlog.broker.delivery.pending_acks cimport AckQueue, PendingAcks
 
 
 cdef class Router:
-    cdef public object log, now_us, due_us, retained, audiences, fanout, catchup, spills, own
+    cdef public object log, now_us, due_us, retained, catchup, spills, own
+    cdef public Audiences audiences
+    cdef public Fanout fanout
     cdef public TopicTable table
     cdef public KeptTopics kept
     cdef public PendingAcks pending
     cdef public list routed, taken
     cdef readonly Py_ssize_t names_per_step
     cdef public Py_ssize_t max_unwritten_bytes, messages_in, messages_kept
-    cdef public bint committing, behind, ids_ahead, names_publishers
+    cdef public bint committing, behind, ids_ahead, names_publishers, absent_qos_0
     cdef readonly bint refuses
     cdef readonly bytearray refusing
     cdef bint _full

@@ -14,9 +14,7 @@ from typing import Any
 import cython
 
 from everlog.base import PublisherColumn, PublisherName, name_publisher
-from everlog.broker.delivery.audiences import Audiences
 from everlog.broker.delivery.catchup import Catchup
-from everlog.broker.delivery.fanout import Fanout
 from everlog.broker.delivery.own_messages import OwnMessages
 from everlog.broker.delivery.ports import Log, SharedGroups, SharedTarget, Sink, WriteBehind
 from everlog.broker.delivery.read_rights import ReadRights
@@ -29,6 +27,8 @@ from everlog.topics import Filter
 if not cython.compiled:
     from everlog.base import NOT_KEPT, PublishRun, RecordBuilder, TopicTable
     from everlog.base.memory import pointer, u32s
+    from everlog.broker.delivery.audiences import Audiences
+    from everlog.broker.delivery.fanout import Fanout
     from everlog.broker.delivery.kept_topics import KeptTopics
     from everlog.broker.delivery.pending_acks import AckQueue, PendingAcks
 
@@ -83,10 +83,11 @@ class Router:
         self.taken: list[tuple[int, int]] = []  # the shards that took some of the last run, and where each ended
         self.names_per_step = _MOST_NAMES  # new to the broker, that a client may bring before others have their turn
         self.ids_ahead = False  # QoS 2 messages were appended whose ids are to be stored before them
+        self.absent_qos_0 = True  # who comes back gets the QoS 0 messages that it missed
         self.names_publishers = True  # it is kept who has published what is kept
         self.own = OwnMessages(table)
         self._soon = soon
-        self._shards = list(log.shards)
+        self._shards = self.fanout.shards = list(log.shards)
         self._gathered = RecordBuilder(checked=False)
         self._gathered_offset = 0
         self._turn_asked = False
@@ -119,12 +120,15 @@ class Router:
     def detach(self, session: Session) -> None:
         """Hand a session nothing more: it has no connection."""
         self.fanout.sinks.pop(session, None)
+        self.fanout.absent.pop(session, None)
         self.catchup.forget(session)
         self.audiences.detach(session)
         self.spills.forget(session)
 
     def resume(self, session: Session) -> None:
         """Go on with a session that is back: what was under way, then what it missed."""
+        if not self.absent_qos_0:
+            self.fanout.absent[session] = tuple(self.routed)
         self.catchup.resume(session)
 
     def acked(self, session: Session) -> None:
@@ -156,14 +160,14 @@ class Router:
 
     def _bound_names(self) -> None:
         """Bound how many new names one client may bring at a time by what they cost if every filter matches them."""
-        self.names_per_step = max(_LEAST_NAMES, min(_MOST_NAMES, _MATCHES // max(1, len(self.audiences))))
+        self.names_per_step = max(_LEAST_NAMES, min(_MOST_NAMES, _MATCHES // max(1, self.audiences.filters)))
 
     def learn(self, first: int) -> None:
         """Find who gets the messages of the topics from this id on: whoever brings names waits for it, others do not.
 
         Called after a few of them each time.
         """
-        if len(self.audiences):
+        if self.audiences.filters:
             self.audiences.resolve(range(first, self.table.count))
 
     # The way in
@@ -228,14 +232,15 @@ class Router:
         routes = self.kept.routes if self.kept.extend(run) else None
         return self.retained.take_run(run, self.now_us(), self.table, publisher, routes)
 
-    def send(self, packet: Publish, named: PublisherName | None = None) -> None:
-        """Publish a message of the broker's own: a will, whose client is `named`, a `$SYS` topic."""
+    def send(self, packet: Publish, named: PublisherName | None = None) -> list[tuple[int, int]]:
+        """Publish a message of the broker's own: a will, whose client is `named`, or a `$SYS` topic."""
         run = self.own.run(packet)
-        if run is not None:
-            if run.any_flags & _RETAIN:
-                for row in self.retain(run, None):
-                    run.columns.flags[row] &= ~_RETAIN  # sent on, but not retained, at a start from the log neither
-            self.publish(run, named=named)
+        if run is None:
+            return []
+        if run.any_flags & _RETAIN:
+            for row in self.retain(run, None):
+                run.columns.flags[row] &= ~_RETAIN  # sent on, but not retained, at a start from the log neither
+        return self.publish(run, named=named)
 
     def name_of(self, session: Session) -> PublisherName | None:
         """Return as whose the messages of a session are kept, None if that is not kept."""
@@ -268,7 +273,7 @@ class Router:
 
     def _gather(self, run: PublishRun, routes: bytearray | None, publisher: Session | None) -> int:
         """Take what is not kept of a run, if anybody is there to get it; it is routed by the end of this turn."""
-        if len(self.audiences) == 0:
+        if self.audiences.filters == 0:
             return 0
         builder = self._gathered
         taken = builder.append(run.columns, run.start, run.stop, self._now, self.table, routes, NOT_KEPT)
@@ -311,6 +316,12 @@ class Router:
     def is_idle(self) -> bool:
         """Whether nothing that was taken in waits for a turn, for packet ids to be stored, or to be answered."""
         return not (self._turn_asked or self.ids_ahead or self._saves) and self.pending.is_empty
+
+    @property
+    def is_routed(self) -> bool:
+        """Whether everything that was appended is committed and routed, where it can be."""
+        shards = zip(self._shards, self.routed, strict=True)
+        return all(routed >= shard.end or shard.failure is not None for shard, routed in shards)
 
     def is_behind(self) -> bool:
         """Return whether more was appended than a shard should have before it, or nothing should be for a moment.
@@ -373,7 +384,7 @@ class Router:
         shard = self._shards[number]
         while self.routed[number] < end:
             at = self.routed[number]
-            if len(self.audiences) == 0:
+            if self.audiences.filters == 0:
                 self.routed[number] = end
                 break
             found = shard.read(at, _READ_BYTES)  # some of it: up to so many bytes, or to the end of a segment

@@ -71,8 +71,12 @@ class Agreements:
         limits, will = self._limits, packet.will
         if will is not None:
             check_topic_name(will.topic, max_levels=limits.topic_levels, max_bytes=limits.topic_bytes)
-            if will.topic.startswith("$"):
+            if will.topic.startswith("$") and will.topic != bridge_state(packet.client_id):
                 raise PeerError(Reason.TOPIC_NAME_INVALID, "the will's topic is the server's own")
+            if will.qos > limits.qos:
+                raise PeerError(Reason.QOS_NOT_SUPPORTED, "the will's QoS", clause="MQTT-3.2.2-12")
+            if will.retain and not limits.retain:
+                raise PeerError(Reason.RETAIN_NOT_SUPPORTED, "the will is to be retained", clause="MQTT-3.2.2-13")
         client_id, assigned = packet.client_id, None
         if not client_id:
             if packet.version != 5 and not packet.clean_start:  # [MQTT-3.1.3-8]
@@ -93,6 +97,7 @@ class Agreements:
             grant.max_inflight,
             grant.max_packet_bytes,
             grant.max_aliases,
+            packet.is_bridge,
         )
         return ConnectTerms(client_id, packet.clean_start, grant.keep_alive_s, session, connack)
 
@@ -137,7 +142,9 @@ def _work_out(packet: Connect, limits: Limits) -> _Grant:
         server_keep_alive=keep_alive if keep_alive != packet.keep_alive else None,
         session_expiry_interval=granted if granted != expiry else None,
         receive_maximum=limits.receive_maximum,
-        maximum_packet_size=limits.packet_bytes,
+        maximum_packet_size=max(limits.message_bytes, limits.packet_bytes),
+        maximum_qos=limits.qos if limits.qos < 2 else None,
+        retain_available=None if limits.retain else 0,
         topic_alias_maximum=limits.topic_aliases,
     )
     return _Grant(
@@ -149,6 +156,11 @@ def _work_out(packet: Connect, limits: Limits) -> _Grant:
         connack,
         ConnackBytes(packet.version, connack, asked.maximum_packet_size),
     )
+
+
+def bridge_state(client_id: str) -> str:
+    """Return the one topic of the server's own that a client may write to: whether it, a bridge, is connected."""
+    return f"$SYS/broker/connection/{client_id}/state"
 
 
 def _response_prefix(client_id: str) -> str | None:

@@ -5,8 +5,6 @@ from collections.abc import Callable, Iterator
 from logging import WARNING
 from typing import NamedTuple, Protocol
 
-from msgspec.structs import replace
-
 from everlog.base import PeerError
 from everlog.broker.auth import Security
 from everlog.broker.delivery import Router
@@ -17,9 +15,10 @@ from everlog.broker.metrics import Metrics
 from everlog.broker.registry.connect_terms import ConnectTerms
 from everlog.broker.registry.expiry import Expiry, will_due_us
 from everlog.broker.registry.subscriptions import Subscriptions
+from everlog.broker.registry.wills import Wills
 from everlog.broker.registry.write_behind import Marks, WriteBehind, changes_of
 from everlog.broker.turns import Steps, Turns
-from everlog.mqtt import Publish, Reason, Will, unpack_pairs
+from everlog.mqtt import Reason
 from everlog.sessions import (
     STORED_BYTES,
     Changes,
@@ -86,6 +85,8 @@ class Registry:
         self._metrics = metrics
         self._write_behind = write_behind
         self._turns = turns
+        self._begin_at = tuple(router.routed)  # where the log ended when the broker started
+        self.wills = Wills(router, subscriptions, security, limits, metrics, write_behind)
         self._ending: dict[str, list[Callable[[], None]]] = {}  # client ids being cleared away, and who waits for that
         self._transient = 0  # sessions that end with their connection, which nothing stores
 
@@ -146,6 +147,7 @@ class Registry:
         session.connected(terms.session)
         self._subscriptions.count(session)
         self._mark(session)
+        self.wills.store(session)
         return session, present
 
     def _check_memory(self, client: Client, terms: ConnectTerms) -> None:
@@ -209,7 +211,7 @@ class Registry:
         yield from self._groups.left(session)
         session.disconnected(self._router.now_us())
         if session.will is not None and will_due_us(session.will, 0, session.expiry_s) == 0:
-            self._send_will(session)
+            self.wills.send(session)
         if session.durable:
             self._schedule(session)
             self._mark(session)
@@ -222,7 +224,7 @@ class Registry:
             self._clear(session.client_id, self._end(session))
 
     def _end(self, session: Session) -> Steps:
-        self._send_will(session)  # [MQTT-3.1.2-10] at the latest when the session ends
+        self.wills.send(session)  # [MQTT-3.1.2-10] at the latest when the session ends
         if self.sessions.get(session.client_id) is not session:
             return
         del self.sessions[session.client_id]
@@ -268,11 +270,12 @@ class Registry:
 
     def sweep(self, now: float) -> None:
         """Send wills whose delay is over, end sessions whose time is over, close clients that fell silent."""
+        self.wills.send_left()
         wall_us = self._router.now_us()
         for session in self._away(self.expiry.due_wills(wall_us)):
             if session.will is not None:
                 if will_due_us(session.will, session.away_us, session.expiry_s) <= wall_us:
-                    self._send_will(session)
+                    self.wills.send(session)
                 else:
                     self._schedule(session)  # away again since
                 self._mark(session)
@@ -296,31 +299,6 @@ class Registry:
         found = map(self.find, client_ids)
         return (session for session in found if session is not None and session not in self.clients)
 
-    def _send_will(self, session: Session) -> None:
-        will = session.take_will()
-        if will is None:
-            return
-        self._subscriptions.count(session)
-        if not self._security.acl.may_publish(session.user, session.client_id, will.topic):
-            self._will_refused(session, will)  # the rules have changed since CONNECT
-            return
-        self._metrics.wills += 1
-        will = unpack_pairs(will)
-        properties = replace(will.properties, will_delay_interval=None)
-        packet_id = 1 if will.qos else 0
-        packet = Publish(will.topic, will.payload, will.qos, will.retain, False, packet_id, properties)
-        self._router.send(packet, self._router.name_of(session))
-
-    def refuse_will(self, session: Session) -> None:
-        """Give up the will of a client that may be connected no more."""
-        will = session.take_will()
-        if will is not None:
-            self._will_refused(session, will)
-
-    def _will_refused(self, session: Session, will: Will) -> None:
-        self._metrics.refused += 1
-        event(_log, "will_refused", WARNING, client=session.client_id, user=session.user, topic=will.topic)
-
     # Sessions that are away are asleep
 
     def find(self, client_id: str) -> Session | None:
@@ -334,7 +312,7 @@ class Registry:
         """Return the session of a client id to look at; one that is asleep stays so."""
         session = self.sessions.get(client_id)
         if session is None and (packed := self.asleep.get(client_id)) is not None:
-            session = restored(unpack_session(packed), self._limits.queue_bytes, self.copies)
+            session = restored(unpack_session(packed), self._limits.queue_bytes, self.copies, self._begin_at)
         return session
 
     def sleep(self, session: Session) -> None:

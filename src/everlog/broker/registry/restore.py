@@ -41,6 +41,8 @@ def _restore(tables: SessionTables, registry: Registry, groups: GroupRegistry, r
             cursors.append((row.client_id, found.cursor))
             if found.subscriptions is not stored.subscriptions:
                 subscribed += [(row.client_id, one) for one in found.subscriptions]
+    for will in snapshot.wills:
+        registry.wills.restore(will)
     unsaved = router.retained.saving.restore(snapshot, router.log, owed_below)
     settled, gone = groups.restore(snapshot.groups, subscribers, snapshot.routed, ends)
     # No LIVE cursor may be left when `routed` moves on: it stands for the old value.

@@ -5,6 +5,8 @@ from collections.abc import Callable, Generator, Sequence
 from logging import WARNING
 from typing import Any
 
+from msgspec.structs import replace
+
 from everlog.base import PeerError
 from everlog.broker.auth import Security
 from everlog.broker.delivery import Places, Router
@@ -85,7 +87,10 @@ class Subscriptions:
         answer = Answer(wishes, places)
         granted: dict[Subscription, int] = {}  # a filter that is named again, with the same options, changes nothing
         try:
-            for number, asked in enumerate(packet.subscriptions, 1):
+            for number, wanted in enumerate(packet.subscriptions, 1):
+                asked = wanted  # [MQTT-3.2.2-10] at most the highest QoS is granted
+                if wanted.qos > self._limits.qos:
+                    asked = replace(wanted, qos=self._limits.qos)
                 reason = granted.get(asked)
                 if reason is None:
                     reason = self._grant_one(session, asked, packet, answer)
@@ -114,6 +119,7 @@ class Subscriptions:
                 if changed is not None:
                     self._put(session, known_filter(text), changed)
                 yield
+        self._router.fanout.absent.pop(session, None)  # it asks for history, all of it
         session.rewind({shard: begins[shard] for shard in here})
 
     def _grant_one(self, session: Session, asked: Subscription, packet: Subscribe, answer: Answer) -> int:
@@ -150,8 +156,8 @@ class Subscriptions:
         subscribed = Subscribed(
             text,
             asked.qos,
-            asked.no_local,
-            asked.retain_as_published,
+            asked.no_local or (session.is_bridge and flt.group is None),
+            asked.retain_as_published or session.is_bridge,
             asked.retain_handling,
             identifiers[0] if identifiers else 0,
             since,

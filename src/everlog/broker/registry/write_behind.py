@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from everlog.broker.delivery import RetainedSaving, Unsaved
 from everlog.sessions import (
@@ -20,6 +21,7 @@ from everlog.sessions import (
     GroupRow,
     Session,
     SessionTables,
+    WillRow,
     cursor_of,
     pack_subscription,
     retained_end,
@@ -34,6 +36,8 @@ _RETRY_S = 1.0
 _STOP_S = 10.0
 _log = logging.getLogger("everlog.broker")
 
+Ends: TypeAlias = Sequence[tuple[int, int]]  # shards, each with the offset that something ends at
+
 
 @dataclass(slots=True)
 class Marks:
@@ -45,9 +49,21 @@ class Marks:
     moved: set[Session] = field(default_factory=set)
     retained: Unsaved = field(default_factory=Unsaved)  # what earlier batches could not write
     groups: dict[tuple[str, str], None] = field(default_factory=dict)  # name and filter of changed or ended groups
+    wills: dict[str, WillRow | Ends] = field(default_factory=dict)  # or from where on the log has the one that was sent
 
     def __bool__(self) -> bool:
-        return bool(self.moved or self.rows or self.ended or self.filters or self.groups)
+        return bool(self.moved or self.rows or self.ended or self.filters or self.groups or self.wills)
+
+    def split_wills(self, routed: Sequence[int]) -> "dict[str, WillRow | Ends]":
+        """Remove and return the wills that were sent and are not all in the log yet."""
+        late = {one: ends for one, ends in self.wills.items() if _is_ahead(ends, routed)}
+        for client_id in late:
+            del self.wills[client_id]
+        return late
+
+
+def _is_ahead(ends: WillRow | Ends, routed: Sequence[int]) -> bool:
+    return not isinstance(ends, WillRow) and any(routed[shard] < end for shard, end in ends)
 
 
 def changes_of(
@@ -90,6 +106,8 @@ def changes_of(
         unsaved.at,
         tuple(key for key, row in groups.items() if row is None),
         tuple(row for row in groups.values() if row is not None),
+        tuple(client_id for client_id, one in marks.wills.items() if not isinstance(one, WillRow)),
+        tuple(one for one in marks.wills.values() if isinstance(one, WillRow)),
         routed,
         now_us,
     )
@@ -117,6 +135,7 @@ class WriteBehind:
         self._urgent = False
         self._asked = False
         self._writing: asyncio.Future[None] | None = None
+        self._writing_wills: dict[str, WillRow | Ends] = {}  # of the batch that is being written
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
         self._thread = ThreadPoolExecutor(1, "everlog-sessions")
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -149,6 +168,14 @@ class WriteBehind:
         """Mark a durable shared group that has changed, begun or ended."""
         self.marks.groups[key] = None
 
+    def mark_will(self, row: WillRow) -> None:
+        """Mark the will of a client that has connected, of whose session nothing else is stored."""
+        self.marks.wills[row.client_id] = row
+
+    def end_will(self, client_id: str, sent: Ends = ()) -> None:
+        """Mark a will to be forgotten when all before the ends in `sent` is in the log."""
+        self.marks.wills[client_id] = sent
+
     def is_marked(self, session: Session) -> bool:
         """Return whether something of a session is still to be written."""
         marks, client_id = self.marks, session.client_id
@@ -156,9 +183,9 @@ class WriteBehind:
             session in self.moved or client_id in marks.rows or client_id in marks.filters or client_id in marks.ended
         )
 
-    def will_forget(self, client_id: str) -> bool:
-        """Return whether the end of a session with this client id is still to be written."""
-        return client_id in self.marks.ended
+    def waits_for(self, client_id: str) -> bool:
+        """Return whether the end of a session with this client id, or something of its will, is still to be written."""
+        return client_id in self.marks.ended or client_id in self.marks.wills or client_id in self._writing_wills
 
     def ticket(self) -> int:
         """Ask for a batch soon; return the number that `saved` will reach when all that is marked now is durable."""
@@ -227,7 +254,9 @@ class WriteBehind:
         self._asked = False
         if self._writing is not None or self._loop is None:
             return
-        marks, durable, number = self._take(), self._urgent, self._batch
+        marks, number = self._take(), self._batch
+        durable = self._urgent or bool(marks.wills)
+        self._writing_wills = marks.wills
         self._batch += 1
         self._urgent = False
         changes = self._changes(marks)
@@ -239,12 +268,14 @@ class WriteBehind:
     def _take(self) -> Marks:
         old = self.marks
         self.marks = Marks(moved=self.moved)
+        self.marks.wills = old.split_wills(self._routed)
         old.moved = set(self.moved)
         self.moved.clear()
         return old
 
     def _written(self, done: "asyncio.Future[None]", marks: Marks, number: int, durable: bool) -> None:
         self._writing = None
+        self._writing_wills = {}
         if self._loop is None or done.cancelled():
             return
         error = done.exception()
@@ -280,6 +311,7 @@ class WriteBehind:
         self.moved.update(session for session in marks.moved if session.client_id not in ended)
         newer.groups.update(marks.groups)
         newer.retained = marks.retained
+        newer.wills = {**marks.wills, **newer.wills}
         ended.update(marks.ended)
         self._urgent = True
         self._asked = True  # not at once: the next tick tries again

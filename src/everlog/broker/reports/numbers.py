@@ -29,6 +29,7 @@ class Numbers:
     live_subscriptions: int = 0
     retained: int = 0
     retained_bytes: int = 0
+    retained_damaged: int = 0  # found at the start and set aside
     topics: int = 0
     received: int = 0
     kept: int = 0
@@ -81,7 +82,7 @@ class Reports:
         space: FreeSpace | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.unread_loss = UnreadLoss(registry, groups, len(router.log.shards))
+        self.unread_loss = UnreadLoss(registry, groups, router.catchup, len(router.log.shards))
         self._router = router
         self._registry = registry
         self._groups = groups
@@ -105,9 +106,10 @@ class Reports:
             connected=len(self._registry.clients),
             pending=len(connections.gate.pending),
             sessions=len(self._registry),
-            live_subscriptions=len(router.audiences),
+            live_subscriptions=router.audiences.filters,
             retained=len(router.retained),
             retained_bytes=router.retained.size_bytes,
+            retained_damaged=len(router.retained.saving.damaged),
             topics=router.table.count,
             received=router.messages_in - router.own.count,
             kept=router.messages_kept,

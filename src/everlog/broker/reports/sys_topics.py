@@ -113,7 +113,7 @@ class SysInfo:
 class SysTopics:
     """The publisher of the topics, retained, at start and then every `interval_s`; with 0 never."""
 
-    def __init__(self, reports: Reports, send: Callable[[Publish], None], interval_s: float) -> None:
+    def __init__(self, reports: Reports, send: Callable[[Publish], object], interval_s: float) -> None:
         self._reports = reports
         self._send = send
         self._interval_s = interval_s

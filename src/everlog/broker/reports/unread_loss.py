@@ -14,6 +14,7 @@ from logging import WARNING
 from typing import NamedTuple
 
 from everlog.base import NOT_KEPT, unpack_position
+from everlog.broker.delivery import Catchup
 from everlog.broker.events import event
 from everlog.broker.groups import GroupRegistry
 from everlog.broker.registry import Registry
@@ -146,8 +147,9 @@ class Tally:
 class UnreadLoss:
     """The check of all sessions and groups of one broker."""
 
-    def __init__(self, registry: Registry, groups: GroupRegistry, shards: int) -> None:
+    def __init__(self, registry: Registry, groups: GroupRegistry, catchup: Catchup, shards: int) -> None:
         self.state = RetentionState()
+        self._catchup = catchup
         self._registry = registry
         self._groups = groups
         self._shards = range(shards)
@@ -174,8 +176,12 @@ class UnreadLoss:
             yield
         return tally
 
+    def note_losses(self, noting: bool) -> None:
+        """Begin or end to note what connected sessions miss, since those that have noticed are no longer behind it."""
+        self._catchup.losses = {} if noting else None
+
     def tell(self, losing: Sequence[tuple[bool, str]], doomed: Doomed) -> Generator[None, None, None]:
-        """Report whose messages are gone, of the `losing` who have still not read them."""
+        """Report whose messages are gone, of the `losing` who had not read them when `note_losses` began."""
         groups = {one.name: one for one in self._unread_of_groups()} if any(is_group for is_group, _ in losing) else {}
         for number, (is_group, name) in enumerate(losing, 1):
             one = groups.get(name) if is_group else self._of_client(name)
@@ -186,12 +192,16 @@ class UnreadLoss:
 
     def _tell(self, one: Unread, doomed: Doomed) -> None:
         total = 0
+        noted = () if one.is_group else (self._catchup.losses or {}).get(one.name, ())
         for shard, (start, goes) in enumerate(zip(doomed.starts, doomed.goes, strict=True)):
             first = start if one.is_group else max(start, doomed.tabled[shard])
-            count = one.between(shard, first, goes)
+            missed = [(max(first, begin), min(goes, stop)) for where, begin, stop in noted if where == shard]
+            missed = [(begin, stop) for begin, stop in missed if begin < stop]
+            count = one.between(shard, first, goes) + sum(stop - begin for begin, stop in missed)
             if count:
                 total += count
-                fields = {"shard": shard, "from": max(first, one.lowest(shard)), "to": goes, "count": count}
+                lowest = min(max(first, one.lowest(shard)), *(begin for begin, _ in missed), goes)
+                fields = {"shard": shard, "from": lowest, "to": goes, "count": count}
                 whom = {"group" if one.is_group else "client": one.name}
                 event(_log, "retention_lost", WARNING, **whom, **fields)
         self.state.lost += total

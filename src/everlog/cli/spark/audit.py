@@ -40,6 +40,8 @@ class HistoryFiles:
 @with_options("files", HistoryFiles)
 def audit(*, files: HistoryFiles, top: Top = 100, html: Html = None, json: Json = None, job: JobOptions) -> int:
     """Check a store alone, or compare what was published, logged and delivered; exit code 1 if anything is wrong."""
+    if job.is_state:
+        raise UsageError("an audit is of messages", hint="leave out --streams and --kv")
     if not files.any_given:
         return _audit_store(job, html, json)
     if job.data is not None and files.logged is not None:

@@ -31,6 +31,14 @@ class JobOptions:
         str | None, typer.Option("--from", metavar="WHEN", help="From there on: a time, -24h, or a position.")
     ] = None
     to: Annotated[str | None, typer.Option(metavar="WHEN", help="Up to there, not included.")] = None
+    streams: Annotated[
+        list[str] | None,
+        typer.Option("--streams", metavar="FILTER", help="Streams instead of messages; repeatable."),
+    ] = None
+    kv: Annotated[
+        list[str] | None,
+        typer.Option("--kv", metavar="FILTER", help="Key-value stores instead of messages; repeatable."),
+    ] = None
     master: Annotated[
         str | None,
         typer.Option(metavar="URL", help="Where Spark runs; all cores of this machine otherwise."),
@@ -41,11 +49,17 @@ class JobOptions:
     @property
     def is_whole(self) -> bool:
         """Whether all of the history is meant."""
-        return not self.topics and self.from_ is None and self.to is None
+        return not self.topics and self.from_ is None and self.to is None and not self.is_state
+
+    @property
+    def is_state(self) -> bool:
+        """Whether streams or key-value stores are meant, and not messages."""
+        return bool(self.streams or self.kv)
 
     @property
     def about(self) -> str:
         """The history and the part of it, in words."""
         parts = [self.data or "", *(f"topic {topic}" for topic in self.topics or ())]
+        parts += [f"streams {one}" for one in self.streams or ()] + [f"kv {one}" for one in self.kv or ()]
         parts += [f"from {self.from_}"] * (self.from_ is not None) + [f"to {self.to}"] * (self.to is not None)
         return ", ".join(part for part in parts if part)

@@ -28,7 +28,9 @@ def open_session(job: JobOptions, needs_data: bool = True) -> "Iterator[tuple[Sp
             raise UsageError(f"{name} is not installed", hint="pip install 'everlog[spark]'") from error
     if job.data is None and needs_data:
         raise UsageError("no DATA", hint="give the directory that `everlog serve --data` was given")
-    if job.data is not None and "://" not in job.data:
+    if job.is_state:
+        _check_state(job)
+    elif job.data is not None and "://" not in job.data:
         check_store(job.data)  # at once; Spark would find out only after its start
     settings = dict(_setting(text) for text in job.conf or ())
     from pyspark.errors import PySparkException
@@ -74,14 +76,32 @@ def _quiet_stderr(verbose: bool) -> Iterator[None]:
 
 def load(spark: "SparkSession", job: JobOptions, *columns: str, **options: str) -> "DataFrame":
     """Return the history as a frame with these columns, or all, without what is lost: `report_lost` names that."""
+    if job.master is not None and (tasks := cluster_tasks(spark)) is not None:
+        options["tasks"] = str(tasks)
+    if job.is_state:
+        from everlog.spark.jobs import as_history
+
+        found = as_history(spark.read.format("everlog").options(**_source_options(job), **options).load())
+        return found.select(*columns) if columns else found
     chosen = {"columns": ",".join(columns), **options} if columns else options
     return spark.read.format("everlog").options(**_source_options(job), **chosen, onLost="skip").load()
+
+
+def cluster_tasks(spark: "SparkSession") -> int | None:
+    """Return how many tasks suit the cores that a cluster has by now; None behind Spark Connect, which does not say."""
+    from everlog.spark import TASKS_A_CORE, is_remote
+
+    if is_remote() or not hasattr(spark, "_jsc"):
+        return None
+    return TASKS_A_CORE * int(spark.sparkContext.defaultParallelism)
 
 
 def report_lost(job: JobOptions) -> None:
     """Print which offsets a job went without, as neither log nor table has them, and which topics nothing keeps."""
     from everlog.spark import lost_in, name_lost
 
+    if job.is_state:
+        return
     lost = lost_in(_source_options(job))
     if lost:
         print(f"left out, as retention removed it before it was compacted: {name_lost(lost)}")
@@ -95,10 +115,23 @@ def _source_options(job: JobOptions) -> dict[str, str]:
     given = {
         "path": where if "://" in where else os.path.abspath(where),
         "topic": json.dumps(job.topics) if job.topics else None,
+        "streams": json.dumps(job.streams) if job.streams else None,
+        "kv": json.dumps(job.kv) if job.kv else None,
         "from": job.from_,
         "to": job.to,
     }
     return {name: value for name, value in given.items() if value is not None}
+
+
+def _check_state(job: JobOptions) -> None:
+    """Refuse what says nothing about streams and key-value stores."""
+    if job.data is None:
+        raise UsageError("no DATA", hint="give the data directory of a broker or of a persist server")
+    if job.topics or job.from_ is not None:
+        raise UsageError(
+            "--topic and --from are for messages",
+            hint="choose with --streams FILTER or --kv FILTER, and --to 0:99",
+        )
 
 
 def _setting(text: str) -> tuple[str, str]:

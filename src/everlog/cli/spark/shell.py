@@ -67,7 +67,8 @@ def _names(spark: "SparkSession", messages: "DataFrame | None") -> dict[str, Any
 
 def _banner(spark: "SparkSession", data: str | None) -> str:
     history = "" if data is None else HISTORY.format(data=data)
-    return BANNER.format(version=spark.version, master=spark.sparkContext.master, history=history)
+    master = spark.conf.get("spark.master", None) or "a cluster behind Spark Connect"
+    return BANNER.format(version=spark.version, master=master, history=history)
 
 
 def _complete(known: dict[str, Any]) -> None:

@@ -35,7 +35,7 @@ def stats(
         slices = jobs.slices_of(load(spark, job, "topic", "timestamp", "payload"), slice_us).persist()
         key, what = None, "topic"
         if by == "shape":
-            known = jobs.read_structure(Path(job.data or "") / jobs.FILE_NAME)
+            known = None if job.is_state else jobs.read_structure(Path(job.data or "") / jobs.FILE_NAME)
             key, what = jobs.shape_key(known or learn_structure(spark, job, bar)), "shape"
         elif by != "topic":
             key, what = jobs.levels_key(int(by)), "group"

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from everlog.spark.jobs.reports import Report, report_audit, report_stats, report_store, report_structure
     from everlog.spark.jobs.run_audit import Audit, Line, audit_histories, filter_regex
     from everlog.spark.jobs.run_history import IDENTITIES, logged_in, read_history
+    from everlog.spark.jobs.state_history import as_history
     from everlog.spark.jobs.stats import KeyStats, Stats, choose_slice, slices_of, stats_of
     from everlog.spark.jobs.store_audit import ShardAudit, audit_store
     from everlog.spark.jobs.structure import structure_of
@@ -35,6 +36,7 @@ _HOMES = {
     "html_page": ("Cell", "Drawing", "Grid", "render", "show", "write_page"),
     "replay_rows": ("COLUMNS", "Kept", "in_order", "kept_in"),
     "reports": ("Report", "report_audit", "report_stats", "report_store", "report_structure"),
+    "state_history": ("as_history",),
     "stats": ("KeyStats", "Stats", "choose_slice", "slices_of", "stats_of"),
     "store_audit": ("ShardAudit", "audit_store"),
     "structure": ("structure_of",),

@@ -36,7 +36,7 @@ class KeyStats:
     first: datetime
     last: datetime
     rate: float  # messages a second, from the first to the last
-    peak: float  # messages a second in the busiest slice
+    peak: float  # messages a second in the busiest slice, or from the first to the last if that is shorter
     longest_gap_s: float  # between two messages of different slices; 0 when all are in one
     gap_from: datetime | None
     silent_s: float  # from the last message to the end of the history
@@ -160,6 +160,7 @@ def _top(keys: "DataFrame", order: str, slice_us: int, count: int) -> tuple[KeyS
 def _key_stats(row: "Row", slice_us: int) -> KeyStats:
     span_us = row["last_us"] - row["first_us"]
     gap_from_us = row["gap_from_us"]
+    rate = (row["messages"] - 1) * SECOND_US / span_us if span_us else 0.0
     return KeyStats(
         key=row["key"],
         topics=row["topics"],
@@ -169,8 +170,8 @@ def _key_stats(row: "Row", slice_us: int) -> KeyStats:
         largest=row["largest"],
         first=moment(row["first_us"]),
         last=moment(row["last_us"]),
-        rate=(row["messages"] - 1) * SECOND_US / span_us if span_us else 0.0,
-        peak=row["peak_messages"] * SECOND_US / slice_us,
+        rate=rate,
+        peak=max(rate, row["peak_messages"] * SECOND_US / slice_us),
         longest_gap_s=(row["longest_us"] or 0) / SECOND_US,
         gap_from=None if gap_from_us is None else moment(gap_from_us),
         silent_s=row["silent_us"] / SECOND_US,

@@ -28,6 +28,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     begun: bool = False  # rows after `received` may have been sent
     complete: bool = False
     version: int = VERSION
+    seen: dict[str, int] = {}  # by state shard: the position that was seen before the rows behind `received` were sent
 
 
 def app_directory(staging: str, app: str) -> str:
@@ -67,7 +68,7 @@ class BatchJournal:
             self.sweep()
             return False
         if state is None or state.complete:
-            self._write(State(batch=batch, files=list(files)))
+            self._write(State(batch=batch, files=list(files), seen=state.seen if state is not None else {}))
         elif state.batch != batch:
             raise UsageError(
                 f"batch {state.batch} of {self.app} is published in part, and batch {batch} comes",
@@ -94,10 +95,15 @@ class BatchJournal:
         if not self.state.begun:
             self._write(msgspec.structs.replace(self.state, begun=True))
 
-    def receive(self, rows: int) -> None:
-        """Note that the broker has the rows up to this number."""
+    def receive(self, rows: int, seen: dict[str, int] | None = None) -> None:
+        """Note that the receiver has the rows up to this number, and what positions of its shards were seen."""
         assert self.state is not None
-        self._write(msgspec.structs.replace(self.state, received=rows))
+        self._write(msgspec.structs.replace(self.state, received=rows, seen=seen or {}))
+
+    def look(self, seen: dict[str, int]) -> None:
+        """Note what positions of state shards were seen, and that rows are going to be sent."""
+        assert self.state is not None
+        self._write(msgspec.structs.replace(self.state, seen=seen, begun=True))
 
     def complete(self) -> None:
         """Note that all rows are published."""

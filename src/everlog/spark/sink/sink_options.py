@@ -7,11 +7,15 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
 from everlog.base import UsageError
-from everlog.spark.source_options import known_options, local_path
+from everlog.spark.source_options import known_options, local_path, parse_filter_list
 
 OPTIONS = {
     "broker": "the broker to publish to: host:port, mqtt://user:password@host:port or mqtts://...",
     "table": "the Delta table to append to: a directory or s3://bucket/prefix",
+    "streams": "or streams to append to: a name, or a filter for the names in the column stream",
+    "kv": "or key-value stores to put to: a name, or a filter for the names in the column kv",
+    "bus": "where the servers of streams are: mqtt://host:1883 or nats://host:4222, several with commas",
+    "path": "or the directory of streams that no server has open now",
     "app": "who writes: a name that stays the same when the program is started again; a stream's own id by default",
     "batch": "of a batch write, the number of this one; it is written once, though it is saved twice",
     "staging": "a directory that all workers see, for rows on their way; in the checkpoint of a stream by default",
@@ -21,10 +25,6 @@ OPTIONS = {
     "caFile": "TLS: who signed the broker's certificate; the system's authorities by default",
     "timeout": "how many seconds a broker that can't be reached is waited for; 60 by default",
     "checkpointLocation": "where the stream keeps its progress",
-}
-MISSING = {
-    "stream": "streams of the persistence service can't be written to yet",
-    "kv": "key-value stores of the persistence service can't be written to yet",
 }
 TIMEOUT_S = 60.0
 
@@ -42,11 +42,27 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
+class StateTarget:
+    """Streams or key-value stores, behind a bus or in a directory."""
+
+    kind: str  # streams or kv
+    filters: tuple[str, ...]
+    bus: str | None = field(default=None, repr=False)  # it may have a password
+    directory: str | None = None
+
+    @property
+    def name(self) -> str | None:
+        """The one name that is meant, if it is one."""
+        return self.filters[0] if len(self.filters) == 1 and not set(self.filters[0]) & set("+#") else None
+
+
+@dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """The destination of rows, a broker or a table, and the application that writes them."""
+    """The destination of rows (a broker, a table, or streams) and the application that writes them."""
 
     broker: Address | None
     table: str | None
+    state: StateTarget | None
     staging: str
     app: str | None = None
     batch: int | None = None
@@ -56,12 +72,9 @@ class SinkOptions:
 
 def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
     """Parse the options of a sink."""
-    for name in given:
-        if name.lower() in MISSING:
-            raise UsageError(MISSING[name.lower()], hint='write to topics, with the option "broker"')
     options = known_options(given, OPTIONS)
-    if ("broker" in options) == ("table" in options):
-        raise UsageError("no destination, or two", hint='give either the option "broker" or the option "table"')
+    if sum(name in options for name in ("broker", "table", "streams", "kv")) != 1:
+        raise UsageError("no destination, or two", hint='give one of the options "broker", "table", "streams" and "kv"')
     if "batch" in options and "app" not in options:
         raise UsageError("a batch has a number among those of an application", hint='give the option "app" too')
     qos = options.get("qos", "2")
@@ -70,7 +83,8 @@ def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
     return SinkOptions(
         broker=_address(options) if "broker" in options else None,
         table=options.get("table"),
-        staging=_staging(options) if "broker" in options else "",
+        state=_state(options),
+        staging="" if "table" in options else _staging(options),
         app=options.get("app"),
         batch=_number(options["batch"]) if "batch" in options else None,
         qos=int(qos),
@@ -98,6 +112,24 @@ def _address(options: Mapping[str, str]) -> Address:
         options.get("password", password),
         options.get("caFile"),
     )
+
+
+def _state(options: Mapping[str, str]) -> StateTarget | None:
+    kind = "streams" if "streams" in options else "kv"
+    if kind not in options:
+        for name in ("bus", "path"):
+            if name in options:
+                raise UsageError(
+                    f"the option {name} is for streams", hint='give "streams" or "kv" too, or leave it out'
+                )
+        return None
+    if ("bus" in options) == ("path" in options):
+        raise UsageError(
+            "which streams are these?",
+            hint='give the option "bus" (mqtt://host:1883), or save to a directory that no server has open',
+        )
+    directory = os.path.abspath(local_path(options["path"])) if "path" in options else None
+    return StateTarget(kind, parse_filter_list(kind, options[kind]), options.get("bus"), directory)
 
 
 def _staging(options: Mapping[str, str]) -> str:

@@ -13,17 +13,22 @@ from functools import partial
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from everlog.base import UsageError
 from everlog.spark.lake.location import locate
+from everlog.spark.pyspark_api import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+    to_arrow_schema,
+)
 from everlog.spark.sink.batch_journal import BatchJournal, app_directory
 from everlog.spark.sink.batch_publisher import publish_batch
 from everlog.spark.sink.blocking_client import BlockingClient
 from everlog.spark.sink.sink_options import SinkOptions
-from everlog.spark.sink.staged_rows import check_schema, stage
+from everlog.spark.sink.staged_rows import check_messages, check_schema, stage
+from everlog.spark.sink.state_rows import StateCheck, check_state_schema
 from everlog.spark.sink.table_sink import TableFile, commit_files, write_file
 
 QUERY_ID = "sql.streaming.queryId"  # the property by which tasks know their stream: an id that its checkpoint keeps
@@ -44,17 +49,23 @@ class Written(WriterCommitMessage):
 class Sink:
     """The part that batch writers and stream writers share."""
 
-    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+    def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
+        if overwrite and options.table is None:
+            raise UsageError("what is published can't be taken back", hint='append: .mode("append")')
         self.options = options
+        self.overwrite = overwrite
         self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         if options.broker is not None:
             check_schema(self.schema)
+        if options.state is not None:
+            check_state_schema(self.schema, options.state)
 
     def write(self, batches: Iterator[pa.RecordBatch], app: str) -> Written:
         """Write the rows of a task."""
         if self.options.table is not None:
             return Written(app, file=write_file(batches, locate(self.options.table), self.schema))
-        name, _ = stage(batches, app_directory(self.options.staging, app), self.schema)
+        check = check_messages if self.options.state is None else StateCheck(self.options.state)
+        name, _ = stage(batches, app_directory(self.options.staging, app), self.schema, check)
         return Written(app, staged=name)
 
     def commit(self, messages: Messages, batch: int) -> None:
@@ -65,16 +76,22 @@ class Sink:
         app = written[0].app
         if self.options.table is not None:
             files = [one.file for one in written if one.file is not None]
-            commit_files(locate(self.options.table), self.schema, files, app, batch)
+            commit_files(locate(self.options.table), self.schema, files, app, batch, overwrite=self.overwrite)
             return
         with closing(BatchJournal(self.options.staging, app)) as journal:
-            if journal.take(batch, [one.staged for one in written if one.staged is not None]):
+            if not journal.take(batch, [one.staged for one in written if one.staged is not None]):
+                return
+            if self.options.state is None:
                 publish_batch(journal, partial(self._dial, app), self.options.qos, self.options.timeout_s)
+            else:
+                from everlog.spark.sink.state_publisher import write_batch
+
+                write_batch(journal, self.options.state, self.options.timeout_s)
 
     def abort(self, messages: Messages) -> None:
         """Discard what tasks wrote, unless it is part of a batch by now."""
         written = [message for message in messages if isinstance(message, Written)]
-        if written and self.options.broker is not None:
+        if written and self.options.table is None:
             with closing(BatchJournal(self.options.staging, written[0].app)) as journal:
                 journal.sweep()
 
@@ -95,8 +112,7 @@ class EverlogWriter(DataSourceArrowWriter):
     """`df.write.format("everlog")`."""
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
-        _refuse_overwrite(overwrite)
-        self._sink = Sink(options, schema)
+        self._sink = Sink(options, schema, overwrite)
         self._batch = options.batch or 0
         self._is_known = options.batch is not None  # otherwise it is the only batch of an application of its own
         self._app = options.app or "write"
@@ -121,7 +137,7 @@ class EverlogWriter(DataSourceArrowWriter):
 
     def _forget(self) -> None:
         """Remove the directory of a write without a number: nobody comes back to it."""
-        if not self._is_known and self._sink.options.broker is not None:
+        if not self._is_known and self._sink.options.table is None:
             shutil.rmtree(app_directory(self._sink.options.staging, self._app), ignore_errors=True)
 
 
@@ -129,10 +145,9 @@ class EverlogStreamWriter(DataSourceStreamArrowWriter):
     """`df.writeStream.format("everlog")`."""
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
-        _refuse_overwrite(overwrite)
         if options.batch is not None:
             raise UsageError("a stream numbers its batches itself", hint='leave out the option "batch"')
-        self._sink = Sink(options, schema)
+        self._sink = Sink(options, schema, overwrite)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of a task."""
@@ -154,8 +169,3 @@ def _query_id() -> str:
     if not found:
         raise UsageError("Spark does not say which stream this is", hint='name it with the option "app"')
     return str(found)
-
-
-def _refuse_overwrite(overwrite: bool) -> None:
-    if overwrite:
-        raise UsageError("what is published can't be taken back", hint='append: .mode("append")')

@@ -2,7 +2,7 @@
 
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -29,36 +29,45 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 APP, BATCH, ROW = "everlog-app", "everlog-batch", "everlog-row"  # user properties that tell a row from all others
 
 
-def check_schema(schema: pa.Schema) -> None:
-    """Refuse columns that no message has, and a frame without topic or payload."""
-    for name in ("topic", "payload"):
+def check_schema(
+    schema: pa.Schema,
+    columns: Mapping[str, tuple[str, ...]] = COLUMNS,
+    needed: Sequence[str] = ("topic", "payload"),
+) -> None:
+    """Refuse columns that no message has, and a frame without those that it needs; topic and payload by default."""
+    for name in needed:
         if name not in schema.names:
-            raise UsageError(f"rows need a column {name}", hint=f"there may be: {', '.join(COLUMNS)}")
+            raise UsageError(f"rows need a column {name}", hint=f"there may be: {', '.join(columns)}")
     for field in schema:
-        if field.name not in COLUMNS:
-            raise UsageError(f"a message has no {field.name}", hint=f"there may be: {', '.join(COLUMNS)}")
+        if field.name not in columns:
+            raise UsageError(f"a message has no {field.name}", hint=f"there may be: {', '.join(columns)}")
         kind = "map" if pa.types.is_map(field.type) else str(field.type)
-        if kind not in COLUMNS[field.name]:
-            raise UsageError(f"the column {field.name} is {field.type}", hint=f"make it {COLUMNS[field.name][0]}")
+        if kind not in columns[field.name]:
+            raise UsageError(f"the column {field.name} is {field.type}", hint=f"make it {columns[field.name][0]}")
 
 
-def stage(batches: Iterable[pa.RecordBatch], directory: str, schema: pa.Schema) -> tuple[str, int]:
-    """Write rows to a new file, durable when this returns; returns its name and number of rows."""
+def stage(
+    batches: Iterable[pa.RecordBatch], directory: str, schema: pa.Schema, check: Callable[[pa.RecordBatch], None]
+) -> tuple[str, int]:
+    """Write rows to a new file, durable when this returns; returns its name and number of rows.
+
+    `check` refuses rows that can't be sent, before any are.
+    """
     os.makedirs(directory, exist_ok=True)
     name = f"{uuid.uuid4().hex}.arrow"
     path = f"{directory}/{name}"
     rows = 0
     with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
         for batch in batches:
-            _check(batch)
+            check(batch)
             writer.write_batch(batch.cast(schema))
             rows += batch.num_rows
     sync_path(path)
     return name, rows
 
 
-def _check(batch: pa.RecordBatch) -> None:
-    """Refuse rows that a broker would refuse, before any are published."""
+def check_messages(batch: pa.RecordBatch) -> None:
+    """Refuse rows that a broker would refuse."""
     topics = batch.column("topic")
     if topics.null_count:
         raise UsageError(f"{topics.null_count} rows have no topic")
@@ -100,7 +109,7 @@ def make_publish(
     level = qos if asked is None else asked
     return Publish(
         topic=row["topic"],
-        payload=_as_bytes(row["payload"]) or b"",
+        payload=as_bytes(row["payload"]) or b"",
         qos=level,
         retain=bool(row.get("retain")),
         dup=again and level > 0,
@@ -109,11 +118,11 @@ def make_publish(
             message_expiry_interval=row.get("expiry"),
             content_type=row.get("content_type"),
             response_topic=row.get("response_topic"),
-            correlation_data=_as_bytes(row.get("correlation_data")),
+            correlation_data=as_bytes(row.get("correlation_data")),
             user_properties=(*((key, value or "") for key, value in own), *marks),
         ),
     )
 
 
-def _as_bytes(value: "str | bytes | None") -> bytes | None:
+def as_bytes(value: "str | bytes | None") -> bytes | None:
     return value.encode() if isinstance(value, str) else value

@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,6 +27,7 @@ from everlog.spark.lake.table_layout import FORMAT_PROPERTY
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable, Schema
+    from deltalake.transaction import AddAction, RemoveAction
     from pyspark.sql import DataFrame
 
 TRIES = 5  # to commit, when others commit at the same time
@@ -40,9 +41,14 @@ class TableFile(WrittenFile):
     statistics: str
 
 
+def write_batch(frame: "DataFrame", app: str, batch: int, **options: str) -> None:
+    """Write a micro-batch once, with the options of `df.write.format("everlog")`; for `foreachBatch`, in any mode."""
+    frame.write.format("everlog").mode("append").options(**options, app=app, batch=str(batch)).save()
+
+
 def append_batch(frame: "DataFrame", table: str, app: str, batch: int) -> None:
     """Append a micro-batch to a Delta table once; for `foreachBatch`."""
-    frame.write.format("everlog").mode("append").options(table=table, app=app, batch=str(batch)).save()
+    write_batch(frame, app, batch, table=table)
 
 
 def write_file(batches: Iterable[pa.RecordBatch], location: Location, schema: pa.Schema) -> TableFile | None:
@@ -67,8 +73,13 @@ def write_file(batches: Iterable[pa.RecordBatch], location: Location, schema: pa
     return TableFile(name, size, seen.rows, time.time_ns() // 1_000_000, seen.statistics())
 
 
-def commit_files(location: Location, schema: pa.Schema, files: Sequence[TableFile], app: str, batch: int) -> int | None:
-    """Append files as a batch of an application; returns the version, or None when the table had the batch."""
+def commit_files(
+    location: Location, schema: pa.Schema, files: Sequence[TableFile], app: str, batch: int, *, overwrite: bool = False
+) -> int | None:
+    """Commit files as a batch of an application; returns the version, or None when the table had the batch.
+
+    With `overwrite` they take the place of all that the table has.
+    """
     from deltalake import CommitProperties, Transaction
     from deltalake.exceptions import CommitFailedError
     from deltalake.transaction import AddAction, RemoveAction
@@ -85,8 +96,10 @@ def commit_files(location: Location, schema: pa.Schema, files: Sequence[TableFil
         known = table.transaction_version(app)
         if known is not None and known >= batch:
             return None
+        actions = added + (_removals(table) if overwrite else [])
+        mode: Literal["append", "overwrite"] = "overwrite" if overwrite else "append"
         try:
-            table.create_write_transaction(added, "append", schema, [], commit_properties=about)
+            table.create_write_transaction(actions, mode, schema, [], commit_properties=about)
         except CommitFailedError:
             continue  # another commit came first: look again whether it was this batch
         if location.is_local:
@@ -94,6 +107,15 @@ def commit_files(location: Location, schema: pa.Schema, files: Sequence[TableFil
         table.update_incremental()
         return table.version()
     raise Unavailable(f"others commit to {location.uri} all the time", hint="start the query again")
+
+
+def _removals(table: "DeltaTable") -> "list[AddAction | RemoveAction]":
+    """Return the actions that remove all files of a table."""
+    from deltalake.transaction import RemoveAction
+
+    now_ms = time.time_ns() // 1_000_000
+    files = pa.table(table.get_add_actions()).select(["path", "size_bytes"]).to_pylist()
+    return [RemoveAction(file["path"], True, now_ms, file["size_bytes"], {}) for file in files]
 
 
 def _open(location: Location, schema: pa.Schema) -> "DeltaTable":

@@ -9,6 +9,7 @@ from tests.stages import Stage
 from everlog.base import PeerError
 from everlog.broker import Security
 from everlog.broker.registry.replay_request import filter_of, split_filter, wishes_of
+from everlog.broker.registry.subscriptions import Subscriptions
 from everlog.mqtt import Properties, Publish, Reason, Suback, Subscribe, Subscription
 from everlog.sessions import Session, Subscribed
 from everlog.store import say_unkept
@@ -650,8 +651,8 @@ def test_a_subscribe_of_many_replays_in_many_turns_sends_each_message_once(made,
 
 def test_a_subscribe_of_many_replays_looks_at_all_subscriptions_once(made, monkeypatch) -> None:
     calls = []
-    rewind = Session.rewind
-    monkeypatch.setattr(Session, "rewind", lambda *arguments: calls.append(1) or rewind(*arguments))
+    rewind = Subscriptions._rewind
+    monkeypatch.setattr(Subscriptions, "_rewind", lambda *arguments: calls.append(1) or rewind(*arguments))
     stage = made()
     client = stage.connected("c")
     reasons = client.subscribe(*(f"$replay/0:{number}/t/{number}" for number in range(300, 0, -1)))

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.memory_log import MemoryLog
 from tests.restarts import Disk, Running, eventually
 
 from everlog.mqtt import (
@@ -460,7 +461,7 @@ async def test_qos_2_out_keeps_its_id_and_its_state_across_crashes() -> None:
                 await client.nothing_more()
 
 
-@pytest.mark.parametrize("what", ["connect", "subscribe", "unsubscribe", "retain"])
+@pytest.mark.parametrize("what", ["connect", "will", "subscribe", "unsubscribe", "retain"])
 async def test_an_answer_waits_for_the_tables(what: str) -> None:
     async with Running(Disk()) as running:
         client = await running.client("c")
@@ -471,6 +472,9 @@ async def test_an_answer_waits_for_the_tables(what: str) -> None:
         expected: type[Any]
         if what == "connect":
             client = await running.client("new", answer=False)
+            expected = Connack
+        elif what == "will":
+            client = await running.client("new", expiry=0, will=Will("w", b"gone"), answer=False)
             expected = Connack
         elif what == "subscribe":
             client.send(Subscribe(2, (Subscription("b"),)))
@@ -489,6 +493,34 @@ async def test_an_answer_waits_for_the_tables(what: str) -> None:
         found = await answer
         if what == "retain":
             assert (found.packet_id, (await client.expect(Puback)).packet_id) == (9, 10)
+
+
+async def test_a_will_leaves_the_tables_after_its_message_is_in_the_log() -> None:
+    disk = Disk()
+    disk.log = MemoryLog(manual=True)
+    async with Running(disk, keep=[("#", 0)]) as running:
+        client = await running.client("c", clean=True, expiry=0, will=Will("w", b"gone"))
+        await client.drop()
+        await eventually(lambda: disk.log.shards[0].end == 1)
+        await running.saved()
+        assert [row.client_id for row in disk.tables.load().wills] == ["c"]
+        async with Running(disk.after_crash(), keep=[("#", 0)]) as second:
+            assert second.disk.log.shards[0].end == 1, "it is sent again"
+        disk.log.commit_now()
+        await eventually(lambda: not list(disk.tables.load().wills))
+        assert not list(disk.after_crash().tables.load().wills)
+
+
+async def test_a_client_that_is_back_has_no_old_will() -> None:
+    disk = Disk()
+    disk.log = MemoryLog(manual=True)
+    async with Running(disk, keep=[("#", 0)]) as running:
+        client = await running.client("c", clean=True, expiry=0, will=Will("w", b"gone"))
+        await client.drop()
+        await eventually(lambda: disk.log.shards[0].end == 1)
+        await running.client("c", clean=True, expiry=0)
+        assert not list(disk.after_crash().tables.load().wills), "what it publishes now would come before it"
+        disk.log.commit_now()
 
 
 async def test_a_clean_session_waits_for_nothing_and_is_not_stored() -> None:

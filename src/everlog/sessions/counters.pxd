@@ -1,0 +1,2 @@
+cdef class Counters:
+    cdef public long long sent, dropped, expired, lost
