@@ -59,6 +59,7 @@ KERNELS = (
     "everlog.streams.plain_requests",
     "everlog.streams.journal_rows",
     "everlog.streams.row_runs",
+    "everlog.streams.row_messages",
     "everlog.persist.arrivals",
     "everlog.broker.delivery.partition",
     "everlog.broker.delivery.overlaps",

@@ -53,7 +53,7 @@ from everlog.persist.owned_shard import OwnedShard
 from everlog.persist.ports import ShardOpener
 from everlog.persist.rights import SERIES, SIMPLE, check
 from everlog.persist.series import Series
-from everlog.streams import Answer, Call, ErrorCode, Failure, FeedBootstrap, FeedEvent, FeedResume, Waiting
+from everlog.streams import Answer, Call, ErrorCode, Failure, FeedBootstrap, FeedEvent, FeedResume, QueueLag, Waiting
 
 TICK_S = 0.5
 IDLE_S = 60.0  # a series whose caller says nothing for so long is given up
@@ -252,6 +252,8 @@ class PersistServer:
                 self._followers.add(request.stream, self._loop.time())
             owned.handle(call, partial(self._answer_series, owned.number, delivery, id, window))
         else:
+            if type(request) is QueueLag:  # whoever looks how long a queue is waits for more
+                self._followers.add(request.stream, self._loop.time())
             owned.handle(call, partial(self._answer, delivery, id))
 
     def _check(self, subject: str, call: Call) -> Failure | None:
