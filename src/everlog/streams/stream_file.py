@@ -90,8 +90,7 @@ class StreamFile:
         known, found_born, found_kind, self.applied = execute("SELECT name, born, kind, applied FROM stream").fetchone()
         self.is_stale = known != "" and (known != name or found_born != born or found_kind != kind)
         self._has = {row[0] for row in execute("SELECT name FROM sqlite_master")}
-        if known == "":
-            execute("UPDATE stream SET name = ?, born = ?", (name, born))
+        self._is_named = known != ""  # a new file is named with its first records
 
     @contextmanager
     def _guard(self) -> Iterator[None]:
@@ -126,12 +125,15 @@ class StreamFile:
                     "UPDATE stream SET applied = ?, last_seq = ?, messages = ?, bytes = ?, config = ?, forgotten = ?",
                     (position, last.last_seq, last.messages, last.bytes, msgpack.encode(config), forgotten),
                 )
+                if not self._is_named:
+                    execute("UPDATE stream SET name = ?, born = ?", (self.name, self.born))
                 execute("COMMIT")
             except BaseException:
                 if self._connection.in_transaction:
                     execute("ROLLBACK")
                 raise
             self.applied = position
+            self._is_named = True
 
     def _write(self, records: list[tuple[int, Any]]) -> None:
         at, count = 0, len(records)

@@ -59,9 +59,15 @@ class BusLink:
     def ask(self, requests: list[bytes], holes: bytearray, mark: bytes, window: int, first_id: int) -> None:
         """Send these requests in turn from now on, `window` at a time; an answer with the mark in it is a good one.
 
+        Nothing may be in flight.
+
         `holes` has two numbers for each request: where its id (8 bytes) and where its id as 16 hexadecimal digits
         belong; 0 for nowhere.
         """
+        if self.in_flight:
+            raise ValueError("requests are in flight")
+        self._next = 0
+        self._first = 0
         self._requests = requests
         self._holes = holes
         self._mark = mark

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from everlog.bench.persist.bus_link import BusLink
@@ -13,6 +13,8 @@ from everlog.client import connect
 from everlog.streams import Level
 
 _WAIT_S = 120.0
+_WARM_S = 30.0  # at most, before anything is measured
+_ROUNDS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class Scale:
     seconds: float = 5.0
     sustained_s: float = 60.0
     messages: int = 1_000_000  # that are read back
-    warm: int = 300  # appends to each stream before anything is measured, so that its file is there
+    warm: int = 256  # appends to each stream, to twice as many, before anything is measured
 
 
 QUICK = Scale(seconds=2.0, sustained_s=10.0, messages=100_000, streams=200)
@@ -71,21 +73,39 @@ def append(clients: int, in_flight: int, level: Level, rate: float = 0.0, with_i
         asked, streams = contender.questions(), scale.streams if clients > 1 else 1
         _ask_all(running, asked.begin(streams))
         with LoadLoop(running.url) as loop:
-            for number in range(clients):
-                one = asked.append(0, scale.size, level, with_ids)
-                mine = [
-                    asked.append(stream, scale.size, level, with_ids).requests[0]
-                    for stream in range(number, streams, clients)
-                ]
-                loop.ask(loop.connect(), mine or one.requests, one.mark, in_flight)
+            shares = [range(number, streams, clients) or range(1) for number in range(clients)]
+            for _ in shares:
+                loop.connect()
             if clients > 1:
-                loop.until(lambda: loop.done >= scale.warm * streams, _WAIT_S)
+                _warm(loop, shares, lambda stream: asked.append(stream, scale.size, level, with_ids), scale)
+            for link, share in zip(loop.links, shares, strict=True):
+                mine = [asked.append(stream, scale.size, level, with_ids) for stream in share]
+                loop.ask(link, [one.requests[0] for one in mine], mine[0].mark, in_flight)
             seconds = scale.sustained_s if rate else scale.seconds
             return _measured(loop, running, lambda: loop.run(seconds, rate), lambda: loop.done)
 
     kind = "sustained" if rate else "append" if clients > 1 else "lone"
     name = f"{kind}-{level.name.lower()}" + (f"-x{in_flight}" if clients > 1 and not rate else "")
     return Case(name + ("-ids" if with_ids else ""), play, level is Level.FSYNC and not with_ids)
+
+
+def _warm(loop: LoadLoop, shares: Sequence[range], append: Callable[[int], Asked], scale: Scale) -> None:
+    """Append to all streams before anything is measured, to each another number of times.
+
+    So their files are there, and those that are written in groups have their turns spread over the time.
+    """
+    total = 0
+    for link, share in zip(loop.links, shares, strict=True):
+        times = {stream: (scale.warm + stream % scale.warm) // _ROUNDS for stream in share}
+        mine = [append(stream) for again in range(max(times.values())) for stream in share if again < times[stream]]
+        loop.ask(link, [one.requests[0] for one in mine], mine[0].mark, 32)
+        total += _ROUNDS * len(mine)
+    loop.budget.left = total
+    deadline = time.monotonic() + _WARM_S
+    loop.until(lambda: loop.done >= total or time.monotonic() > deadline, _WAIT_S)
+    for link in loop.links:
+        link.stop()
+    loop.until(lambda: all(link.in_flight == 0 for link in loop.links), _WAIT_S)
 
 
 def _get(contender: Contender, running: Running, scale: Scale) -> Outcome:
