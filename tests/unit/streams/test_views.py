@@ -1,6 +1,7 @@
 """Files of streams: applied late, few open at a time, and trusted only for what is synced."""
 
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -222,24 +223,23 @@ def test_many_streams_are_ready_without_listing_them(tmp_path):
     again.shard.close()
 
 
-def test_rows_of_a_removed_stream_are_not_taken_over_by_the_next_of_its_name(tmp_path):
-    owner = Owner(tmp_path / "shard", manual=True)
-
-    def commit() -> None:
-        owner.turn()
-        owner.journal.commit_now()
-        owner.run_posted()
-
-    owner.ask(Set("s", Message(b"old")))
-    owner.ask(Set("s", Message(b"old")))
-    commit()
-    owner.ask(Remove("s"))
-    owner.ask(Set("s", Message(b"new")))
+def test_a_name_that_begins_anew_keeps_its_old_file_until_the_removal_is_committed(tmp_path):
+    owner = Owner(tmp_path / "shard", manual=True, settings=replace(TRIMMING, most_open=1))
+    for stream in "st":
+        owner.ask(Set(stream, Message(b"old")))
     owner.turn()
-    owner.tick(31)  # the old message has waited long enough for its file, and what comes after it is not committed
-    commit()
-    found: list = []
-    owner.shard.handle_series(Call(GetAll("s")), found.append)
-    (answer,) = found[0]
-    assert [(one.seq, one.value) for one in answer.result.messages] == [(1, b"new")]
-    owner.shard.close()
+    owner.journal.commit_now()
+    owner.run_posted()
+    owner.tick(1)
+    for request in (Set("s", Message(b"of the first life")), Remove("s"), Set("s", Message(b"new"))):
+        owner.ask(request)
+    owner.turn()
+    owner.journal.commit_now(upto=3)
+    owner.shard._on_commit(3)
+    owner.shard.views.apply_all(3)
+    again = owner.reopen(is_clean=False, survivors=0)
+    assert seqs(again) == [1, 2]
+    again.result(Remove("s"))
+    again.add("s", b"new")
+    assert seqs(again) == [1]
+    again.shard.close()
