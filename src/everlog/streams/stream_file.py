@@ -79,8 +79,9 @@ class StreamFile:
         for leftover in (self.path + "-wal", self.path + "-shm"):
             if os.path.exists(leftover):
                 os.unlink(leftover)
-        with open(self.path, "wb") as file:
+        with open(self.path + ".new", "wb") as file:
             file.write(tables.template(kind))
+        os.replace(self.path + ".new", self.path)  # whoever copies live files never sees half of one
         self.is_new = True
 
     def _open(self, name: str, born: int, kind: Kind) -> None:
