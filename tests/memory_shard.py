@@ -56,6 +56,11 @@ class MemoryShard:
         else:
             raise NotImplementedError(request)
 
+    plain = None
+
+    def answer_plain(self, prefix: bytes, send: object) -> None:
+        pass
+
     def handle_series(self, call: Call, answer: Callable[[Iterator[Answer] | Answer], None]) -> None:
         self.handled.append(call)
         answer(self._series(call))

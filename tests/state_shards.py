@@ -196,7 +196,7 @@ class Owner:
     def do(self, request: Any, **more: Any) -> Any:
         """Ask, make a turn, and return the answer."""
         answers = self.ask(request, **more)
-        while not answers and (self.shard._records or self.posted):
+        while not answers and (self.shard._turn.records or self.posted):
             self.turn()
         assert len(answers) == 1, answers
         return answers[0]

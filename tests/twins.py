@@ -49,6 +49,14 @@ _HOMES = {
     "everlog.mqtt.inbound": ("Decoder",),
     "everlog.mqtt.outbound": ("PublishWriter", "write_acks", "write_answers", "write_told_acks"),
     "everlog.bus.nats_decoder": ("NatsDecoder",),
+    "everlog.bus.nats_output": ("NatsOutput",),
+    "everlog.bus.mqtt_packets": ("MqttInput", "MqttOutput"),
+    "everlog.bus.delivery": ("Delivery",),
+    "everlog.streams.fresh": ("appended",),
+    "everlog.streams.plain_codec": ("Packer", "PlainCall"),
+    "everlog.streams.row_runs": ("entry_run", "message_run"),
+    "everlog.bench.persist.bus_link": ("Budget", "BusLink"),
+    "everlog.bench.load.figures": ("Histogram",),
     "everlog.sessions.received_ids": ("ReceivedIds",),
     "everlog.sessions.window": ("Window",),
     "everlog.broker.delivery.partition": ("Partitioner", "merge_rows"),
@@ -101,6 +109,18 @@ class Twin:
     skip_filters: Any
     skip_pairs: Any
     NatsDecoder: Any
+    NatsOutput: Any
+    MqttInput: Any
+    MqttOutput: Any
+    Delivery: Any
+    appended: Any
+    Packer: Any
+    PlainCall: Any
+    entry_run: Any
+    message_run: Any
+    Budget: Any
+    BusLink: Any
+    Histogram: Any
     ReceivedIds: Any
     Window: Any
     Partitioner: Any

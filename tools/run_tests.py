@@ -15,10 +15,7 @@ from queue import Empty, SimpleQueue
 
 UNITS = ("tests/unit", "tests/contracts", "tests/fuzz", "tests/properties")
 WITHOUT_KERNELS = (
-    *(
-        f"tests/unit/{room}"
-        for room in ("app", "bench", "cli", "client", "ownership", "persist", "streams", "tiering", "web")
-    ),
+    *(f"tests/unit/{room}" for room in ("app", "bench", "cli", "client", "ownership", "tiering", "web")),
     *(f"tests/contracts/test_{port}.py" for port in ("buckets", "bus", "client", "journal", "ownership", "requests")),
 )
 PARTS = {  # the longest first

@@ -190,6 +190,23 @@ async def test_a_queue_hands_each_message_to_one_taker(client: Client) -> None:
         await queue.lag()
 
 
+async def test_whoever_waits_at_a_queue_is_woken_by_the_feed(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_SHORTEST_S", "_LONGEST_S", "_TOLD_S"):  # nobody looks again by himself
+        monkeypatch.setattr(f"everlog.client.queue.{name}", 1000.0)
+    stream = client.stream("jobs")
+    queue = stream.queue("workers")
+    await stream.append(b"before")
+    await queue.configure(start_seq=None)
+    jobs = queue.messages()
+    waiting = asyncio.ensure_future(anext(jobs))
+    async with asyncio.timeout(PATIENCE_S):
+        while not sum([one.followed for one in await client.servers(0.05)]):
+            pass
+        await stream.append(b"now")
+        assert (await waiting).message.value == b"now"
+    await jobs.aclose()
+
+
 async def test_limits_are_told_by_errors_of_their_own(client: Client) -> None:
     stream = client.stream("small")
     await stream.configure(max_messages=2, max_message_bytes=5, discard="new")

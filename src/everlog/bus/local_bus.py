@@ -5,7 +5,8 @@ import secrets
 from collections.abc import Callable
 
 from everlog.base import UsageError
-from everlog.bus.port import Delivery, Handler, Watcher, check_pattern, check_subject
+from everlog.bus.delivery import Delivery
+from everlog.bus.port import Handler, Watcher, check_pattern, check_subject
 from everlog.bus.routes import Routes, Subscribed, Unsubscriber
 
 _INBOXES = "inbox/"
@@ -63,6 +64,12 @@ class LocalBus(Unsubscriber):
         if self.is_open:
             safe = reply if reply.startswith(_INBOXES) else ""
             self._hub.publish(Delivery(check_subject(subject), payload, safe, correlation))
+        return self.is_open
+
+    def publish_all(self, messages: list[Delivery]) -> bool:
+        """Send messages; return False if the bus is closed."""
+        for one in messages:
+            self.publish(one.subject, one.payload, one.reply, one.correlation)
         return self.is_open
 
     async def subscribe(self, pattern: str, handler: Handler) -> Subscribed:

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import TypeAlias, cast
 
 from everlog.base import EverlogError, PeerError, Unavailable, UsageError
-from everlog.bus.port import Delivery, NotAllowed
+from everlog.bus.delivery import Delivery
+from everlog.bus.mqtt_packets import MqttInput, MqttOutput
+from everlog.bus.port import NotAllowed
 from everlog.bus.reconnect import CONGESTED_BYTES, ReconnectingBus
 from everlog.mqtt import (
     Client,
@@ -20,13 +22,10 @@ from everlog.mqtt import (
     Connect,
     Disconnect,
     Message,
-    Properties,
-    Publish,
     Reason,
     Received,
     Suback,
     Subscription,
-    encode,
 )
 
 DEFAULT_PORT, DEFAULT_TLS_PORT = 1883, 8883
@@ -35,7 +34,6 @@ _HEADER_BYTES = 64  # at most, of a PUBLISH besides its topics and its payload
 _UNSAID_BYTES = 1 << 20  # of a packet, where the broker names no limit
 _INBOXES = "response/"
 _GATHER_BYTES = 256 << 10  # of output that are written without waiting for the next turn
-_HEADS = 100_000  # topics with their response topics whose bytes are remembered
 _TURNED_AWAY = {Reason.BAD_USER_NAME_OR_PASSWORD, Reason.NOT_AUTHORIZED, Reason.BANNED}
 
 Dialer: TypeAlias = Callable[[asyncio.Protocol], Awaitable[object]]  # connects a protocol to a broker
@@ -73,6 +71,8 @@ class MqttBus(ReconnectingBus, asyncio.Protocol):
         self.inbox = f"{_INBOXES}{self._client_id}"
         self.max_payload = _UNSAID_BYTES
         self._session = Client(Connect(version=5, client_id=self._client_id))
+        self._arrived = MqttInput()
+        self._rendered = MqttOutput()
         self._transport: asyncio.Transport | None = None
         self._output: list[bytes] = []
         self._output_bytes = 0
@@ -80,9 +80,6 @@ class MqttBus(ReconnectingBus, asyncio.Protocol):
         self._pinger: asyncio.TimerHandle | None = None
         self._accepted: asyncio.Future[None] | None = None
         self._answers: dict[int, asyncio.Future[Reason]] = {}
-        self._heads: dict[tuple[str, str, bytes], bytes] = {}
-        self._replies: dict[bytes, tuple[str, bytes]] = {}
-        self._names: dict[bytes, str] = {}
 
     def publish(self, subject: str, payload: bytes, reply: str = "", correlation: bytes = b"") -> bool:
         """Send a message; return False if there is no connection."""
@@ -90,19 +87,14 @@ class MqttBus(ReconnectingBus, asyncio.Protocol):
             return False
         if len(payload) > self.max_payload:
             raise UsageError(f"{len(payload)} bytes are too large for a message", hint=f"at most {self.max_payload}")
-        head = self._heads.get((subject, reply, correlation))
-        if head is None:
-            head = self._head(subject, reply, correlation)
-        size = len(head) + len(payload)
-        if size < 128:
-            start = b"\x30%c" % size
-        elif size < 16_384:
-            start = b"\x30%c%c" % (size & 127 | 128, size >> 7)
-        else:
-            start = b"\x30" + _length(size)
-        self._output += (start, head, payload)
-        self._sent(len(start) + size)
+        self._write(self._rendered.render([Delivery(subject, payload, reply, correlation)]))
         return True
+
+    def publish_all(self, messages: list[Delivery]) -> bool:
+        """Send messages; return False if there is no connection."""
+        if self.is_open:
+            self._write(self._rendered.render(messages))
+        return self.is_open
 
     # What the reconnecting bus asks for
 
@@ -117,6 +109,7 @@ class MqttBus(ReconnectingBus, asyncio.Protocol):
                 password=None if password is None else password.encode(),
             )
         )
+        self._arrived = MqttInput()
         loop = asyncio.get_running_loop()
         self._accepted = loop.create_future()
         self._answers.clear()
@@ -164,12 +157,14 @@ class MqttBus(ReconnectingBus, asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take bytes: deliveries to their handlers, the rest by what it is."""
-        deliveries: list[Delivery] = []
+        arrived = self._arrived
         try:
-            for event in self._session.receive(data):
+            arrived.feed(data)
+            others, arrived.others = arrived.others, []
+            for event in self._session.receive(b"".join(others)):
                 if isinstance(event, Received):
                     self._session.acknowledge(event, len(event.messages))
-                    deliveries += map(self._delivery, event.messages)
+                    arrived.deliveries += map(self._delivery, event.messages)
                 elif isinstance(event, Suback):
                     waiting = self._answers.pop(event.packet_id, None)
                     if waiting is not None and not waiting.done():
@@ -183,6 +178,7 @@ class MqttBus(ReconnectingBus, asyncio.Protocol):
                     raise event
         except EverlogError as error:
             self._fail(error)
+        deliveries, arrived.deliveries = arrived.deliveries, []
         if deliveries:
             self.routes.dispatch(deliveries)
         self._sent(0)
@@ -211,35 +207,8 @@ class MqttBus(ReconnectingBus, asyncio.Protocol):
             self._accepted.set_result(None)
 
     def _delivery(self, message: Message) -> Delivery:
-        topic, section = message.topic, message.section
-        name = self._names.get(topic)
-        if name is None:
-            if len(self._names) >= _HEADS:
-                self._names.clear()
-            name = self._names[topic] = topic.decode()
-        if not section:
-            return Delivery(name, message.payload)
-        found = self._replies.get(section)
-        if found is None:
-            properties = message.properties
-            reply = properties.response_topic or ""
-            found = reply if reply.startswith(_INBOXES) else "", properties.correlation_data or b""
-            if len(self._replies) >= _HEADS:
-                self._replies.clear()
-            if len(section) < 1024:
-                self._replies[section] = found
-        return Delivery(name, message.payload, *found)
-
-    def _head(self, subject: str, reply: str, correlation: bytes) -> bytes:
-        """Return topic and properties of a PUBLISH."""
-        properties = Properties(response_topic=reply or None, correlation_data=correlation or None)
-        packet = encode(Publish(subject, b"", properties=properties), 5)
-        head = packet[_skip_length(packet) :]
-        if len(self._heads) >= _HEADS:
-            self._heads.clear()
-        if len(correlation) < 64:
-            self._heads[subject, reply, correlation] = head
-        return head
+        """Return a message that is not as most are."""
+        return Delivery(message.topic.decode(), message.payload, *self._arrived.reply_of(message.section))
 
     def _ping(self) -> None:
         try:
@@ -271,6 +240,10 @@ class MqttBus(ReconnectingBus, asyncio.Protocol):
 
     # Output
 
+    def _write(self, data: bytes) -> None:
+        self._output.append(data)
+        self._sent(len(data))
+
     def _sent(self, size: int) -> None:
         """Write in this turn's one write; right away when it is much."""
         self._output_bytes += size
@@ -289,22 +262,3 @@ class MqttBus(ReconnectingBus, asyncio.Protocol):
             output.insert(0, self._session.take_output())
         if self._transport is not None and output:
             self._transport.write(b"".join(output))
-
-
-def _skip_length(packet: bytes) -> int:
-    """Return where the variable header of a packet begins."""
-    at = 1
-    while packet[at] & 128:
-        at += 1
-    return at + 1
-
-
-def _length(size: int) -> bytes:
-    """Return a variable byte integer."""
-    out = bytearray()
-    while True:
-        size, low = size >> 7, size & 127
-        if not size:
-            out.append(low)
-            return bytes(out)
-        out.append(low | 128)

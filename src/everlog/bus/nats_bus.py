@@ -12,7 +12,9 @@ from typing import Any, cast
 import msgspec
 
 from everlog.base import EverlogError, PeerError, Unavailable, UsageError
+from everlog.bus.delivery import Delivery
 from everlog.bus.nats_decoder import NatsDecoder
+from everlog.bus.nats_output import NatsOutput
 from everlog.bus.nats_subjects import from_nats, to_nats
 from everlog.bus.port import NotAllowed
 from everlog.bus.reconnect import CONGESTED_BYTES, ReconnectingBus
@@ -20,7 +22,6 @@ from everlog.bus.reconnect import CONGESTED_BYTES, ReconnectingBus
 DEFAULT_PORT = 4222
 PING_S = 30.0  # a server that has not answered a ping by the next is gone
 _GATHER_BYTES = 256 << 10  # of output that are written without waiting for the next turn
-_SUBJECTS = 100_000  # whose form for NATS is remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ class NatsBus(ReconnectingBus, asyncio.Protocol):
         self.max_payload = 1 << 20
         self._decoder = NatsDecoder()
         self._transport: asyncio.Transport | None = None
+        self._rendered = NatsOutput()
         self._output: list[bytes] = []
         self._output_bytes = 0
         self._flusher: asyncio.Handle | None = None
@@ -61,7 +63,6 @@ class NatsBus(ReconnectingBus, asyncio.Protocol):
         self._numbers: dict[str, int] = {}
         self._last = 0
         self._is_silent = False
-        self._forms: dict[str, bytes] = {}
         self._refused: set[str] = set()  # patterns that the server's rules forbid
 
     def publish(self, subject: str, payload: bytes, reply: str = "", correlation: bytes = b"") -> bool:
@@ -71,11 +72,17 @@ class NatsBus(ReconnectingBus, asyncio.Protocol):
         size = len(payload)
         if size > self.max_payload:
             raise UsageError(f"{size} bytes are too large for a message", hint=f"at most {self.max_payload}")
-        to = self._forms.get(subject) or self._form(subject)
+        to = self._rendered.form(subject)
         if reply:
-            to = b"%b %b" % (to, self._forms.get(reply) or self._form(reply))
+            to = b"%b %b" % (to, self._rendered.form(reply))
         self._send(b"PUB %b %d\r\n%b\r\n" % (to, size, payload))
         return True
+
+    def publish_all(self, messages: list[Delivery]) -> bool:
+        """Send messages that want no reply; return False if there is no connection."""
+        if self.is_open:
+            self._send(self._rendered.render(messages))
+        return self.is_open
 
     # What the reconnecting bus asks for
 
@@ -234,14 +241,6 @@ class NatsBus(ReconnectingBus, asyncio.Protocol):
             self.connection_is_lost(error)
 
     # Output
-
-    def _form(self, subject: str) -> bytes:
-        form = self._forms.get(subject)
-        if form is None:
-            if len(self._forms) >= _SUBJECTS:
-                self._forms.clear()
-            form = self._forms[subject] = to_nats(subject)
-        return form
 
     def _send(self, data: bytes) -> None:
         """Write in this turn's one write; right away when it is much."""

@@ -1,6 +1,7 @@
 cimport cython
 
 from everlog.base.memory cimport pointer
+from everlog.bus.delivery cimport Delivery, new_delivery
 
 
 cdef class NatsDecoder:

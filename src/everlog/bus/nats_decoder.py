@@ -8,10 +8,10 @@ import cython
 
 from everlog.base import PeerError
 from everlog.bus.nats_subjects import from_nats
-from everlog.bus.port import Delivery
 
 if not cython.compiled:
     from everlog.base.memory import Buffer, pointer
+    from everlog.bus.delivery import Delivery, new_delivery
 
 MAX_LINE = 1 << 16
 MAX_MESSAGE = 1 << 30
@@ -104,12 +104,12 @@ class NatsDecoder:
             reply = self._name(data[third + 1 : cut - 1])
             if not reply.startswith(_REPLIES):
                 reply = ""
-        delivery = Delivery(self._name(data[first:second]), data[body : body + length], reply)
+        made = new_delivery(self._name(data[first:second]), data[body : body + length], reply, b"")
         batch = self.batches.get(number)
         if batch is None:
-            self.batches[number] = [delivery]
+            self.batches[number] = [made]
         else:
-            batch.append(delivery)
+            batch.append(made)
         return body + length + 2
 
     def _name(self, raw: bytes) -> str:

@@ -6,19 +6,10 @@ for one level or more.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from everlog.base import EverlogError, UsageError
-
-
-class Delivery(NamedTuple):
-    """A message that arrived; `reply` is a subject inside somebody's inbox, or empty."""
-
-    subject: str
-    payload: bytes
-    reply: str = ""
-    correlation: bytes = b""  # to be sent back with a reply, where a bus has that
-
+from everlog.bus.delivery import Delivery
 
 Handler: TypeAlias = Callable[[list[Delivery]], None]  # takes what arrived together, on the event loop's thread
 Watcher: TypeAlias = Callable[[bool], None]  # told when the bus is lost, and when it is there again
@@ -55,6 +46,10 @@ class Bus(Protocol):
 
     def publish(self, subject: str, payload: bytes, reply: str = "", correlation: bytes = b"") -> bool:
         """Send a message in this turn of the loop, together with others; return False if there is no connection."""
+        ...
+
+    def publish_all(self, messages: list[Delivery]) -> bool:
+        """Send messages as `publish` does, all in one call; their payloads are not above `max_payload`."""
         ...
 
     async def subscribe(self, pattern: str, handler: Handler) -> Subscription:

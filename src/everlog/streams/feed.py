@@ -25,6 +25,7 @@ from everlog.streams.feed_events import (
     MessagesDeleted,
     MessageSet,
 )
+from everlog.streams.fresh import Appended
 from everlog.streams.ports import Journal
 from everlog.streams.replies import CaughtUp, Entries, FeedReset, Messages, Result
 from everlog.streams.shard_settings import ShardSettings
@@ -38,7 +39,7 @@ _STEP_POSITIONS = 20_000  # of the journal are looked through in one step
 
 
 def event_of(
-    name: str, position: int, record: Record, before: tuple[int, int], most_bytes: int, prefix: str = ""
+    name: str, position: int, record: Record | Appended, before: tuple[int, int], most_bytes: int, prefix: str = ""
 ) -> FeedEvent:
     """Return what a visible record changed; `before` is the (epoch, last seq) of the stream before it."""
     changes: list[Change] = []

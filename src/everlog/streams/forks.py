@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 from everlog.base import EverlogError
 from everlog.streams import requests
 from everlog.streams.effects import DropAll, Effect, Part, PutKey, PutMessage, Record, SetConfig
+from everlog.streams.fresh import size_of
 from everlog.streams.names import check_name
-from everlog.streams.overlay import size_of
 from everlog.streams.refusal import Refused
 from everlog.streams.replies import Answer
-from everlog.streams.stored_rows import ENTRIES, MESSAGES, entry_of, message_of
+from everlog.streams.row_messages import message_of
+from everlog.streams.stored_rows import ENTRIES, MESSAGES, entry_of
 from everlog.streams.stream_file import StreamFile
 from everlog.streams.stream_state import StreamState
 from everlog.streams.values import ErrorCode, Kind, Level

@@ -36,6 +36,7 @@ class Housekeeping:
         """Do a little of everything that is due."""
         shard = self._shard
         now_us = shard.now()
+        shard.views.apply_ripe(shard.committed)
         shard.views.apply_old(shard.committed, now_us - shard.settings.apply_us)
         due_us = shard.clock.due_us()
         if due_us:

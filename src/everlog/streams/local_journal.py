@@ -5,7 +5,6 @@ log, one more at each opening. Commits run on the log's own thread, or here when
 """
 
 import threading
-from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -15,6 +14,7 @@ from msgspec import Struct
 from everlog.base import EverlogError, MessageColumns, StorageError, TopicTable, Unavailable
 from everlog.commitlog import Disk, LogSettings, RealDisk, ShardLog
 from everlog.store import read_record, write_record
+from everlog.streams.journal_rows import fill_columns
 
 READ_BYTES = 1 << 20
 _MOST_NAMES = 1 << 18  # of streams in the table of names; at the limit it begins anew
@@ -40,6 +40,7 @@ class LocalJournal:
         self._log = log
         self._table = TopicTable(0, _MOST_NAMES)
         self._columns = MessageColumns(64)
+        self._numbers: dict[str, int] = {}  # of names in the table
         self._gate = threading.Lock()  # guards who waits
         self._waiting: deque[tuple[int, Done, Failed]] = deque()
         log.on_commit = self._committed
@@ -114,22 +115,8 @@ class LocalJournal:
         table, columns, count = self._table, self._columns, len(records)
         if len(table) + count > _MOST_NAMES:
             table.reset()
-        while columns.capacity < count:
-            columns.grow()
-        intern = table.intern
-        ends = array("I", [0])
-        end = 0
-        for _, effect in records:
-            end += len(effect)
-            ends.append(end)
-        columns.source = b"".join([effect for _, effect in records])
-        topics = array("I", [intern(name.encode()) for name, _ in records])
-        columns.topics[: 4 * count] = topics.tobytes()
-        columns.flags[:count] = bytes(count)
-        starts, stops = ends[:-1].tobytes(), ends[1:].tobytes()
-        columns.property_starts[: 4 * count] = starts
-        columns.payload_starts[: 4 * count] = starts
-        columns.payload_ends[: 4 * count] = stops
+            self._numbers.clear()
+        fill_columns(columns, records, table, self._numbers)
         first = self._log.end
         self._log.append(columns, 0, count, 0, table)
         columns.source = b""

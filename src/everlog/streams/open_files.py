@@ -106,6 +106,10 @@ class OpenFiles:
             file = StreamFile(path, state.name, state.born, state.kind, create=True)
         return file
 
+    def is_open(self, name: str) -> bool:
+        """Return whether a stream's file is open."""
+        return name in self._files
+
     def unsynced_file(self, name: str) -> StreamFile | None:
         """Return a stream's file if it is open, or is just being closed."""
         return self._files.get(name) or self._closing.get(name)

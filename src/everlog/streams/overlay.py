@@ -4,27 +4,15 @@ Asked first, it says of a seq or key: its content, that it is gone, or that the 
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Any, Final
 
-from msgspec import json
+import cython
 
 from everlog.streams.effects import DropAll, DropKeys, DropMessages, PutKey, PutMessage, Record
+from everlog.streams.fresh import FreshEffect
 
-
-class Fresh:
-    """The newest content of a seq or key."""
-
-    __slots__ = ("effect", "position", "time_us")
-
-    def __init__(self, position: int, time_us: int, effect: PutMessage | PutKey) -> None:
-        self.position = position
-        self.time_us = time_us
-        self.effect = effect
-
-    @property
-    def size(self) -> int:
-        """How many bytes it counts for the limits."""
-        return size_of(self.effect)
+if not cython.compiled:
+    from everlog.streams.fresh import Appended, Fresh
 
 
 class _Unknown:
@@ -32,13 +20,11 @@ class _Unknown:
 
 
 UNKNOWN: Final = _Unknown()
-Known = Fresh | None | _Unknown  # None: gone
+Known = Any  # Fresh, None if it is gone, or UNKNOWN
 
 
 class Overlay:
     """Newest content by seq (of a stream) or key (of a key-value store)."""
-
-    __slots__ = ("fresh", "gone", "is_all_gone")
 
     def __init__(self) -> None:
         self.fresh: dict[int | str, Fresh | None] = {}
@@ -67,18 +53,22 @@ class Overlay:
                 inside = [seq for seq in fresh if isinstance(seq, int) and first <= seq <= last]
             for seq in inside:
                 fresh.pop(seq, None)
-        if self.gone and self.gone[-1][1] + 1 == first:
-            self.gone[-1] = (self.gone[-1][0], last)
+        end = len(self.gone) - 1
+        if end >= 0 and self.gone[end][1] + 1 == first:
+            self.gone[end] = (self.gone[end][0], last)
         else:
             self.gone.append((first, last))
 
-    def take(self, position: int, record: Record) -> None:
+    def take(self, position: int, record: Record | Appended) -> None:
         """Note what a record changed."""
+        if isinstance(record, Appended):
+            self.fresh[record.seq if record.key is None else record.key] = record
+            return
         for effect in record.effects:
             if isinstance(effect, PutMessage):
-                self.fresh[effect.seq] = Fresh(position, record.time_us, effect)
+                self.fresh[effect.seq] = FreshEffect(position, record.time_us, effect)
             elif isinstance(effect, PutKey):
-                self.fresh[effect.key] = Fresh(position, record.time_us, effect)
+                self.fresh[effect.key] = FreshEffect(position, record.time_us, effect)
             elif isinstance(effect, DropMessages):
                 for first, last in effect.ranges:
                     self.drop(first, last)
@@ -107,18 +97,3 @@ class Overlay:
             first = max(first, stop + 1)
         if first <= last:
             yield first, last
-
-
-def size_of(effect: PutMessage | PutKey) -> int:
-    """Return how many bytes a message or entry counts for the limits."""
-    size = effect.size if effect.upload is not None else len(effect.value or b"")
-    if effect.headers is not None:
-        size += headers_size(effect.headers)
-    if isinstance(effect, PutKey):
-        size += len(effect.key.encode())
-    return size
-
-
-def headers_size(headers: dict[str, str]) -> int:
-    """Return how many bytes headers take as JSON."""
-    return len(json.encode(headers))

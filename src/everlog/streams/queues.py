@@ -16,7 +16,8 @@ from everlog.streams.queue_state import QUEUE_EFFECTS, QueueState, take_effect
 from everlog.streams.reads import MOST_SEQ, check_kind
 from everlog.streams.refusal import Refused
 from everlog.streams.replies import Answer, DeadLetter, DeadLetters, Deliveries, Delivery, Lag, Reply, Result, Written
-from everlog.streams.stored_rows import DEAD, MESSAGES, message_of, read_messages
+from everlog.streams.row_messages import message_of
+from everlog.streams.stored_rows import DEAD, MESSAGES, read_messages
 from everlog.streams.stream_file import StreamFile
 from everlog.streams.stream_state import StreamState
 from everlog.streams.values import ErrorCode, Kind, Level, QueueConfig, StoredMessage

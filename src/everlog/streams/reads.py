@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 
 from everlog.streams import requests
 from everlog.streams.effects import PutKey
-from everlog.streams.overlay import Fresh
+from everlog.streams.fresh import Fresh
 from everlog.streams.refusal import Refused
 from everlog.streams.replies import Entries, FilePart, Keys, Messages, Result, StreamInfo, ValuePart
+from everlog.streams.row_messages import message_of
 from everlog.streams.shard_settings import ShardSettings
 from everlog.streams.stored_rows import (
     ENTRIES,
@@ -21,7 +22,6 @@ from everlog.streams.stored_rows import (
     entry_of,
     fresh_entry,
     fresh_of,
-    message_of,
     read_entries,
     read_messages,
 )

@@ -11,7 +11,7 @@ class ShardSettings:
 
     most_open: int = 1_000  # files of streams; the least recently used are closed
     most_states: int = 20_000  # streams in memory; the least recently used are let go
-    apply_rows: int = 64  # pending records of a stream are applied to its file together,
+    apply_rows: int = 256  # pending records of a stream are applied to its file together,
     apply_bytes: int = 1 << 20  # or when they have so many bytes,
     apply_us: int = 30_000_000  # or have waited so long
     pending_rows: int = 500_000  # of all streams; those that waited longest are applied

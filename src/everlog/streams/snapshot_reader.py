@@ -15,7 +15,8 @@ from msgspec import json
 from everlog.base import Unavailable
 from everlog.streams import stream_tables as tables
 from everlog.streams.effects import PutMessage, Record, decode_record
-from everlog.streams.overlay import Fresh, Overlay
+from everlog.streams.fresh import Fresh
+from everlog.streams.overlay import Overlay
 from everlog.streams.shard_places import ReadableJournal, SnapshotStream
 from everlog.streams.shard_snapshot import ShardSnapshot
 from everlog.streams.stored_rows import read_entries, read_messages

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from msgspec.msgpack import encode
+
 from everlog.base import EverlogError, Fenced, StorageError, Unavailable, UsageError
 from everlog.streams import requests
 from everlog.streams.archived_answers import ArchivedAnswers
@@ -21,6 +23,8 @@ from everlog.streams.effects import Record, encode_record
 from everlog.streams.feed import Feed, event_of
 from everlog.streams.feed_events import FeedEvent
 from everlog.streams.housekeeping import Housekeeping
+from everlog.streams.plain_codec import Packer
+from everlog.streams.plain_requests import PlainRequests
 from everlog.streams.ports import Archive, Clock, Journal
 from everlog.streams.queues import Queues
 from everlog.streams.reads import Reads
@@ -33,7 +37,7 @@ from everlog.streams.stream_state import StreamState
 from everlog.streams.tier import Tier
 from everlog.streams.values import ErrorCode, Level
 from everlog.streams.views import Views
-from everlog.streams.waiting import Waiting
+from everlog.streams.waiting import OpenTurn, Waiting, take_early, take_reached
 from everlog.streams.writes import Writes
 
 Answers = Callable[[Any], None]  # takes an Answer, or a series of them
@@ -70,17 +74,19 @@ class StateShard:
         self.views = Views(directory, self.settings, run, self.post_failure)
         self.is_closed = False
         self.tier = None if tier is None else ShardTier(self, tier)
-        self.time_us = self.views.replay(journal)
+        self._turn = OpenTurn(journal.end, self.views.replay(journal))
         self.committed = journal.committed
-        self._next = journal.end
         self._wants: Callable[[str], bool] = lambda name: False
         self._feed: Callable[[list[FeedEvent]], None] | None = None
-        self._records: list[tuple[str, bytes]] = []  # decided in this turn
-        self._decided: list[Waiting] = []
         self._waiting: deque[Waiting] = deque()  # appended and not committed
         self._later: deque[tuple[int, Callable[[], None], Answers]] = deque()  # reads that wait for a commit
         self._reached = -1  # the end of a commit that was reported while it was asked for, on the same thread
         self._asking = 0  # the thread that asks for a commit just now
+        self.plain = PlainRequests(
+            self._turn, self.views.plain_views(), self.settings, self.epoch, clock.now_us, self._waiting, self._later
+        )
+        self.plain.committed = self.committed
+        self._answer_plain: Callable[[list[Waiting]], None] = lambda answered: None
         self._reads = Reads(self.settle, self.settings, self.scratch)
         self._following = Feed(journal, self.settle, self.settings)
         self.archived = ArchivedAnswers(self)
@@ -132,10 +138,10 @@ class StateShard:
             raise self.failure
         if self.is_closed:
             raise Unavailable("the shard is closed")
-        if call.seen_epoch > self.epoch or (call.seen_epoch == self.epoch and call.seen_position >= self._next):
+        if call.seen_epoch > self.epoch or (call.seen_epoch == self.epoch and call.seen_position >= self._turn.next):
             raise Refused(
                 ErrorCode.BEHIND,
-                f"epoch {self.epoch} ends at {self._next}, and the caller has seen more",
+                f"epoch {self.epoch} ends at {self._turn.next}, and the caller has seen more",
                 hint="ask the owner",
             )
         if len(self._waiting) + len(self._later) > self.settings.waiting:
@@ -220,8 +226,13 @@ class StateShard:
 
     def now(self) -> int:
         """Return the time for a record: never below that of any before it."""
-        self.time_us = max(self.time_us, self.clock.now_us())
-        return self.time_us
+        self._turn.time_us = max(self._turn.time_us, self.clock.now_us())
+        return self._turn.time_us
+
+    @property
+    def time_us(self) -> int:
+        """The time of the last record."""
+        return self._turn.time_us
 
     def draft(self, state: StreamState) -> Draft:
         """Return a draft of writes to a stream."""
@@ -237,15 +248,15 @@ class StateShard:
     ) -> None:
         """Take a decision: it is appended with the others of this turn, and answered when its level is reached."""
         data = encode_record(record)
-        position = self._next
-        self._next = position + 1
+        turn = self._turn
+        position = turn.next
         before = None
         if self._feed is not None and self._wants(state.name) and record.is_visible:
             before = (state.epoch, state.last_seq)
             state.unfed += 1
         self.views.take(state, position, record, len(data))
-        self._records.append((state.name, data))
-        self._decided.append(Waiting(position, state, record, level, answer, result, before))
+        turn.add(state.name, data, Waiting(position, state, record, level, answer, result, before))
+        turn.has_early = turn.has_early or level is Level.MEMORY
         if state.next_due_us:
             self._housekeeping.be_due(state)
 
@@ -253,19 +264,22 @@ class StateShard:
 
     def turn(self) -> None:
         """Append what was decided since the last turn, and ask for one commit of it all."""
-        if not self._records or self.failure is not None:
+        turn = self._turn
+        if not turn.records or self.failure is not None:
             return
-        records, decided = self._records, self._decided
-        self._records, self._decided = [], []
+        has_early, expected = turn.has_early, turn.next - len(turn.records)
+        self.views.count(turn.pending_rows, turn.pending_bytes)
+        turn.pending_rows = turn.pending_bytes = 0
+        records, decided = turn.take()
         self._waiting.extend(decided)
-        expected = self._next - len(records)
         try:
             if self.journal.append(records) != expected:
                 raise StorageError("somebody else appended to the journal", hint="one owner may have it open")
         except EverlogError as error:
             self._fail(error)
             return
-        self._answer_early(decided)
+        if has_early:
+            self._answer_early(decided)
         self._reached, self._asking = -1, threading.get_ident()
         self.journal.commit(self._commit_done, self._commit_failed)
         self._asking = 0
@@ -274,15 +288,16 @@ class StateShard:
 
     def _answer_early(self, decided: list[Waiting]) -> None:
         """Answer what asked for no more than memory, and tell followers of it if they know all before it."""
+        plain, early = take_early(decided, self.plain.packer, self.epoch, Level.MEMORY)
         events = []
-        for one in decided:
-            if one.level is not Level.MEMORY:
-                continue
+        for one in early:
             if one.before is not None and one.state.unfed == 1:
                 events.append(self._event(one))
             if one.answer is not None:
                 self._answer(one, Level.MEMORY)
                 one.answer = None
+        if plain:
+            self._answer_plain(plain)
         self._tell(events)
 
     def _event(self, one: Waiting) -> FeedEvent:
@@ -308,15 +323,13 @@ class StateShard:
         """Answer and feed what is committed now, do what waited for it, and apply what has gathered."""
         if self.failure is not None or committed <= self.committed:
             return
-        self.committed = committed
-        waiting = self._waiting
-        reached = []
-        while waiting and waiting[0].position < committed:
-            reached.append(waiting.popleft())
-        self._tell([self._event(one) for one in reached if one.before is not None])
-        for one in reached:
-            if one.answer is None:
-                continue
+        self.committed = self.plain.committed = committed
+        plain, others, fed = take_reached(self._waiting, committed, self.plain.packer, self.epoch, Level.FSYNC)
+        if fed:
+            self._tell([self._event(one) for one in fed])
+        if plain:
+            self._answer_plain(plain)
+        for one in others:
             self._answer(one, Level.ARCHIVED if one.level is Level.ARCHIVED else Level.FSYNC)
         while self._later and self._later[0][0] <= committed:
             _, work, answer = self._later.popleft()
@@ -347,13 +360,18 @@ class StateShard:
         if self.failure is not None:
             return
         self.failure = error
-        waiting = [*self._waiting, *self._decided]
+        self.plain.is_open = False
+        waiting = [*self._waiting, *self._turn.take()[1]]
         self._waiting.clear()
-        self._decided.clear()
-        self._records.clear()
+        failure = self.failure_of(error)
+        plain = [one for one in waiting if one.asker is not None and not one.is_answered]
+        for one in plain:
+            one.data = self.plain.packer.framed(one.id, encode(failure))
+        if plain:
+            self._answer_plain(plain)
         for one in waiting:
             if one.answer is not None:
-                one.answer(self.failure_of(error))
+                one.answer(failure)
         later = list(self._later)
         self._later.clear()
         for _, _, answer in later:
@@ -369,11 +387,16 @@ class StateShard:
     def is_idle(self) -> bool:
         """Whether nobody waits for a commit."""
         is_waiting = len(self.archived) or (self.tier is not None and self.tier.is_waiting)
-        return not (self._waiting or self._later or self._decided) and not is_waiting
+        return not (self._waiting or self._later or self._turn.decided) and not is_waiting
 
     def follow(self, wants: Callable[[str], bool], feed: Callable[[list[FeedEvent]], None] | None) -> None:
         """Call `feed` with the events of the streams that `wants` says yes to."""
         self._wants, self._feed = wants, feed
+        self.plain.wants = None if feed is None else wants
+
+    def answer_plain(self, prefix: bytes, send: Callable[[list[Waiting]], None]) -> None:
+        """Call `send` with plain requests that have an answer."""
+        self.plain.packer, self._answer_plain = Packer(prefix), send
 
     def tick(self) -> None:
         """Do what time demands."""
@@ -405,7 +428,7 @@ class StateShard:
 
     def abandon(self) -> None:
         """Let go of the files as they are: the journal failed or is another owner's, and nothing more is written."""
-        self.is_closed = True
+        self.is_closed, self.plain.is_open = True, False
         self.writes.close()
         if self.tier is not None:
             self.tier.close()
@@ -416,7 +439,7 @@ class StateShard:
         if self.is_closed:
             return
         self.turn()
-        self.is_closed = True
+        self.is_closed, self.plain.is_open = True, False
         try:
             if self.tier is not None:
                 self.tier.close()

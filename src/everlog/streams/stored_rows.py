@@ -5,7 +5,8 @@ from typing import Any
 from msgspec import json
 
 from everlog.streams.effects import PutKey, PutMessage
-from everlog.streams.overlay import Fresh
+from everlog.streams.fresh import Fresh, FreshEffect
+from everlog.streams.row_messages import take_messages
 from everlog.streams.stream_file import StreamFile
 from everlog.streams.values import Entry, StoredMessage
 
@@ -18,22 +19,6 @@ _VALUE = (
 MESSAGES = f"SELECT seq, time_us, {_VALUE} FROM messages"
 ENTRIES = f"SELECT key, revision, time_us, {_VALUE} FROM entries"
 DEAD = f"SELECT deliveries, died_us, seq, time_us, {_VALUE} FROM dead"
-
-
-def message_of(row: tuple[Any, ...]) -> StoredMessage:
-    """Return the message of a row of MESSAGES."""
-    seq, time_us, value, headers, timestamp, expires_us, position, size = row
-    return StoredMessage(
-        seq,
-        time_us,
-        value,
-        None if headers is None else _decode_headers(headers),
-        timestamp,
-        expires_us or 0,
-        position,
-        size or 0,
-        value is None and size is not None,
-    )
 
 
 def entry_of(row: tuple[Any, ...]) -> Entry:
@@ -91,7 +76,7 @@ def fresh_entry(position: int, time_us: int, effect: PutKey, most_bytes: int) ->
 def fresh_of(found: Entry) -> Fresh:
     """Return an entry that was read from a file, whole, as content to keep in memory."""
     effect = PutKey(found.key, found.revision, found.value, found.headers, found.timestamp, found.expires_us)
-    return Fresh(found.position, found.time_us, effect)
+    return FreshEffect(found.position, found.time_us, effect)
 
 
 def read_messages(
@@ -101,19 +86,19 @@ def read_messages(
     if file is None or first > last or limit <= 0:
         return [], False
     found: list[StoredMessage] = []
-    total = 0
+    room, step = chunk_bytes, _FIRST_ROWS
     query = f"{MESSAGES} WHERE seq BETWEEN ?2 AND ?3 ORDER BY seq LIMIT ?4"
     while limit > len(found):
-        step = min(limit - len(found), _STEP_ROWS)
+        step = min(limit - len(found), step)
         rows = file.rows(query, (most_bytes, first, last, step))
-        for row in rows:
-            found.append(message_of(row))
-            total += len(row[2] or b"") + 64
-            if total >= chunk_bytes:
-                return found, True
+        room = take_messages(rows, found, room)
+        if room <= 0:
+            return found, True
         if len(rows) < step:
             return found, False
         first = rows[-1][0] + 1
+        cost = max(1, (chunk_bytes - room) // len(found))  # of a message so far
+        step = min(_MOST_ROWS, max(_FIRST_ROWS, room // cost + 1))
     return found, False
 
 
@@ -140,4 +125,6 @@ def read_entries(
     return found, False
 
 
+_FIRST_ROWS = 64
+_MOST_ROWS = 1024
 _STEP_ROWS = 64

@@ -32,6 +32,8 @@ from everlog.streams.effects import (
     SetQueue,
     Taken,
 )
+from everlog.streams.fresh import Appended
+from everlog.streams.row_runs import entry_run, message_run
 from everlog.streams.values import Config, Kind
 
 CACHE_KIB = 64  # of pages a file keeps in memory
@@ -77,8 +79,9 @@ class StreamFile:
         for leftover in (self.path + "-wal", self.path + "-shm"):
             if os.path.exists(leftover):
                 os.unlink(leftover)
-        with open(self.path, "wb") as file:
+        with open(self.path + ".new", "wb") as file:
             file.write(tables.template(kind))
+        os.replace(self.path + ".new", self.path)  # whoever copies live files never sees half of one
         self.is_new = True
 
     def _open(self, name: str, born: int, kind: Kind) -> None:
@@ -92,8 +95,7 @@ class StreamFile:
         known, found_born, found_kind, self.applied = execute("SELECT name, born, kind, applied FROM stream").fetchone()
         self.is_stale = known != "" and (known != name or found_born != born or found_kind != kind)
         self._has = {row[0] for row in execute("SELECT name FROM sqlite_master")}
-        if known == "":
-            execute("UPDATE stream SET name = ?, born = ?", (name, born))
+        self._is_named = known != ""  # a new file is named with its first records
 
     @contextmanager
     def _guard(self) -> Iterator[None]:
@@ -107,19 +109,20 @@ class StreamFile:
 
     # ---- writing ----
 
-    def apply(self, records: Sequence[tuple[int, Record]], config: Config, forgotten: int) -> None:
+    def apply(self, records: Sequence[tuple[int, Record | Appended]], config: Config, forgotten: int) -> None:
         """Bring the view to the position of the last of these records; those it has already are left out.
 
         Message ids of records up to the position `forgotten` are forgotten.
         """
-        records = [one for one in records if one[0] > self.applied]
+        if records and records[0][0] <= self.applied:
+            records = [one for one in records if one[0] > self.applied]
         if not records:
             return
         with self.lock, self._guard():
             execute = self._connection.execute
             execute("BEGIN IMMEDIATE")
             try:
-                self._write(records)
+                self._write(list(records))
                 position, last = records[-1]
                 if "ids" in self._has:
                     execute("DELETE FROM ids WHERE position <= ?", (forgotten,))
@@ -127,52 +130,46 @@ class StreamFile:
                     "UPDATE stream SET applied = ?, last_seq = ?, messages = ?, bytes = ?, config = ?, forgotten = ?",
                     (position, last.last_seq, last.messages, last.bytes, msgpack.encode(config), forgotten),
                 )
+                if not self._is_named:
+                    execute("UPDATE stream SET name = ?, born = ?", (self.name, self.born))
                 execute("COMMIT")
             except BaseException:
                 if self._connection.in_transaction:
                     execute("ROLLBACK")
                 raise
             self.applied = position
+            self._is_named = True
 
-    def _write(self, records: Iterable[tuple[int, Record]]) -> None:
-        messages: list[Any] = []  # plain ones, which gather for a statement of many rows
-        entries: list[Any] = []
-        for position, record in records:
-            if record.message_id is not None:
-                self._put_id(position, record)
-            for effect in cast(list[Any], record.effects):
-                kind = type(effect)
-                is_plain = (kind is PutMessage or kind is PutKey) and (
-                    effect.headers is None
-                    and effect.timestamp is None
-                    and effect.upload is None
-                    and not effect.expires_us
-                    and not effect.copied_us
-                )
-                if is_plain and kind is PutMessage:
-                    messages += (effect.seq, position, record.time_us, effect.value)
-                    if len(messages) == 4 * tables.GROUP:
-                        self._connection.execute(tables.PUT_PLAIN_MESSAGES, messages)
-                        messages.clear()
-                elif is_plain:
-                    entries += (effect.key, effect.revision, position, record.time_us, effect.value)
-                    if len(entries) == 5 * tables.GROUP:
-                        self._connection.execute(tables.PUT_PLAIN_ENTRIES, entries)
-                        entries.clear()
-                else:
-                    self._flush(messages, entries)
-                    _WRITERS.get(kind, _ignore)(self, position, record, effect)
-        self._flush(messages, entries)
+    def _write(self, records: list[tuple[int, Any]]) -> None:
+        at, count = 0, len(records)
+        while at < count:
+            at = self._put_run(records, at)
+            if at < count:
+                position, record = records[at]
+                if record.message_id is not None:
+                    self._put_id(position, record)
+                for effect in cast(list[Any], record.effects):
+                    _WRITERS.get(type(effect), _ignore)(self, position, record, effect)
+                at += 1
 
-    def _flush(self, messages: list[Any], entries: list[Any]) -> None:
-        if messages:
-            rows = [messages[k : k + 4] for k in range(0, len(messages), 4)]
-            self._connection.executemany(tables.PUT_PLAIN_MESSAGE, rows)
-            messages.clear()
-        if entries:
-            rows = [entries[k : k + 5] for k in range(0, len(entries), 5)]
-            self._connection.executemany(tables.PUT_PLAIN_ENTRY, rows)
-            entries.clear()
+    def _put_run(self, records: list[tuple[int, Any]], at: int) -> int:
+        """Write plain messages or entries from a place on; return where the next record of another kind is."""
+        rows: list[Any] = []
+        ids: list[Any] = []
+        take, width, put, put_group = _RUNS["messages" in self._has]
+        at = take(records, at, rows, ids)
+        group = width * tables.GROUP
+        whole = len(rows) - len(rows) % group
+        execute = self._connection.execute
+        for k in range(0, whole, group):
+            execute(put_group, rows[k : k + group])
+        if whole < len(rows):
+            rest = [rows[k : k + width] for k in range(whole, len(rows), width)]
+            self._connection.executemany(put, rest)
+        if ids:
+            self._need("ids")
+            self._connection.executemany(tables.PUT_ID, ids)
+        return at
 
     def _need(self, name: str) -> None:
         """Make a table or index that not every file has."""
@@ -184,7 +181,7 @@ class StreamFile:
         self._need("ids")
         seqs = None if record.seqs is None else msgpack.encode(record.seqs)
         row = (record.message_id, position, record.time_us, record.previous, record.seq, record.count, seqs)
-        self._connection.execute("INSERT OR REPLACE INTO ids VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+        self._connection.execute(tables.PUT_ID, row)
 
     def _put_message(self, position: int, record: Record, effect: PutMessage) -> None:
         if effect.expires_us:
@@ -374,6 +371,10 @@ def _ignore(file: StreamFile, position: int, record: Record, effect: Any) -> Non
 
 
 _ZEROS = bytes
+_RUNS: dict[bool, Any] = {
+    True: (message_run, 4, tables.PUT_PLAIN_MESSAGE, tables.PUT_PLAIN_MESSAGES),
+    False: (entry_run, 5, tables.PUT_PLAIN_ENTRY, tables.PUT_PLAIN_ENTRIES),
+}
 _WRITERS: dict[type, Any] = {
     PutMessage: StreamFile._put_message,
     PutKey: StreamFile._put_entry,

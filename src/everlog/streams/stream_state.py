@@ -5,7 +5,8 @@ shard, which applies what has gathered.
 """
 
 from collections import OrderedDict, deque
-from dataclasses import dataclass
+
+import cython
 
 from everlog.streams.effects import (
     NO_POSITION,
@@ -18,9 +19,13 @@ from everlog.streams.effects import (
     Record,
     SetConfig,
 )
-from everlog.streams.overlay import Fresh, Overlay
+from everlog.streams.fresh import Fresh, FreshEffect
 from everlog.streams.queue_state import QUEUE_EFFECTS, QueueState, take_effect
 from everlog.streams.values import Config, Kind
+
+if not cython.compiled:
+    from everlog.streams.fresh import Appended
+    from everlog.streams.overlay import Overlay
 
 ROW_BYTES = 400  # about what a record in memory takes beside its value
 UPLOAD_US = 3_600_000_000  # an upload that nobody asked for is dropped after this time
@@ -30,72 +35,36 @@ FRONT_BYTES = 4096  # an entry that is larger is read from the file
 _PLAIN = Config()
 
 
-@dataclass(slots=True)
 class StoredId:
     """What a write with a message id was answered."""
 
-    position: int
-    time_us: int
-    previous: int
-    seq: int
-    count: int
-    seqs: list[int] | None
+    def __init__(
+        self, position: int, time_us: int, previous: int, seq: int, count: int, seqs: list[int] | None
+    ) -> None:
+        self.position = position
+        self.time_us = time_us
+        self.previous = previous
+        self.seq = seq
+        self.count = count
+        self.seqs = seqs
 
 
-def stored_id(position: int, record: Record) -> StoredId:
+def stored_id(position: int, record: Record | Appended) -> StoredId:
     """Return what a record's write was answered."""
     return StoredId(position, record.time_us, record.previous, record.seq, record.count, record.seqs)
 
 
-@dataclass(slots=True)
 class UploadState:
     """The parts of a large value that came so far."""
 
-    parts: int
-    size: int
-    time_us: int
+    def __init__(self, parts: int, size: int, time_us: int) -> None:
+        self.parts = parts
+        self.size = size
+        self.time_us = time_us
 
 
 class StreamState:
     """The numbers of a stream, what its file does not have yet, its message ids, uploads and queues."""
-
-    __slots__ = (
-        "applied_epoch",
-        "applied_position",
-        "born",
-        "bytes",
-        "config",
-        "epoch",
-        "filed",
-        "forgotten",
-        "front",
-        "has_queues",
-        "has_removal",
-        "has_rows",
-        "id_time_us",
-        "ids",
-        "is_hidden",
-        "is_plain",
-        "is_removed",
-        "is_simple",
-        "kind",
-        "last",
-        "last_seq",
-        "messages",
-        "name",
-        "next_due_us",
-        "oldest",
-        "overlay",
-        "pending",
-        "pending_bytes",
-        "position",
-        "queues",
-        "time_us",
-        "tokens",
-        "tokens_us",
-        "unfed",
-        "uploads",
-    )
 
     def __init__(self, name: str, kind: Kind, config: Config = _PLAIN) -> None:
         self.name = name
@@ -116,7 +85,7 @@ class StreamState:
         self.has_removal = False  # whether a pending record removed it
         self.has_rows = False  # whether there is a file
         self.filed = NO_POSITION  # what the file had applied when the stream's row in the catalogue was written
-        self.pending: deque[tuple[int, Record]] = deque()
+        self.pending: deque[tuple[int, Record | Appended]] = deque()
         self.pending_bytes = 0
         self.overlay = Overlay()
         self.oldest: deque[tuple[int, int]] = deque()  # (seq, size) of the oldest messages, as far as they were read
@@ -144,6 +113,20 @@ class StreamState:
         """Note whether this is what most streams are: one that is there, without limits."""
         is_there = self.born != NO_POSITION and not self.is_removed and not self.is_hidden
         self.is_simple = is_there and self.is_plain and self.kind is Kind.STREAM
+        self.is_simple_store = is_there and self.is_plain and self.kind is Kind.KV
+
+    def append(self, record: Appended, size: int) -> int:
+        """Be as a plain write says, for which this stream or store is simple; its encoded size is given."""
+        self.pending.append((record.position, record))
+        self.pending_bytes += size + ROW_BYTES
+        self.last = self.position = record.position
+        self.epoch = record.epoch
+        self.time_us = record.time_us
+        self.last_seq, self.messages, self.bytes = record.seq, record.messages, record.bytes
+        self.overlay.fresh[record.seq if record.key is None else record.key] = record
+        if record.message_id is not None:
+            self._take_id(record.position, record)
+        return 0
 
     def take(self, position: int, record: Record, size: int) -> None:
         """Be as the record says, whose encoded size is given."""
@@ -156,7 +139,7 @@ class StreamState:
         self.time_us = record.time_us
         self.last_seq, self.messages, self.bytes = record.last_seq, record.messages, record.bytes
         if len(effects) == 1 and type(effects[0]) is PutMessage and self.is_plain and not effects[0].expires_us:
-            self.overlay.fresh[effects[0].seq] = Fresh(position, record.time_us, effects[0])
+            self.overlay.fresh[effects[0].seq] = FreshEffect(position, record.time_us, effects[0])
             self.position, self.epoch = position, record.epoch
             if effects[0].upload is not None:
                 (self.uploads or {}).pop(effects[0].upload, None)
@@ -191,7 +174,7 @@ class StreamState:
                 self.be_due(record.time_us + self.config.max_age_us)
             if effect.upload is not None:  # type: ignore[attr-defined]
                 (self.uploads or {}).pop(effect.upload, None)  # type: ignore[attr-defined]
-            if self.oldest and effect.seq <= self.oldest[-1][0]:  # type: ignore[attr-defined]
+            if self.oldest and effect.seq <= self.oldest[len(self.oldest) - 1][0]:  # type: ignore[attr-defined]
                 self.oldest.clear()
             return True
         if isinstance(effect, Part):
@@ -235,7 +218,7 @@ class StreamState:
         self.ids, self.uploads, self.queues = OrderedDict(), {}, {}
         self.has_queues, self.next_due_us = False, 0
 
-    def _take_id(self, position: int, record: Record) -> None:
+    def _take_id(self, position: int, record: Record | Appended) -> None:
         assert record.message_id is not None
         self.id_time_us = record.time_us
         if self.ids is not None:
@@ -287,7 +270,7 @@ class StreamState:
             self.front.clear()
         for key, fresh in self.overlay.fresh.items():
             assert isinstance(key, str)
-            if fresh is None or (fresh.size <= FRONT_BYTES and fresh.effect.upload is None):
+            if fresh is None or (fresh.size <= FRONT_BYTES and not fresh.is_uploaded):
                 self.front[key] = fresh
             else:
                 self.front.pop(key, None)

@@ -49,11 +49,12 @@ ON_DEMAND = {
         timestamp, expires_us INTEGER, is_revived INTEGER NOT NULL, PRIMARY KEY (queue, seq))""",
 }
 
-GROUP = 16  # rows of one statement
+GROUP = 32  # rows of one statement
 _PLAIN_MESSAGE = "INSERT OR REPLACE INTO messages (seq, position, time_us, value) VALUES "
 _PLAIN_ENTRY = "INSERT OR REPLACE INTO entries (key, revision, position, time_us, value) VALUES "
 PUT_MESSAGE = "INSERT OR REPLACE INTO messages VALUES (?, ?, ?, ?, ?, ?, ?)"
 PUT_ENTRY = "INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+PUT_ID = "INSERT OR REPLACE INTO ids VALUES (?, ?, ?, ?, ?, ?, ?)"
 PUT_PLAIN_MESSAGE = _PLAIN_MESSAGE + "(?, ?, ?, ?)"
 PUT_PLAIN_ENTRY = _PLAIN_ENTRY + "(?, ?, ?, ?, ?)"
 PUT_PLAIN_MESSAGES = _PLAIN_MESSAGE + ", ".join(["(?, ?, ?, ?)"] * GROUP)

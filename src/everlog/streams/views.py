@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 from everlog.base import EverlogError, StorageError
 from everlog.streams.catalogue import Catalogue, Row, row_of
 from everlog.streams.effects import DropAll, PutKey, Record, SetConfig, decode_record
+from everlog.streams.fresh import Appended
 from everlog.streams.open_files import OpenFiles, sync_all
+from everlog.streams.plain_requests import PlainViews
 from everlog.streams.ports import Journal
 from everlog.streams.shard_settings import ShardSettings
 from everlog.streams.stream_file import StreamFile
@@ -21,6 +23,9 @@ from everlog.streams.values import Kind
 
 if TYPE_CHECKING:
     from everlog.streams.away_files import AwayFiles
+
+APPLY_AT_ONCE = 32  # streams of which enough has gathered, after one commit; others have their turn later
+OPENING = 4  # as many as this count one whose file is not open
 
 
 class Views:
@@ -94,6 +99,15 @@ class Views:
 
     # ---- gathering ----
 
+    def plain_views(self) -> PlainViews:
+        """Return what plain writes note by themselves; `count` tells the rest."""
+        return PlainViews(self._states, self._unapplied, self._ripe, self._unsynced)
+
+    def count(self, rows: int, size: int) -> None:
+        """Count plain writes that streams have taken."""
+        self.pending_rows += rows
+        self.pending_bytes += size
+
     def take(self, state: StreamState, position: int, record: Record, size: int) -> None:
         """Have a stream take a record, whose encoded size is given."""
         state.take(position, record, size)
@@ -134,7 +148,9 @@ class Views:
 
     def apply(self, state: StreamState, committed: int) -> None:
         """Apply a stream's committed records to its file."""
-        records = [one for one in state.pending if one[0] < committed]
+        records = list(state.pending)
+        if records and records[-1][0] >= committed:
+            records = [one for one in records if one[0] < committed]
         if not records:
             return
         before, last = state.pending_bytes, records[-1]
@@ -158,7 +174,7 @@ class Views:
         self.pending_rows -= len(records)
         self._note_applied(state, last)
 
-    def _note_applied(self, state: StreamState, last: tuple[int, Record]) -> None:
+    def _note_applied(self, state: StreamState, last: tuple[int, Record | Appended]) -> None:
         name = state.name
         self._ripe.pop(name, None)
         self._unapplied.pop(name, None)
@@ -172,15 +188,19 @@ class Views:
             self._gone.pop(name, None)
 
     def apply_ripe(self, committed: int) -> None:
-        """Apply the streams of which enough has gathered, and more if there is no room."""
-        for name in list(self._ripe):
+        """Apply some of the streams of which enough has gathered, and more if there is no room."""
+        left = APPLY_AT_ONCE
+        while self._ripe and left > 0:
+            name = next(iter(self._ripe))
             state = self._states[name]
+            del self._ripe[name]
             if self.must_come(state):
-                del self._ripe[name]
                 continue
+            left -= 1 if self.files.is_open(name) else OPENING
             self.apply(state, committed)
-            if len(state.pending) >= self.settings.apply_rows:
+            if len(state.pending) >= self.settings.apply_rows:  # of what is not committed yet
                 self._ripe[name] = None
+                left -= 1
         self.relieve(committed)
 
     def relieve(self, committed: int, *, is_waiting: bool = False) -> None:
@@ -189,6 +209,8 @@ class Views:
         Files that are in the bucket alone are waited for, or asked for.
         """
         settings = self.settings
+        if self.pending_bytes <= settings.pending_bytes and self.pending_rows <= settings.pending_rows:
+            return
         for name in list(self._unapplied):
             if self.pending_bytes <= settings.pending_bytes and self.pending_rows <= settings.pending_rows:
                 return
@@ -333,7 +355,7 @@ def _is_whole(effect: object) -> bool:
     return isinstance(effect, SetConfig | DropAll)
 
 
-def _removes(record: Record) -> bool:
+def _removes(record: Record | Appended) -> bool:
     return any(isinstance(effect, DropAll) and effect.is_removed for effect in record.effects)
 
 

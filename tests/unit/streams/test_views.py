@@ -19,7 +19,7 @@ def seqs(owner, stream="s"):
 
 
 def test_rows_gather_before_they_are_applied(tmp_path):
-    owner = Owner(tmp_path / "shard")
+    owner = Owner(tmp_path / "shard", settings=ShardSettings(apply_rows=64))
     owner.add("s", *[b"x"] * 63)
     assert not owner.shard.views.files.opened
     owner.add("s", b"x")
@@ -166,7 +166,7 @@ def test_a_lost_file_is_reported_and_not_taken_for_empty(tmp_path):
 
 
 def test_the_file_of_a_removed_stream_is_not_taken_for_a_new_ones(tmp_path):
-    owner = Owner(tmp_path / "shard")
+    owner = Owner(tmp_path / "shard", settings=ShardSettings(apply_rows=64))
     owner.add("s", *[b"old"] * 70)
     path = owner.shard.views.files.path("s")
     owner.shard.views.files.unsynced_file("s").sync()

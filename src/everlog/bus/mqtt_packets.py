@@ -1,0 +1,182 @@
+"""MQTT packets as a bus has them: PUBLISHes at QoS 0 in both directions, many in one call.
+
+What is anything else, or looks wrong, is left to the session, which knows every rule.
+"""
+
+import cython
+
+from everlog.base import PeerError
+from everlog.mqtt import Message, Properties, Publish, encode
+
+if not cython.compiled:
+    from everlog.base.memory import Buffer, copy, pointer, resize
+    from everlog.bus.delivery import Delivery, new_delivery
+
+_KNOWN = 100_000  # topics, property sections and heads that are remembered; beyond it all are forgotten
+_SECTION_BYTES = 1024  # longer property sections are not remembered
+_CORRELATION_BYTES = 64
+_INBOXES = "response/"
+
+
+class MqttInput:
+    """The reading half of one connection: cuts bytes into packets."""
+
+    def __init__(self) -> None:
+        self.deliveries: list[Delivery] = []  # whoever takes them puts a new list here
+        self.others: list[bytes] = []  # packets for the session
+        self._names: dict[bytes, str] = {}
+        self._replies: dict[bytes, tuple[str, bytes]] = {}
+        self._pieces: list[bytes] = []
+        self._held = 0  # bytes in the pieces
+        self._wanted = 0  # before these are there, there is no whole packet
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes of the broker; raises PeerError if they are no packets."""
+        if self._pieces:
+            self._pieces.append(data)
+            self._held += len(data)
+            if self._held < self._wanted:
+                return
+            data = b"".join(self._pieces)
+            self._pieces.clear()
+        done = self._parse(data, len(data))
+        if done < len(data):
+            rest = data[done:]
+            self._pieces.append(rest)
+            self._held = len(rest)
+
+    def _parse(self, data: bytes, size: int) -> int:
+        """Parse what is whole; return where the rest begins, and note how many bytes it needs."""
+        source = pointer(data)
+        at = 0
+        while size - at >= 2:
+            length = 0
+            shift = 0
+            body = at + 1
+            while body < size and source[body] >= 128 and shift < 21:
+                length |= (source[body] & 127) << shift
+                shift += 7
+                body += 1
+            if body == size:
+                self._wanted = size - at + 1
+                return at
+            if source[body] >= 128:
+                raise PeerError(0x81, "the broker sends a packet whose length is malformed")
+            length |= source[body] << shift
+            body += 1
+            if size - body < length:
+                self._wanted = body - at + length
+                return at
+            if source[at] != 0x30 or not self._publish(data, source, body, body + length):
+                self.others.append(data[at : body + length])
+            at = body + length
+        self._wanted = 2
+        return at
+
+    def _publish(self, data: bytes, source: "Buffer", at: int, end: int) -> bool:
+        """Take a PUBLISH at QoS 0; return False if it is not one as most are."""
+        if end - at < 3:
+            return False
+        size = source[at] << 8 | source[at + 1]
+        topic = at + 2
+        at = topic + size
+        if size == 0 or at >= end:
+            return False
+        length = 0
+        shift = 0
+        while at < end and source[at] >= 128 and shift < 21:
+            length |= (source[at] & 127) << shift
+            shift += 7
+            at += 1
+        if at == end or source[at] >= 128:
+            return False
+        length |= source[at] << shift
+        at += 1
+        if end - at < length:
+            return False
+        raw = data[topic : topic + size]
+        name = self._names.get(raw)
+        if name is None:
+            name = self._name(raw)
+        if length == 0:
+            self.deliveries.append(new_delivery(name, data[at:end], "", b""))
+            return True
+        section = data[at : at + length]
+        found = self._replies.get(section)
+        if found is None:
+            found = self.reply_of(section)
+        self.deliveries.append(new_delivery(name, data[at + length : end], found[0], found[1]))
+        return True
+
+    def _name(self, raw: bytes) -> str:
+        name = raw.decode(errors="replace")
+        if len(self._names) >= _KNOWN:
+            self._names.clear()
+        self._names[raw] = name
+        return name
+
+    def reply_of(self, section: bytes) -> tuple[str, bytes]:
+        """Return where a reply goes, as properties say, and the correlation data that goes with it."""
+        properties = Message(b"", b"", 0, False, 0, section).properties
+        reply = properties.response_topic or ""
+        found = (reply if reply.startswith(_INBOXES) else "", properties.correlation_data or b"")
+        if len(section) <= _SECTION_BYTES:
+            if len(self._replies) >= _KNOWN:
+                self._replies.clear()
+            self._replies[section] = found
+        return found
+
+
+class MqttOutput:
+    """The writing half of one connection."""
+
+    def __init__(self) -> None:
+        self._heads: dict[tuple[str, str, bytes], bytes] = {}
+        self._plain: dict[str, bytes] = {}  # of subjects alone
+        self._room = bytearray(1 << 16)
+
+    def head(self, subject: str, reply: str, correlation: bytes) -> bytes:
+        """Return topic and properties of a PUBLISH."""
+        is_plain = not reply and not correlation
+        head = self._plain.get(subject) if is_plain else self._heads.get((subject, reply, correlation))
+        if head is not None:
+            return head
+        properties = Properties(response_topic=reply or None, correlation_data=correlation or None)
+        packet = encode(Publish(subject, b"", properties=properties), 5)
+        at = 1
+        while packet[at] & 128:
+            at += 1
+        head = packet[at + 1 :]
+        if len(self._heads) + len(self._plain) >= _KNOWN:
+            self._heads.clear()
+            self._plain.clear()
+        if is_plain:
+            self._plain[subject] = head
+        elif len(correlation) <= _CORRELATION_BYTES:
+            self._heads[subject, reply, correlation] = head
+        return head
+
+    def render(self, messages: "list[Delivery]") -> bytes:
+        """Return messages as PUBLISHes at QoS 0."""
+        at = 0
+        for message in messages:
+            head = self.head(message.subject, message.reply, message.correlation)
+            size = len(head) + len(message.payload)
+            needed = at + 5 + size
+            if needed > len(self._room):
+                resize(self._room, 2 * needed)
+            out = pointer(self._room)
+            out[at] = 0x30
+            at += 1
+            rest = size
+            while rest >= 128:
+                out[at] = rest & 127 | 128
+                rest >>= 7
+                at += 1
+            out[at] = rest
+            at += 1
+            copy(out, at, pointer(head), 0, len(head))
+            copy(out, at + len(head), pointer(message.payload), 0, len(message.payload))
+            at += size
+        out = pointer(self._room)
+        return bytes(out[0:at])

@@ -1,0 +1,58 @@
+cimport cython
+
+from everlog.streams.fresh cimport Appended, Fresh, appended
+from everlog.streams.plain_codec cimport GET, SET, Packer, PlainCall
+from everlog.streams.stream_state cimport StreamState
+from everlog.streams.waiting cimport OpenTurn, Waiting, plain_waiting
+
+
+@cython.final
+cdef class PlainRequests:
+    cdef public bint is_open
+    cdef public long long committed
+    cdef public Packer packer
+    cdef public list answered
+    cdef public object wants
+    cdef OpenTurn _turn
+    cdef object _states, _unapplied, _clock, _waiting, _later
+    cdef dict _ripe, _unsynced
+    cdef long long _epoch, _most_waiting, _most_bytes, _value_bytes, _apply_rows, _apply_bytes
+    cdef PlainCall _call
+
+    @cython.locals(call=PlainCall, op=int, turn=OpenTurn, state=StreamState)
+    cpdef int take(
+        self, bytes data, Py_ssize_t at, str name, bytes raw_name, bint may_write, object asker, object key,
+        unsigned long long id
+    ) except -1
+
+    @cython.locals(call=PlainCall, size=Py_ssize_t, seq="long long", value=bytes, message_id=str)
+    cdef int _append(
+        self, StreamState state, bytes data, object asker, object key, unsigned long long id
+    ) except -1
+
+    @cython.locals(
+        call=PlainCall, size=Py_ssize_t, name=str, value=bytes, message_id=str, total="long long", messages="long long",
+        fresh=Fresh
+    )
+    cdef int _put(
+        self, StreamState state, bytes data, object asker, object key, unsigned long long id
+    ) except -1
+
+    cdef object _known(self, StreamState state, str key)
+
+    @cython.locals(call=PlainCall)
+    cdef object _new_id(self, StreamState state, bytes data)
+
+    @cython.locals(turn=OpenTurn, now="long long", position="long long", record=Appended, data=bytes, level=int, rows=Py_ssize_t)
+    cdef int _decide(
+        self, StreamState state, long long seq, long long messages, long long size, object value, str name,
+        str message_id, object asker, object key, unsigned long long id
+    ) except -1
+
+    @cython.locals(call=PlainCall, raw=bytes, name=str, most="long long", one=Appended, fresh=Fresh, made=Waiting, expires_us="long long")
+    cdef int _get(
+        self, StreamState state, bytes data, object asker, object key, unsigned long long id
+    ) except -1
+
+
+cdef object _decoded(bytes raw)

@@ -1,0 +1,25 @@
+cimport cython
+
+from everlog.streams.fresh cimport Appended
+from everlog.streams.overlay cimport Overlay
+
+
+@cython.final
+cdef class StoredId:
+    cdef readonly long long position, time_us, previous, seq, count
+    cdef readonly object seqs
+
+
+@cython.final
+cdef class StreamState:
+    cdef readonly str name
+    cdef public object kind, config, ids, uploads, queues
+    cdef public object pending, oldest
+    cdef public long long born, last, position, epoch, applied_position, applied_epoch, time_us, last_seq, messages
+    cdef public long long bytes, next_due_us, filed, pending_bytes, id_time_us, forgotten, tokens_us, unfed
+    cdef public double tokens
+    cdef public bint is_hidden, is_removed, has_removal, has_rows, has_queues, is_plain, is_simple, is_simple_store
+    cdef public Overlay overlay
+    cdef public dict front
+
+    cpdef int append(self, Appended record, Py_ssize_t size) except -1
