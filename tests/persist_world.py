@@ -173,7 +173,8 @@ class World:
             await asyncio.gather(*self._works)
         for name in self.streams:
             found = [message async for message in self._clients[0].stream(name).get_all()]
-            assert self.history.check(name, found) == []
+            faults = self.history.check(name, found)
+            assert faults == [], faults[:5]
             values = [message.value for message in found]
             assert len(values) == len(set(values)), "a write was done twice"
             for follower in self.followers:
