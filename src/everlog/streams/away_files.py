@@ -98,10 +98,14 @@ class AwayFiles:
 
     def _arrived(self, name: str, place: Place | None, fetched: str, failure: EverlogError | None) -> None:
         """Put a file in its place, on the shard's thread, and handle what waits for it."""
+        if self._shard.is_closed:  # and has told everybody
+            if os.path.exists(fetched):
+                os.unlink(fetched)
+            return
         waiting = self._waiting.pop(name, [])
         self._waiting_count -= len(waiting)
         state = self._views.find(name)
-        if failure is None and state is not None and self._views.is_away(state) and not self._shard.is_closed:
+        if failure is None and state is not None and self._views.is_away(state):
             assert place is not None
             if place.born == state.born:
                 self._place(state, fetched)

@@ -7,6 +7,7 @@ file *and* its row in the catalogue are synced: `whole` is the position below wh
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from everlog.base import EverlogError, StorageError
@@ -51,6 +52,7 @@ class Views:
         self._ripe: dict[str, None] = {}  # names with so many pending records that they are to be applied
         self._unsynced: dict[str, int] = {}  # name -> its records from this position on are in the journal alone
         self._rows: dict[str, Row] = {}  # of the catalogue, to be written
+        self._withheld: dict[str, int] = {}  # name -> no row tells yet of records from this position on
         self._gone: dict[str, int] = {}  # names of removed streams -> their last position
         self._written: dict[str, int] = {}  # name -> up to where the row that was written tells
         self.away: set[str] = set()  # streams in memory whose files are in the bucket alone
@@ -172,10 +174,11 @@ class Views:
         state.applied(len(records))
         self.pending_bytes += state.pending_bytes - before
         self.pending_rows -= len(records)
-        self._note_applied(state, last)
+        self._note_applied(state, records[0][0], last)
 
-    def _note_applied(self, state: StreamState, last: tuple[int, Record | Appended]) -> None:
+    def _note_applied(self, state: StreamState, first: int, last: tuple[int, Record | Appended]) -> None:
         name = state.name
+        self._withheld.setdefault(name, first)
         self._ripe.pop(name, None)
         self._unapplied.pop(name, None)
         if state.pending:
@@ -183,9 +186,11 @@ class Views:
         if not state.has_rows:
             self._rows.pop(name, None)
             self._gone[name] = last[0]
+            del self._withheld[name]
         elif not any(_is_whole(effect) for _, one in state.pending for effect in one.effects):
             self._rows[name] = row_of(state, *last)
             self._gone.pop(name, None)
+            del self._withheld[name]
 
     def apply_ripe(self, committed: int) -> None:
         """Apply some of the streams of which enough has gathered, and more if there is no room."""
@@ -287,7 +292,8 @@ class Views:
 
     def filed_below(self, committed: int) -> int:
         """Return the position below which files and rows, as they are now, have everything; after a flush."""
-        return min((self._states[name].pending[0][0] for name in self._unapplied), default=committed)
+        pending = (self._states[name].pending[0][0] for name in self._unapplied)
+        return min(chain(pending, self._withheld.values()), default=committed)
 
     def is_settled(self, name: str) -> bool:
         """Return whether a stream's row tells all that there is, and its file is not in use."""

@@ -10,11 +10,14 @@ from tests.tiered_owner import FOLDER, QUICK, TieredOwner
 
 from everlog.base import Fenced, StorageError, Unavailable
 from everlog.streams import (
+    Config,
+    Configure,
     Download,
     ErrorCode,
     Get,
     GetAll,
     Info,
+    Kind,
     KvGet,
     KvPut,
     Message,
@@ -513,3 +516,31 @@ def test_the_grace_of_a_pack_begins_when_nothing_names_it_any_more(tmp_path):
         owner.tick(3601)
     assert owner.bucket.get(old) is None
     owner.shard.close()
+
+
+def test_packs_do_not_claim_what_a_row_does_not_tell_of_yet(tmp_path):
+    """While a change of limits is not committed, the row of what was written before it waits."""
+    owner = TieredOwner(tmp_path / "a", is_commit_manual=True)
+    for request in (Set("s", Message(b"1")), Configure("s", Kind.STREAM, Config(max_messages=5))):
+        owner.ask(request)
+    owner.turn()
+    owner.journal.commit_now(upto=1)
+    owner.shard._on_commit(1)
+    owner.shard.views.apply_all(1)
+    owner.round()
+    assert owner.packs().below == 0
+    other = owner.next_owner(tmp_path / "b")
+    assert values(other) == [b"1"]
+    other.shard.close()
+
+
+def test_a_file_that_comes_after_the_shard_was_closed_is_thrown_away(tmp_path):
+    first = TieredOwner(tmp_path / "a")
+    first.add("s", b"1")
+    first.round()
+    owner = first.next_owner(tmp_path / "b", is_manual=True)
+    asked = owner.ask(Get("s", 1))
+    owner.shard.close()
+    assert asked[0].code is ErrorCode.UNAVAILABLE
+    owner.work()
+    assert (files(owner), len(asked)) == ([], 1)

@@ -15,11 +15,12 @@ from everlog.app import parse_seconds
 from everlog.base import UsageError
 from everlog.cli.persist.printer import print_json, show_time
 from everlog.cli.table_printer import print_table
-from everlog.persist import read_bucket_record, restore_directory, shard_directories
+from everlog.persist import find_shards, read_bucket_record, restore_directory
 from everlog.streams import (
     AsOf,
     Checked,
     Damaged,
+    LocalPlace,
     check_shard_in_bucket,
     check_shard_on_disk,
     restore_stream,
@@ -63,9 +64,12 @@ def _checks(data: Path | None, bucket: str | None) -> Iterator[tuple[int, list[D
             checked = Checked()
             yield shard, list(check_shard_in_bucket(opened, f"shard-{shard}", checked)), checked
         return
-    for shard, place in enumerate(shard_directories(str(data))):
+    for shard, place in enumerate(find_shards(str(data))):
+        if not isinstance(place, LocalPlace):
+            raise UsageError(f"{data} is storage that servers share", hint=f"give --bucket {data}")
         checked = Checked()
-        yield shard, list(check_shard_on_disk(place, checked)) if os.path.isdir(place) else [], checked
+        found = check_shard_on_disk(place.directory, checked) if os.path.isdir(place.directory) else ()
+        yield shard, list(found), checked
 
 
 def _line(one: Damaged) -> str:
