@@ -250,7 +250,9 @@ class Committer:
             if self.failure is not None or self.trouble is not None:
                 return False
             self._open_batch.ask(offset)
-            group, self._unwritten = self._unwritten + self._open_batch.take(), []
+            group = self._open_batch.take()
+            if self._unwritten:
+                group, self._unwritten = self._unwritten + group, []
         return bool(group) and self._commit(group)
 
     def _mend(self) -> bool:
