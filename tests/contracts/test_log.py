@@ -11,13 +11,16 @@ from typing import Any
 import pytest
 from tests.memory_log import MemoryLog
 from tests.messages import Message, to_columns
+from tests.postgres_server import new_schema, shared_server
 from tests.simulated_disk import SimulatedDisk
 from tests.stores import PLENTY, Row, filters, numbered, rows_of
 
 from everlog.base import NOT_KEPT, StorageError, TopicTable
 from everlog.broker.delivery.ports import Log, Shard
+from everlog.cluster import ClusterDatabase, ClusterLog, ClusterSettings, make_message_tables
 from everlog.commitlog import LogSettings
 from everlog.store import LogStore
+from everlog.tiering import MemoryBucket
 
 SETTINGS = LogSettings(segment_bytes=1500, batch_bytes=600, merge_below=0, tail_bytes=1000)
 
@@ -160,6 +163,14 @@ def troubled(opened: Opened, log: MemoryLog) -> Opened:
     return opened
 
 
+def cluster(folder: Path, shards: int) -> Opened:
+    database = ClusterDatabase(shared_server().url, new_schema())
+    make_message_tables(database.url, shards, database.schema)
+    log = ClusterLog.join(str(folder), database, MemoryBucket(), ClusterSettings(tail_bytes=6_000, log=SETTINGS))
+    log.own(dict.fromkeys(range(shards), 1), 1)
+    return Opened(log, close=log.close)
+
+
 IMPLEMENTATIONS = {
     "files, 1 shard": (files, 1),
     "files, 4 shards": (files, 4),
@@ -168,6 +179,7 @@ IMPLEMENTATIONS = {
     "memory, 1 shard": (memory, 1),
     "memory, 4 shards": (memory, 4),
     "memory committed late, 4 shards": (committed_late, 4),
+    "cluster, 2 shards": (cluster, 2),
 }
 
 
@@ -388,7 +400,7 @@ def test_a_time_finds_the_first_record_that_is_not_older(opened: Opened) -> None
 # Failures
 
 
-@pytest.fixture(params=[name for name in IMPLEMENTATIONS if not name.startswith("files")])
+@pytest.fixture(params=[name for name in IMPLEMENTATIONS if not name.startswith(("files", "cluster"))])
 def failing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opened]:
     make, shards = IMPLEMENTATIONS[request.param]
     made = make(tmp_path, shards)

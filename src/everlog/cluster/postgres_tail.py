@@ -61,7 +61,7 @@ class PostgresTail:
         return str(_one(cursor)[0])
 
     def _find(self, cursor: "Cursor", epoch: int) -> Takeover:
-        cursor.execute("select epoch, next from message_shards where shard = %s for share", (self._shard,))
+        cursor.execute("select epoch, start from message_shards where shard = %s for share", (self._shard,))
         stored, end = _one(cursor)
         if stored != epoch:
             raise self._replaced(epoch)

@@ -23,7 +23,7 @@ create table if not exists message_store (
 );
 create table if not exists message_shards (
     shard integer primary key, epoch bigint not null, probe bigint not null, salt bigint not null,
-    next bigint not null
+    start bigint not null
 );
 create table if not exists message_origins (
     shard integer not null, origin bigint not null, final bigint not null, primary key (shard, origin)
@@ -71,7 +71,7 @@ def make_message_tables(url: str, shards: int, schema: str = "everlog") -> None:
     )
     values = ", ".join(f"({shard}, 0, 0, {secrets.randbits(63) | 1}, 0)" for shard in range(shards))
     statements.append(
-        f"insert into message_shards (shard, epoch, probe, salt, next) values {values} on conflict do nothing;"
+        f"insert into message_shards (shard, epoch, probe, salt, start) values {values} on conflict do nothing;"
     )
     make_schema(url, schema, "\n".join(statements))
 

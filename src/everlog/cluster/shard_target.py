@@ -43,7 +43,7 @@ class ShardTarget:
         self._tables = tables
         self._own = own
         self._table_bytes = max(1, tail_bytes // TABLES)
-        self._transaction_bytes = transaction_bytes
+        self._transaction_bytes = min(transaction_bytes, self._table_bytes)
         self._pause = pause or _pause_s
         self._lock = threading.Condition()
         self._fills = [TableFill() for _ in range(TABLES)]

@@ -62,6 +62,7 @@ cdef class Committer:
     @cython.locals(rest=list, records=Records, segment=int64_t)
     cdef bint _commit(self, list group) except -1
 
+    @cython.locals(first=Py_ssize_t, stop=Py_ssize_t)
     cdef bint _commit_there(self, list group) except -1
 
     @cython.locals(writer=SegmentWriter, end=int64_t, k=Py_ssize_t, base=int64_t, batches=list, size=Py_ssize_t,

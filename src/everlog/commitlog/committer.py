@@ -256,9 +256,9 @@ class Committer:
 
     def _commit(self, group: list[Placed]) -> bool:
         """Write a group and publish it; in trouble, hold what was not written and return False."""
+        if self.target is not None:
+            return self._commit_there(group)
         self._done = 0
-        if self.target is not None and not self._commit_there(group):
-            return False
         try:
             self._write(group)
         except OSError as error:
@@ -267,16 +267,30 @@ class Committer:
         return True
 
     def _commit_there(self, group: list[Placed]) -> bool:
-        """Commit a group at the target; return False, and drop all that waits, if it refuses."""
-        assert self.target is not None
-        began = perf_counter()
-        try:
-            self.target.commit(group)
-        except EverlogError as error:
-            self._lose(error)
-            return False
-        finally:
-            self.write_s += perf_counter() - began
+        """Commit a group at the target, a segment at a time, and write the copy of each before the next is committed.
+
+        If the target refuses, drop all that waits and return False.
+        """
+        first = 0
+        while first < len(group):
+            stop = first + 1
+            while stop < len(group) and group[stop][1] == group[first][1]:
+                stop += 1
+            began = perf_counter()
+            try:
+                self.target.commit(group[first:stop])  # type: ignore[union-attr]
+            except EverlogError as error:
+                self._lose(error)
+                return False
+            finally:
+                self.write_s += perf_counter() - began
+            self._done = 0
+            try:
+                self._write(group[first:stop])
+            except OSError as error:
+                self._hold(group[first + self._done :], error)
+                return False
+            first = stop
         return True
 
     def _lose(self, error: EverlogError) -> None:
