@@ -4,12 +4,14 @@ from random import Random
 from typing import Any
 
 from everlog.base import TopicTable, Unavailable
-from everlog.cluster.database import ClusterDatabase
+from everlog.cluster import ClusterDatabase, ClusterLog, ClusterSettings, make_message_tables
 from everlog.cluster.postgres_tail import PostgresTail
 from everlog.cluster.rows import TailRow, make_row
 from everlog.cluster.shard_target import ShardTarget
 from everlog.commitlog import LogSettings, Origin, ShardLog
+from everlog.tiering import MemoryBucket
 from tests.messages import segment_batches, to_columns
+from tests.postgres_server import new_schema, shared_server
 from tests.simulated_disk import SimulatedDisk
 
 TAIL_BYTES = 64 << 20
@@ -42,3 +44,12 @@ def append(log: ShardLog, count: int, payload: bytes = b"payload") -> None:
     """Append messages without a number."""
     table = TopicTable()
     log.append(to_columns([(b"a/%d" % (k % 5), 2, b"", payload) for k in range(count)], table), 0, count, 1, table)
+
+
+def owned_cluster(folder: str, shards: int = 1, settings: ClusterSettings | None = None) -> ClusterLog:
+    """The log of a cluster of one, which owns all shards."""
+    database = ClusterDatabase(shared_server().url, new_schema())
+    make_message_tables(database.url, shards, database.schema)
+    log = ClusterLog.join(folder, database, MemoryBucket(), settings)
+    log.own(dict.fromkeys(range(shards), 1), 1)
+    return log

@@ -9,18 +9,17 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests.cluster_shards import owned_cluster
 from tests.memory_log import MemoryLog
 from tests.messages import Message, to_columns
-from tests.postgres_server import new_schema, shared_server
 from tests.simulated_disk import SimulatedDisk
 from tests.stores import PLENTY, Row, filters, numbered, rows_of
 
 from everlog.base import NOT_KEPT, StorageError, TopicTable
 from everlog.broker.delivery.ports import Log, Shard
-from everlog.cluster import ClusterDatabase, ClusterLog, ClusterSettings, make_message_tables
+from everlog.cluster import ClusterSettings
 from everlog.commitlog import LogSettings
 from everlog.store import LogStore
-from everlog.tiering import MemoryBucket
 
 SETTINGS = LogSettings(segment_bytes=1500, batch_bytes=600, merge_below=0, tail_bytes=1000)
 
@@ -164,10 +163,7 @@ def troubled(opened: Opened, log: MemoryLog) -> Opened:
 
 
 def cluster(folder: Path, shards: int) -> Opened:
-    database = ClusterDatabase(shared_server().url, new_schema())
-    make_message_tables(database.url, shards, database.schema)
-    log = ClusterLog.join(str(folder), database, MemoryBucket(), ClusterSettings(tail_bytes=6_000, log=SETTINGS))
-    log.own(dict.fromkeys(range(shards), 1), 1)
+    log = owned_cluster(str(folder), shards, ClusterSettings(tail_bytes=6_000, log=SETTINGS))
     return Opened(log, close=log.close)
 
 
