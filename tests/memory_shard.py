@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
+from everlog.base import EverlogError
 from everlog.persist import Begin
 from everlog.streams import (
     Answer,
@@ -74,6 +75,11 @@ class MemoryShard:
     @property
     def is_idle(self) -> bool:
         return not self._due
+
+    def post_failure(self, error: EverlogError) -> None:
+        due, self._due = self._due, []
+        for answer, _ in due:
+            answer(Failure(ErrorCode.UNAVAILABLE, error.message))
 
     def follow(self, wants: Callable[[str], bool], feed: Callable[[list[FeedEvent]], None] | None) -> None:
         self._wants, self._feed = wants, feed

@@ -32,6 +32,11 @@ class PowerCut:
         """Take a file's removal for synced."""
         self.durable.pop(path, None)
 
+    def cut_off(self, directory: Path) -> None:
+        """Lose a directory, synced or not."""
+        shutil.rmtree(directory)
+        self.durable = {path: data for path, data in self.durable.items() if not path.startswith(f"{directory}/")}
+
     def cut(self) -> None:
         """Lose all that is not synced."""
         shutil.rmtree(self.directory)

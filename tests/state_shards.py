@@ -150,6 +150,7 @@ class Owner:
         manual: bool = False,
         settings: ShardSettings | None = None,
         archive: Any = None,
+        tier: Any = None,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.disk = JournalDisk()
@@ -168,6 +169,7 @@ class Owner:
             run=lambda work: work(),
             settings=settings,
             archive=archive,
+            tier=tier,
         )
         self.run_posted()
 

@@ -92,8 +92,15 @@ def choose_twin() -> None:
 
 
 def interpreted() -> list[str]:
-    """The kernels that run interpreted in this process."""
-    return [name for name in KERNELS if str(importlib.import_module(name).__file__).endswith(".py")]
+    """The kernels that run interpreted in this process, by which files there are: none is loaded for it."""
+    if any(isinstance(finder, PureFinder) for finder in sys.meta_path):
+        return list(KERNELS)
+    return [name for name in KERNELS if not _is_compiled(name)]
+
+
+def _is_compiled(name: str) -> bool:
+    path = os.path.join(SOURCE_ROOT, *name.split("."))
+    return any(os.path.exists(path + suffix) for suffix in importlib.machinery.EXTENSION_SUFFIXES)
 
 
 def describe() -> str:

@@ -2,12 +2,14 @@
 is ever acknowledged than it holds."""
 
 from contextlib import suppress
+from dataclasses import replace
 from random import Random
 
 import pytest
 from tests.power_cut import watched
 from tests.state_shards import Owner
 from tests.stream_history import History, Write
+from tests.tiered_owner import FOLDER, FlakyBucket, TieredOwner
 from tests.unit.streams.conftest import quick_files as quick_files
 
 from everlog.streams import (
@@ -37,12 +39,14 @@ from everlog.streams import (
     Written,
 )
 from everlog.streams.effects import DropAll, DropKeys, DropMessages, Part, PutKey, PutMessage, decode_record
+from everlog.tiering import BucketPacks, read_packs
 
 STREAMS = ("a", "b/limited", "c")
 STORES = ("kv", "kv/2")
 SETTINGS = ShardSettings(
     apply_rows=4, most_open=2, most_states=3, keep_records=5, sync_us=3_000_000, apply_us=2_000_000, expire_rows=3
 )
+TIERED = replace(SETTINGS, upload_us=2_000_000, most_files=1, most_open=1, history_us=3_000_000, unnamed_us=20_000_000)
 
 
 class Model:
@@ -91,7 +95,7 @@ class Run:
     def __init__(self, directory, power, seed):
         self.random = Random(seed)
         self.power = power
-        self.owner = Owner(directory, settings=SETTINGS, manual=True)
+        self.owner = self.opened(directory)
         self.history = History()
         self.number = 0
         self.acked = []  # (position, record's stream) of writes that were acknowledged at fsync
@@ -99,6 +103,10 @@ class Run:
         self.ask(Configure("b/limited", Kind.STREAM, Config(max_messages=6, max_bytes=60)))
         self.history.may_change("b/limited", range(1, 10_000))
         self.ask(Configure("c", Kind.STREAM, Config(max_messages=9, discard=Discard.NEW)))
+
+    def opened(self, directory, disk=None, clock=None):
+        """Return an owner that begins."""
+        return Owner(directory, disk, clock=clock, settings=SETTINGS, manual=True)
 
     def value(self):
         self.number += 1
@@ -217,7 +225,7 @@ class Run:
                 file._connection.close()
             owner.shard.views.catalogue._connection.close()
             self.power.cut()
-        self.owner = Owner(owner.directory, owner.disk, clock=owner.clock, settings=SETTINGS, manual=True)
+        self.owner = self.opened(owner.directory, owner.disk, owner.clock)
         self.compare()
 
     def compare(self):
@@ -271,6 +279,76 @@ class Run:
 def test_what_is_read_is_what_the_journal_says(tmp_path, seed):
     with watched(tmp_path / "shard") as power:
         run = Run(tmp_path / "shard", power, seed)
+        for _ in range(100):
+            run.step()
+        run.compare()
+        run.owner.shard.close()
+
+
+class TieredRun(Run):
+    """A run with a bucket that can't always be reached, files that go, and servers that lose their disk."""
+
+    def __init__(self, directory, power, seed):
+        self.bucket = FlakyBucket(Random(seed))
+        self.names = set()
+        super().__init__(directory, power, seed)
+
+    def opened(self, directory, disk=None, clock=None):
+        self.bucket.is_flaky = False
+        if disk is not None and self.random.random() < 0.3:  # the next owner has another disk
+            self.power.cut_off(directory)
+        owner = TieredOwner(
+            directory, self.bucket, disk, clock=clock, settings=TIERED, is_manual=True, is_commit_manual=True
+        )
+        self.bucket.is_flaky = True
+        return owner
+
+    def step(self):
+        super().step()
+        if self.random.random() < 0.5:
+            self.owner.work()
+        self.check_packs()
+
+    def compare(self):
+        self.bucket.is_flaky = False
+        self.owner.work()
+        super().compare()
+        self.bucket.is_flaky = True
+
+    def one(self, request):
+        answers = self.owner.ask(request)
+        self.owner.work()
+        assert len(answers) == 1
+        return answers[0]
+
+    def series(self, request):
+        found = []
+        self.owner.shard.handle_series(Call(request), found.append)
+        self.owner.work()
+        answers = list(found[0])
+        assert all(isinstance(answer, Reply) for answer in answers), answers
+        return [answer.result for answer in answers]
+
+    def revision(self, store, key):
+        self.bucket.is_flaky = False
+        found = super().revision(store, key)
+        self.bucket.is_flaky = True
+        return found
+
+    def check_packs(self):
+        """Check that everything below the journal's beginning is in packs that are there, whole."""
+        packs = read_packs(self.bucket.inner, f"{FOLDER}/manifest")
+        assert packs.below >= self.owner.disk.start
+        for record in packs.records():
+            if record.pack not in self.names:
+                BucketPacks(self.bucket.inner).verify(record)
+                self.names.add(record.pack)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_same_holds_with_a_bucket_and_servers_that_lose_their_disks(tmp_path, seed):
+    with watched(tmp_path / "shard") as power:
+        run = TieredRun(tmp_path / "shard", power, seed)
         for _ in range(100):
             run.step()
         run.compare()

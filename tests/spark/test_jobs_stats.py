@@ -11,7 +11,7 @@ from tests.spark.history import T0_US, Sent, write_store
 
 from everlog.base import UsageError
 from everlog.spark.jobs import Stats, choose_slice, levels_key, shape_key, slices_of, stats_of, structure_of, time_span
-from everlog.spark.jobs.stats import SECOND_US
+from everlog.spark.jobs.stats import SECOND_US, _key_stats
 
 HOUR_US = 3600 * SECOND_US
 
@@ -114,3 +114,11 @@ def test_an_empty_history_has_empty_numbers(spark: SparkSession, tmp_path: Path)
 )
 def test_slices_grow_with_the_history_up_to_an_hour(span_s: int, slice_s: int) -> None:
     assert choose_slice(T0_US, T0_US + span_s * SECOND_US) == slice_s * SECOND_US
+
+
+def test_a_burst_that_is_shorter_than_a_slice_has_a_peak_no_lower_than_its_rate() -> None:
+    facts = {"key": "k", "topics": 1, "messages": 20, "bytes": 20, "smallest": 1, "largest": 1}
+    times = {"first_us": T0_US, "last_us": T0_US + 19_000, "gap_from_us": None, "longest_us": None, "silent_us": 0}
+    found = _key_stats({**facts, **times, "peak_messages": 20, "is_silent": False}, 60 * SECOND_US)  # type: ignore[arg-type]
+    assert found.rate == pytest.approx(1000)
+    assert found.peak == found.rate

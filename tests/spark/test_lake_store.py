@@ -97,13 +97,13 @@ def test_only_files_that_can_hold_a_topic_are_opened(
     cold: LakeStore, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
-    really = lake_store.load_file
+    really = lake_store.load_files
 
-    def counted(filesystem: Any, root: str, path: str, filters: Any) -> Any:
-        opened.append(path)
-        return really(filesystem, root, path, filters)
+    def counted(filesystem: Any, root: str, files: Any, filters: Any) -> Any:
+        opened.append(files[0].path)
+        return really(filesystem, root, files, filters)
 
-    monkeypatch.setattr(lake_store, "load_file", counted)
+    monkeypatch.setattr(lake_store, "load_files", counted)
     assert cold_rows(cold, 0, [parse_filter("zoo/#")]) == []
     assert opened == []
     last = cold.end(0) - 1
@@ -146,14 +146,14 @@ def test_a_file_that_was_vacuumed_under_a_reader_is_an_error_and_a_refresh_helps
 
 def test_threads_that_want_one_file_load_it_once(cold: LakeStore, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loads: list[str] = []
-    really = lake_store.load_file
+    really = lake_store.load_files
     ready = threading.Barrier(4)
 
-    def counted(filesystem: Any, root: str, path: str, filters: Any) -> Any:
-        loads.append(path)
-        return really(filesystem, root, path, filters)
+    def counted(filesystem: Any, root: str, files: Any, filters: Any) -> Any:
+        loads.append(files[0].path)
+        return really(filesystem, root, files, filters)
 
-    monkeypatch.setattr(lake_store, "load_file", counted)
+    monkeypatch.setattr(lake_store, "load_files", counted)
     counts: list[int] = []
 
     def read() -> None:

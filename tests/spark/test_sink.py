@@ -174,7 +174,8 @@ def test_for_each_batch_appends_once(spark: "SparkSession", tmp_path: Path) -> N
 def test_what_can_not_be_is_said(spark: "SparkSession", tmp_path: Path) -> None:
     frame = spark.createDataFrame([("a", "b")], "topic STRING, payload STRING")
     for options, words in (
-        ({}, "no destination, or two"),
+        ({}, "no destination: Spark does not say"),
+        ({"checkpointLocation": "/c"}, "no destination, or two"),
         ({"broker": "x", "table": "y"}, "no destination, or two"),
         ({"streams": "s", "kv": "s", "path": "p"}, "no destination, or two"),
         ({"streams": "s"}, "which streams are these"),

@@ -18,8 +18,10 @@ from tests.spark.streams import SCHEMA, follow, reader, rows
 from everlog.base import StorageError, Unavailable, UsageError
 from everlog.spark import Slice
 from everlog.spark.admission import Extent, admit
+from everlog.spark.frame_plan import plan_frame
 from everlog.spark.lake_slices import LakeSlice
 from everlog.spark.source import LogPartition
+from everlog.spark.source_options import read_options
 from everlog.spark.stream import EverlogStreamReader
 from everlog.spark.stream_options import read_stream_options
 from everlog.spark.stream_progress import Progress, read_progress
@@ -204,6 +206,33 @@ def test_another_stores_checkpoint_is_refused(tmp_path: Path) -> None:
             read_progress(bad, "x", [0])
     with pytest.raises(StorageError, match="version 2"):
         read_progress({"version": 2, "store": "x", "shards": {}}, "x", [])
+
+
+def test_a_changed_topic_on_an_old_checkpoint_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    fill(tmp_path, SENT[:100])
+    first = reader(tmp_path, topic="site/0/#", maxRecordsPerTrigger="40")
+    start = first.latestOffset(first.initialOffset(), ReadMaxRows(40))
+    same, other = reader(tmp_path, topic="site/0/#"), reader(tmp_path, topic='["site/#", "x"]')
+    caplog.clear()
+    same.latestOffset(start, ReadAllAvailable())
+    assert not caplog.records
+    moved = other.latestOffset(start, ReadAllAvailable())
+    assert "begun with topic site/0/#, and goes on with site/#, x" in caplog.text
+    assert "nothing before 0:40 is read" in caplog.text
+    caplog.clear()
+    other.latestOffset(moved, ReadAllAvailable())
+    old = {name: value for name, value in start.items() if name != "topics"}  # of an Everlog that did not note them
+    other.latestOffset(old, ReadAllAvailable())
+    assert not caplog.records
+
+
+def test_a_position_past_the_end_is_refused(tmp_path: Path) -> None:
+    fill(tmp_path, SENT[:100])
+    with pytest.raises(UsageError, match="the option from has 0:101, and shard 0 ends at 100"):
+        reader(tmp_path, **{"from": "0:101"}).initialOffset()
+    with pytest.raises(UsageError, match="the option to has 0:101"):
+        plan_frame(read_options({"path": str(tmp_path), "to": "0:101"}), 0)
+    assert reader(tmp_path, **{"from": "0:100"}).initialOffset()["shards"] == {"0": 100}
 
 
 def test_a_log_that_ends_before_the_checkpoint_is_refused(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pytest
 from tests.listening import eventually
 
 from everlog.spark.worker_process import settle
@@ -44,11 +45,12 @@ def main(infile, outfile):
 """
 
 
-def test_an_idle_worker_whose_socket_is_closed_ends_without_a_word(tmp_path: Path) -> None:
+@pytest.mark.parametrize("killing", [{}, {"PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1"}], ids=["kept", "killed"])
+def test_an_idle_worker_whose_socket_is_closed_ends_without_a_word(tmp_path: Path, killing: dict[str, str]) -> None:
     (tmp_path / "pyspark_idle.py").write_text(IDLE)
     environment = {"PYTHON_UNIX_DOMAIN_ENABLED": "true", "PYTHON_WORKER_FACTORY_SOCK_DIR": str(tmp_path)}
     command = [sys.executable, "-m", "pyspark.daemon", "pyspark_idle"]
-    environment |= {"PYTHONPATH": str(tmp_path)}
+    environment |= {"PYTHONPATH": str(tmp_path), **killing}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, env={**os.environ, **environment}, **pipes) as daemon:
         assert daemon.stdin is not None

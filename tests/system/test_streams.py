@@ -137,6 +137,39 @@ def test_a_server_of_its_own_over_nats(tmp_path: Path, capsys: pytest.CaptureFix
         assert shell("stream", "get", "s", "1") == "x"
 
 
+@needs_nats
+def test_a_server_on_shared_storage_is_set_up_by_a_file_and_drained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    storage, config = tmp_path / "shared", tmp_path / "persist.toml"
+    config.write_text(f'[persist]\nstorage = "{storage}"\nshards = 2\nname = "one"\n')
+    with NatsServer(tmp_path) as nats, PersistProcess(tmp_path, nats.url, "--config", str(config)) as server:
+        shell = Shell(nats.url, capsys)
+        assert shell("stream", "append", "s", "x", "--level", "archived") == "1\n"
+        (found,) = shell.lines("persist", "status")
+        assert (found["server"], found["epochs"], found["is_coordinator"]) == ("one", {"0": 1, "1": 1}, True)
+        assert "coordinator" in shell("persist", "status")
+        assert main(["persist", "drain", "two", "--config", str(config)]) == 2
+        assert main(["persist", "drain", "one", "--config", str(config), "--json"]) == 0
+        server.await_end()
+        assert json.loads(capsys.readouterr().out.splitlines()[-1]) == {"server": "one", "owned": [], "done": True}
+        flags = ["--data", str(server.data), "--bus", nats.url]
+        assert main(["persist", "serve", *flags, "--storage", str(tmp_path / "other")]) == 2
+        assert "belongs to other storage" in capsys.readouterr().err
+        server.start()
+        assert shell("stream", "get", "s", "1") == "x"
+
+
+def test_a_server_beside_a_broker_that_serves_streams_itself_is_refused(
+    shell: Shell, served: Served, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shell("persist", "status")
+    assert main(["persist", "serve", "--data", str(tmp_path), "--bus", f"mqtt://127.0.0.1:{served.port}"]) == 2
+    assert "persist.enabled" in capsys.readouterr().err
+    assert main(["persist", "serve", "--data", str(tmp_path)]) == 2
+    assert "--bus URL" in capsys.readouterr().err
+
+
 def test_rules_of_the_broker_say_who_may_reach_which_stream(tmp_path: Path) -> None:
     rules, passwords = tmp_path / "rules.acl", tmp_path / "users"
     rules.write_text(

@@ -20,4 +20,4 @@ from everlog.app.settings import (
     log_arguments,
 )
 from everlog.app.settings_loader import BadSettings, Loaded, load
-from everlog.app.units import parse_seconds
+from everlog.app.units import parse_bytes, parse_seconds

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from everlog.app.clock_watch import ClockWatch
 from everlog.app.log_lines import set_up_logging
+from everlog.app.persist_parts import bucket_of, shard_settings
 from everlog.app.serve import loop_factory
 from everlog.app.settings import Settings
 from everlog.base import StorageError, UsageError
@@ -25,7 +26,6 @@ from everlog.bus import Bus, make_bus
 from everlog.commitlog import RealDisk
 from everlog.persist import LocalShards, PersistServer, ShardKeeper, SharedShards, open_storage, refuse_strangers
 from everlog.store import read_record, write_record
-from everlog.streams import ShardSettings
 
 SERVER_FILE = "server.json"
 _log = logging.getLogger("everlog.persist")
@@ -61,7 +61,7 @@ async def _serve_alone(settings: Settings, data: str, bus: Bus) -> None:
     stopping = _signals()
     async with AsyncExitStack() as parts:  # ended in the opposite order
         watch = ClockWatch(data)
-        shards = LocalShards(data, watch.clock, persist.shards, shard_settings(settings))
+        shards = LocalShards(data, watch.clock, persist.shards, shard_settings(settings), bucket_of(settings))
         parts.callback(shards.close)
         server = PersistServer(bus, shards, persist.name or "")
         await server.start()
@@ -84,7 +84,7 @@ async def _serve_shared(settings: Settings, data: str, bus: Bus) -> None:
         parts.callback(storage.close)
         name = _name_of(data, storage.record.store, persist.name)
         watch = ClockWatch(data)
-        shards = SharedShards(storage, data, watch.clock, shard_settings(settings))
+        shards = SharedShards(storage, data, watch.clock, shard_settings(settings), bucket_of(settings))
         parts.callback(shards.close)
         server = PersistServer(bus, shards, name, store=storage.record.store)
         await server.start()
@@ -131,11 +131,6 @@ def _name_of(data: str, store: str, wanted: str | None) -> str:
     if known is None or known.name != name:
         write_record(data, SERVER_FILE, ServerRecord(name=name, store=store))
     return name
-
-
-def shard_settings(settings: Settings) -> ShardSettings:
-    """Return the limits of state shards."""
-    return ShardSettings(max_message_bytes=settings.persist.message_bytes)
 
 
 def _say(name: str, place: str, shards: int, settings: Settings) -> None:

@@ -12,12 +12,13 @@ import threading
 from collections.abc import Callable
 from logging import ERROR, INFO
 
+from everlog.app.persist_parts import bucket_of, shard_settings
 from everlog.app.settings import Settings
 from everlog.base import EverlogError
 from everlog.broker import Broker, connect_inside, event
 from everlog.bus import PREFIX, MqttBus
 from everlog.persist import LocalShards, PersistServer
-from everlog.streams import Clock, ShardSettings
+from everlog.streams import Clock
 
 _AGAIN_S = 2.0  # after which a server that could not start is tried again
 _log = logging.getLogger("everlog.persist")
@@ -102,5 +103,4 @@ def open_shards(settings: Settings, clock: Clock) -> LocalShards:
     """Return the state shards of a broker's data directory."""
     persist = settings.persist
     directory = persist.data or os.path.join(settings.log.data, "persist")
-    limits = ShardSettings(max_message_bytes=persist.message_bytes)
-    return LocalShards(directory, clock, persist.shards, limits)
+    return LocalShards(directory, clock, persist.shards, shard_settings(settings), bucket_of(settings))

@@ -7,7 +7,6 @@ import os
 import secrets
 import signal
 from contextlib import AsyncExitStack, ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 from everlog import _kernels
@@ -15,6 +14,7 @@ from everlog.app.clock_watch import ClockWatch
 from everlog.app.cold_tier import cold_tier
 from everlog.app.decoy_key import read_decoy_key
 from everlog.app.file_limit import FileLimit, raise_file_limit
+from everlog.app.listener_urls import all_listeners
 from everlog.app.log_lines import set_up_logging
 from everlog.app.persistence import BesideBroker
 from everlog.app.plugins import load_methods
@@ -31,10 +31,10 @@ from everlog.app.settings import (
 from everlog.app.start_lines import Started, announce
 from everlog.app.start_warnings import warnings_of
 from everlog.base import EverlogError
-from everlog.broker import Broker, Event, ExpiryClock, Kind, Listener, Listening, Security, listen
+from everlog.broker import Broker, Event, ExpiryClock, Listening, Security, listen
 from everlog.commitlog import LogSettings
 from everlog.sessions import SqliteTables
-from everlog.store import ColdStore, FreeSpace, LogStore, write_keep_rules
+from everlog.store import ColdStore, FreeSpace, LogStore, place_shards, write_keep_rules
 from everlog.web import clock_is_believed, disk_has_room, is_listening, log_is_writable, not_stopping, start_web
 
 _log = logging.getLogger("everlog")
@@ -50,6 +50,7 @@ def run(settings: Settings, config: Path | None = None) -> int:
     with ExitStack() as parts:
         log = settings.log
         limits = LogSettings(**log_arguments(settings))
+        place_shards(log.data, log.shards, log.directories)
         store = LogStore.open(log.data, limits, shards=log.shards, classes=classes_of(settings))
         parts.callback(store.close)
         write_keep_rules(log.data, keep_rules_of(settings))
@@ -104,7 +105,7 @@ async def _serve(
         tables=tables,
         cold=cold,
         groups=groups_of(settings),
-        space=FreeSpace(settings.log.data, settings.log.reserve_bytes),
+        space=FreeSpace((settings.log.data, *settings.log.directories), settings.log.reserve_bytes),
         now_us=watch.clock.now_us,
         due_us=watch.clock.due_us,
     )
@@ -117,7 +118,7 @@ async def _serve(
             persistence = BesideBroker(broker, settings, watch.clock, loop_factory())
             persistence.arm()
             parts.push_async_callback(persistence.stop)
-        listening = await listen(broker.connections, listeners_of(settings))
+        listening = await listen(broker.connections, all_listeners(settings))
         parts.callback(listening.close)
         url = await _serve_http(settings, broker, listening, watch.clock, parts)
         topics = broker.sys_topics(settings.sys.interval)
@@ -189,19 +190,3 @@ def _reload(broker: Broker, listening: Listening) -> None:
         put_in_force()
     broker.connections.rules_changed()
     _log.info("reloaded users, rules and certificates")
-
-
-def listeners_of(settings: Settings) -> list[Listener]:
-    """Every listener that the settings ask for."""
-    one = settings.listener
-    plain = Listener(one.host, 0, origins=one.websocket_origins, backlog=one.backlog, tcp_keepalive_s=one.tcp_keepalive)
-    secure = replace(plain, cert_file=one.cert_file, key_file=one.key_file, client_ca_file=one.client_ca_file)
-    secure = replace(secure, require_client_cert=one.require_client_cert, crl_file=one.crl_file)
-    secure = replace(secure, min_version=one.tls_min_version)
-    listeners: tuple[tuple[Listener, Kind, int | None], ...] = (
-        (plain, "tcp", one.port),
-        (plain, "ws", one.websocket_port),
-        (secure, "tls", one.tls_port),
-        (secure, "wss", one.websocket_tls_port),
-    )
-    return [replace(listener, port=port, kind=kind) for listener, kind, port in listeners if port is not None]

@@ -2,8 +2,10 @@
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
-from everlog.app.settings import Settings, parse_class_age
+from everlog.app.listener_urls import parse_listener
+from everlog.app.settings import Settings, is_loopback, parse_class_age
 from everlog.base import PeerError, UsageError
 from everlog.store import MOST_CLASSES
 from everlog.topics import parse_filter
@@ -24,6 +26,7 @@ def contradictions(settings: Settings, source_of: SourceOf) -> list[UsageError]:
     return [
         *_listeners(settings, source_of),
         *_files(settings, source_of),
+        *_directories(settings, source_of),
         *_filters(settings, source_of),
         *_classes(settings, source_of),
         *_open_to_the_world(settings, source_of),
@@ -37,7 +40,19 @@ def _listeners(settings: Settings, source_of: SourceOf) -> Iterator[UsageError]:
         for name in ("port", "tls_port", "websocket_port", "websocket_tls_port")
         if getattr(listener, name) is not None
     }
-    if not ports:
+    further = []
+    for text in listener.more:
+        try:
+            further.append(parse_listener(text, settings))
+        except UsageError as error:
+            yield UsageError(f"{source_of('listener.more')}: {error.message}", hint=error.hint)
+    for one in further:
+        if one.kind in ("tls", "wss") and (one.cert_file is None or one.key_file is None):
+            yield UsageError(
+                f"{source_of('listener.more')}: {one.kind} on port {one.port} needs a certificate and its key",
+                hint="set listener.cert_file and listener.key_file, or add ?cert_file=FILE&key_file=FILE",
+            )
+    if not ports and not listener.more:
         yield UsageError(f"{source_of('listener.port')}: nothing to listen on", hint="set listener.port = 1883")
     taken: dict[int, str] = {}
     for name, port in ports.items():
@@ -47,6 +62,7 @@ def _listeners(settings: Settings, source_of: SourceOf) -> Iterator[UsageError]:
             )
         taken[port] = name
     with_tls = [name for name in ports if "tls" in name]
+    secure = bool(with_tls) or any(one.kind in ("tls", "wss") for one in further)
     for name in with_tls:
         if listener.cert_file is None or listener.key_file is None:
             yield UsageError(
@@ -54,7 +70,7 @@ def _listeners(settings: Settings, source_of: SourceOf) -> Iterator[UsageError]:
                 hint="set listener.cert_file and listener.key_file",
             )
     for name in ("cert_file", "key_file", "client_ca_file"):
-        if getattr(listener, name) is not None and not with_tls:
+        if getattr(listener, name) is not None and not secure:
             yield UsageError(
                 f"{source_of(f'listener.{name}')}: no listener uses TLS", hint="set listener.tls_port = 8883"
             )
@@ -79,6 +95,15 @@ def _files(settings: Settings, source_of: SourceOf) -> Iterator[UsageError]:
         file = getattr(getattr(settings, section), name)
         if file is not None and not (os.path.isfile(file) and os.access(file, os.R_OK)):
             yield UsageError(f"{source_of(path)}: {file} can't be read", hint=hint)
+
+
+def _directories(settings: Settings, source_of: SourceOf) -> Iterator[UsageError]:
+    log = settings.log
+    if len(log.directories) > log.shards:
+        yield UsageError(
+            f"{source_of('log.directories')}: {len(log.directories)} directories for {log.shards} shards",
+            hint=f"set log.shards = {len(log.directories)} before the data directory is made, or name fewer",
+        )
 
 
 def _filters(settings: Settings, source_of: SourceOf) -> Iterator[UsageError]:
@@ -130,7 +155,10 @@ def covers(wide: str, narrow: str) -> bool:
 def _open_to_the_world(settings: Settings, source_of: SourceOf) -> Iterator[UsageError]:
     """Refuse a listener that other machines can reach without a password, unless the settings allow it explicitly."""
     listener, security = settings.listener, settings.security
-    if settings.on_loopback or security.allow_anonymous is not None:
+    if security.allow_anonymous is not None:
+        return
+    if settings.on_loopback:
+        yield from _further_open(settings, source_of)
         return
     if security.password_file is not None or security.authentication_methods:
         return
@@ -140,3 +168,15 @@ def _open_to_the_world(settings: Settings, source_of: SourceOf) -> Iterator[Usag
             f"{source_of('listener.host')}: other machines could connect to {listener.host} without a password",
             hint="set security.password_file (everlog passwd FILE USER), or security.allow_anonymous = true",
         )
+
+
+def _further_open(settings: Settings, source_of: SourceOf) -> Iterator[UsageError]:
+    """Refuse further listeners that other machines can reach, if those on the usual address need no password."""
+    for text in settings.listener.more if settings.allows_anonymous else ():
+        with suppress(UsageError):  # told elsewhere
+            one = parse_listener(text, settings)
+            if one.allow_anonymous is None and not one.require_client_cert and not is_loopback(one.host):
+                yield UsageError(
+                    f"{source_of('listener.more')}: other machines could connect to {one.host} without a password",
+                    hint="add ?anonymous=true to allow that, or ?anonymous=false and set security.password_file",
+                )

@@ -48,6 +48,13 @@ class Listener(Section, frozen=True, kw_only=True):
     websocket_tls_port: Annotated[
         Port | None, Meta(description="MQTT over secure WebSocket, path `/mqtt` or `/`; needs `cert_file`")
     ] = None
+    more: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="further listeners, such as `tls://0.0.0.0:8884?anonymous=false`; options `anonymous`, `proxy` "
+            "(the PROXY protocol), `cert_file`, `key_file`, `client_ca_file`, `crl_file`, `require_client_cert`"
+        ),
+    ] = ()
     cert_file: Annotated[FilePath | None, Meta(description="the server's certificate chain (PEM)")] = None
     key_file: Annotated[FilePath | None, Meta(description="the certificate's private key (PEM)")] = None
     client_ca_file: Annotated[
@@ -80,11 +87,19 @@ class Log(Section, frozen=True, kw_only=True):
 
     data: Annotated[FilePath, Meta(description="the data directory; created when missing")] = "everlog-data"
     shards: Annotated[int, Meta(ge=1, le=254, description="number of logs; fixed once the directory exists")] = 1
+    directories: Annotated[
+        tuple[str, ...],
+        Meta(description="directories, on disks of their own, in which new shards are made by turns; none: in `data`"),
+    ] = ()
     durability: Annotated[
         Literal["memory", "flush", "fsync"],
         Meta(description="what an ack waits for: nothing, a write to the system, or a sync to the disk"),
     ] = "fsync"
     segment_bytes: Annotated[Bytes, Meta(description="at this size the next batch begins a new segment")] = 64 << 20
+    segment_age: Annotated[
+        Annotated[float, Meta(gt=0, extra=DURATION)] | None,
+        Meta(description="or when its first message is older than this; retention deletes whole segments"),
+    ] = None
     preallocate_bytes: Annotated[
         int, Meta(ge=0, extra=BYTES, description="zeros ahead of small commits, for cheaper syncs; 0: none")
     ] = 256 << 10
@@ -295,6 +310,20 @@ class Persist(Section, frozen=True, kw_only=True):
             description="after so long without a sign of life a server's shards are taken over; the same for all",
         ),
     ] = 5.0
+    bucket: Annotated[
+        str | None,
+        Meta(
+            description="where streams go too: a directory, or a URL such as `s3://bucket/prefix`, with credentials in "
+            "the environment; `none`: nowhere"
+        ),
+    ] = None
+    local_files: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(description="files of a shard's streams that stay on the local disk beside the bucket; `none`: all"),
+    ] = None
+    local_bytes: Annotated[
+        Bytes | None, Meta(description="the same in bytes, as they are packed in the bucket; `none`: no limit")
+    ] = None
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -382,7 +411,8 @@ def retention_bytes_of(settings: Settings, disk: int) -> int | None:
     """Return how much is kept of each shard, on a disk of that size; a part of it is for all shards together."""
     log = settings.log
     if isinstance(log.retention_bytes, float):
-        return int(log.retention_bytes * disk) // log.shards or None  # no limit on a disk without a size
+        on_one_disk = -(-log.shards // max(1, len(log.directories)))
+        return int(log.retention_bytes * disk) // on_one_disk or None  # no limit on a disk without a size
     return log.retention_bytes
 
 
@@ -394,6 +424,7 @@ def log_arguments(settings: Settings) -> dict[str, Any]:
         "segment_bytes": log.segment_bytes,
         "preallocate_bytes": log.preallocate_bytes,
         "tail_bytes": log.tail_bytes,
-        "retention_bytes": retention_bytes_of(settings, disk_bytes(log.data)),
+        "segment_us": None if log.segment_age is None else round(log.segment_age * 1_000_000),
+        "retention_bytes": retention_bytes_of(settings, min(map(disk_bytes, log.directories or (log.data,)))),
         "retention_us": None if log.retention_age is None else round(log.retention_age * 1_000_000),
     }

@@ -16,6 +16,7 @@ import typer
 
 from everlog import __version__
 from everlog.base import EverlogError, UsageError
+from everlog.cli.client.words import join_words
 from everlog.cli.visible import visible_line
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
@@ -64,6 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[0] in ("help", "version"):
         words = [*words[1:], f"--{words[0]}"]
     chosen = next((word for word in words if not word.startswith("-")), None)
+    is_quiet = chosen in ("pub", "sub") and "--quiet" in words
+    if chosen in ("pub", "sub"):
+        words = join_words(words)
     everything = "_EVERLOG_COMPLETE" in os.environ  # the shell completes the options of some command
     try:
         app = _build({name for name in COMMANDS if everything or name == chosen})
@@ -74,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _complain(f"{error.format_message().rstrip('.')} (try: {where} --help)")  # type: ignore[attr-defined]
         return MISUSED
     except EverlogError as error:
-        for problem in getattr(error, "problems", (error,)):
+        for problem in () if is_quiet else getattr(error, "problems", (error,)):
             _complain(str(problem))
         return MISUSED if isinstance(error, UsageError) else FAILED
     except (KeyboardInterrupt, typer.Abort):

@@ -9,7 +9,23 @@ import typer
 from everlog.base import UsageError
 from everlog.store import LogStore
 
+
+def _of_the_settings() -> Path:
+    from everlog.app import load
+
+    return Path(load().settings.log.data)
+
+
 Data: TypeAlias = Annotated[
+    Path,
+    typer.Argument(
+        metavar="[DATA_DIR]",
+        default_factory=_of_the_settings,
+        show_default=False,
+        help="The data directory, by default that of the settings; a broker may be running on it.",
+    ),
+]
+NamedData: TypeAlias = Annotated[
     Path, typer.Argument(metavar="DATA_DIR", help="The data directory; a broker may be running on it.")
 ]
 

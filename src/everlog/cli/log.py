@@ -14,6 +14,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from everlog.base import GONE
+from everlog.cli.begin_words import exact_begin
 from everlog.cli.client.log_entry import Entry, entries, entry_printer, show_time
 from everlog.cli.data_directory import Data, open_store
 from everlog.cli.table_printer import AsJson, cell, print_json, print_table
@@ -167,7 +168,7 @@ def _starts(store: LogStore) -> Positions:
 
 
 def _at(store: LogStore, text: str) -> Positions:
-    begin = parse_begin(text, time.time_ns() // 1000)
+    begin = parse_begin(exact_begin(text), time.time_ns() // 1000)
     return locate(begin, _starts(store), store.committed(), store.positions_at)
 
 

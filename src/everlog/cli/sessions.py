@@ -15,9 +15,9 @@ from rich.table import Table
 
 from everlog.base import StorageError, UsageError
 from everlog.cli.client.async_client import AsyncClient
-from everlog.cli.client.connect_options import NEVER, SESSION_AND_WILL, Target, parse_target
+from everlog.cli.client.connect_options import NEVER, OF_PUB_AND_SUB, Target, parse_target
 from everlog.cli.client.log_entry import show_time
-from everlog.cli.data_directory import Data, open_store
+from everlog.cli.data_directory import Data, NamedData, open_store
 from everlog.cli.option_groups import with_options
 from everlog.cli.table_printer import AsJson, cell, print_json, print_table
 from everlog.cli.visible import visible_line
@@ -154,7 +154,7 @@ def list_sessions(
 
 @app.command()
 def show(
-    data: Data,
+    data: NamedData,
     client_id: Annotated[str, typer.Argument(metavar="CLIENT_ID", help="Whose session.")],
     json: AsJson = False,
 ) -> None:
@@ -196,7 +196,7 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
 
 
 @app.command()
-@with_options("target", parse_target, leave_out=(*SESSION_AND_WILL, "protocol_version", "client_id"))
+@with_options("target", parse_target, leave_out=(*OF_PUB_AND_SUB, "protocol_version", "client_id"))
 def drop(
     client_id: Annotated[str, typer.Argument(metavar="CLIENT_ID", help="Whose session.")],
     data: Annotated[

@@ -1,9 +1,16 @@
 """`everlog top`: a live view of a broker, from the metrics that it serves over HTTP."""
 
+import os
+import select
+import sys
+import termios
 import time
+import tty
 import urllib.error
 import urllib.request
 from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -47,7 +54,7 @@ def top(
     interval: Annotated[float, typer.Option(metavar="SECONDS", min=0.05, help="Time between two updates.")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Print one view and end.")] = False,
 ) -> None:
-    """Watch a running broker: connections, messages a second, lag. Ctrl-C ends it."""
+    """Watch a running broker: connections, messages a second, lag. The key q ends it."""
     console = Console()
     before = fetch(url)
     if once:
@@ -55,20 +62,45 @@ def top(
         console.print(view(Rates(before, fetch(url)), url))
         return
     history: deque[float] = deque(maxlen=_HISTORY)
-    with Live(
-        view(Rates(before, before), url), console=console, screen=console.is_terminal, auto_refresh=False
-    ) as live:
-        while True:
-            time.sleep(interval)
+    with (
+        keys() as pressed,
+        Live(view(Rates(before, before), url), console=console, screen=console.is_terminal, auto_refresh=False) as live,
+    ):
+        while pressed(interval) not in ("q", "Q"):
             rates = Rates(before, fetch(url))
             before = rates.now
             history.append(rates.per_second("messages_received_total") + rates.per_second("messages_sent_total"))
             live.update(view(rates, url, history), refresh=True)
 
 
+def _sleep(seconds: float) -> str:
+    time.sleep(seconds)
+    return ""
+
+
+@contextmanager
+def keys() -> Iterator[Callable[[float], str]]:
+    """Yield a function that waits for so many seconds at most and returns the key that was pressed, if any was."""
+    if not sys.stdin.isatty():
+        yield _sleep
+        return
+    number = sys.stdin.fileno()
+    before = termios.tcgetattr(number)
+
+    def pressed(seconds: float) -> str:
+        ready, _, _ = select.select([number], [], [], seconds)
+        return os.read(number, 1).decode(errors="replace") if ready else ""
+
+    tty.setcbreak(number)
+    try:
+        yield pressed
+    finally:
+        termios.tcsetattr(number, termios.TCSADRAIN, before)
+
+
 def fetch(url: str) -> Sample:
     """Fetch the metrics; raises an error that says why they can't be had."""
-    address = url.rstrip("/")
+    address = url.rstrip("/") if "://" in url else f"http://{url.rstrip('/')}"
     address = address if address.endswith("/metrics") else f"{address}/metrics"
     if not address.startswith(("http://", "https://")):
         raise UsageError(f"{url!r} is not the URL of a broker's HTTP port", hint=f"write it like {_DEFAULT_URL}")

@@ -46,6 +46,7 @@ from everlog.mqtt.properties import (
     UserProperties,
     encode_identifiers,
     encode_pair,
+    encode_properties,
     user_properties,
 )
 from everlog.mqtt.reasons import Reason, return_code

@@ -192,9 +192,9 @@ class Client:
         """Write a SUBSCRIBE; returns the packet id that its SUBACK will have."""
         return self._ask(Subscribe(self.next_packet_id(), subscriptions, properties), len(subscriptions))
 
-    def unsubscribe(self, filters: tuple[str, ...]) -> int:
+    def unsubscribe(self, filters: tuple[str, ...], properties: Properties = NO_PROPERTIES) -> int:
         """Write an UNSUBSCRIBE; returns the packet id that its UNSUBACK will have."""
-        return self._ask(Unsubscribe(self.next_packet_id(), filters), len(filters))
+        return self._ask(Unsubscribe(self.next_packet_id(), filters, properties), len(filters))
 
     def acknowledge(self, received: Received, count: int) -> None:
         """Answer the first `count` messages, and the duplicates among them."""

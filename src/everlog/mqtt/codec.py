@@ -32,6 +32,9 @@ _CLIENT_SENDS_311 = CLIENT_SENDS - {PacketType.AUTH}
 _SERVER_SENDS_311 = SERVER_SENDS - {PacketType.AUTH, PacketType.DISCONNECT}
 
 
+_CLIENT_HELLO = 0x16  # the first byte of TLS
+
+
 def decode(first_byte: int, body: bytes, version: int, *, from_client: bool = True) -> Packet:
     """Return the packet with this first byte and body; for a CONNECT the version is its own."""
     kind = first_byte >> 4
@@ -45,6 +48,8 @@ def decode(first_byte: int, body: bytes, version: int, *, from_client: bool = Tr
         flags, clause = FIXED_FLAGS[kind]
         found = first_byte & 0x0F
         if found != flags and not (version == 3 and flags and found == flags | DUP):  # 3.1 sends these again with DUP
+            if first_byte == _CLIENT_HELLO and version == 0:
+                malformed("this looks like TLS, and the port is a plain one", clause)
             malformed(f"flags {found:#06b} of a {PacketType(kind).name}", clause)
     return _DECODE[kind](first_byte, Reader(body, 0, len(body)), version, from_client)
 

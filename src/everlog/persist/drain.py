@@ -11,7 +11,7 @@ _LOOK_S = 0.2
 
 def drain_server(place: str, name: str, timeout_s: float, say: Callable[[list[int], bool], None]) -> bool:
     """Have a server hand over its shards, and tell what it still owns whenever that changes; False if time runs out."""
-    storage = open_storage(place)
+    storage = open_storage(place, make=False)
     try:
         ownership = storage.ownership
         members = {member.name: member.incarnation for member in ownership.read().members.values()}

@@ -1,19 +1,24 @@
 """The state shards of one data directory, which one process has open at a time.
 
 `DIR/persist.json` says how many shards there are, for ever; `DIR/shard-N` has the journal and the views of one. It is
-made when the shard is first used.
+made when the shard is first used. With a bucket, streams and journals go there too (`everlog.streams.Tier`), and
+`persist.json` in the bucket says whose it is.
 """
 
 import os
+import threading
+import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from msgspec import Struct
+from msgspec import DecodeError, Struct, json
+from msgspec.structs import replace
 
 from everlog.base import StorageError, UsageError
 from everlog.persist.ports import Begin, Failed, Post
 from everlog.store import read_record, write_record
-from everlog.streams import Clock, LocalJournal, Shard, ShardSettings, StateShard
+from everlog.streams import Clock, LocalJournal, Shard, ShardSettings, StateShard, Tier, TierThreads
+from everlog.tiering import Bucket, check_bucket
 
 FILE_NAME = "persist.json"
 MOST_SHARDS = 254
@@ -24,6 +29,7 @@ class PersistRecord(Struct, frozen=True):
 
     shards: int
     version: int = 1
+    store: str = ""  # who it is, once there is a bucket
 
 
 def shard_directories(directory: str) -> list[str]:
@@ -37,18 +43,34 @@ def shard_directories(directory: str) -> list[str]:
 class LocalShards:
     """Opens the shards of a directory; see `ShardOpener`."""
 
-    def __init__(self, directory: str, clock: Clock, shards: int | None = None, settings: ShardSettings | None = None):
+    def __init__(
+        self,
+        directory: str,
+        clock: Clock,
+        shards: int | None = None,
+        settings: ShardSettings | None = None,
+        bucket: Bucket | None = None,
+    ) -> None:
         self._directory = directory
         self._clock = clock
-        self._settings = settings or ShardSettings()
         self._threads: ThreadPoolExecutor | None = None
+        self._bucket = bucket
+        self._bucket_threads = TierThreads() if bucket is not None else None
+        self._lock = threading.Lock()  # guards the first look at the bucket
+        self._is_ours = False
         self.shards = self._agree(shards)
+        self._settings = (settings or ShardSettings()).shared_by(self.shards)
 
     def open(self, shard: int) -> Begin:
         """Open the journal of a shard."""
         place = os.path.join(self._directory, f"shard-{shard}")
         os.makedirs(os.path.join(place, "files"), exist_ok=True)
         journal = LocalJournal.open(os.path.join(place, "journal"))
+        try:
+            tier = self._open_tier(shard, journal, place)
+        except BaseException:
+            journal.close()
+            raise
 
         def begin(post: Post, failed: Failed) -> Shard:
             try:
@@ -59,9 +81,12 @@ class LocalShards:
                     post=post,
                     run=self._run,
                     settings=self._settings,
+                    tier=tier,
                     on_failure=failed,
                 )
             except BaseException:
+                if tier is not None:
+                    tier.close()
                 journal.close()
                 raise
 
@@ -71,6 +96,52 @@ class LocalShards:
         """End the threads that worked for the shards; after they are closed."""
         if self._threads is not None:
             self._threads.shutdown()
+        if self._bucket_threads is not None:
+            self._bucket_threads.close()
+
+    def _open_tier(self, shard: int, journal: LocalJournal, place: str) -> Tier | None:
+        if self._bucket is None or self._bucket_threads is None:
+            return None
+        with self._lock:
+            if not self._is_ours:
+                check_bucket(self._bucket)
+                self._claim(self._bucket)
+                self._is_ours = True
+        tier = Tier.open(
+            self._bucket,
+            f"shard-{shard}",
+            journal,
+            self._bucket_threads.upload,
+            self._bucket_threads.fetch,
+            is_copied=True,
+            archive_us=self._settings.archive_us,
+        )
+        try:
+            tier.prepare(place)
+        except BaseException:
+            tier.close()
+            raise
+        return tier
+
+    def _claim(self, bucket: Bucket) -> None:
+        """Make the bucket that of this directory; refuse one that is another's."""
+        known = read_record(self._directory, FILE_NAME, PersistRecord, (1,), "restore it from a backup")
+        assert known is not None
+        if not known.store:
+            known = replace(known, store=uuid.uuid4().hex)
+            write_record(self._directory, FILE_NAME, known)
+        found = bucket.create(FILE_NAME, json.encode(known))
+        if found is None:
+            return
+        try:
+            other = json.decode(found, type=PersistRecord)
+        except DecodeError as error:
+            raise StorageError(f"{FILE_NAME} in the bucket can't be read: {error}", hint="use another bucket") from None
+        if other != known:
+            raise UsageError(
+                "the bucket is that of another directory",
+                hint="use another bucket or prefix, or restore that directory: everlog persist restore",
+            )
 
     def _run(self, call: Callable[[], None]) -> None:
         if self._threads is None:

@@ -8,7 +8,7 @@ from concurrent.futures import Executor, Future
 from functools import partial
 from typing import Any
 
-from everlog.base import EverlogError, Fenced, StorageError, UsageError
+from everlog.base import EverlogError, Fenced, StorageError, Unavailable, UsageError
 from everlog.persist.ports import Failed, Post, ShardOpener
 from everlog.persist.rights import SERIES
 from everlog.streams import Call, ErrorCode, Failure, FeedEvent, Shard
@@ -100,13 +100,17 @@ class OwnedShard:
             return
         shard.turn()
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + _SETTLE_S
+        if not await self._settled(shard, loop.time() + _SETTLE_S):
+            shard.post_failure(Unavailable("the shard was closed before it was written", hint="ask again"))
+            await self._settled(shard, loop.time() + _SETTLE_S)
+        await loop.run_in_executor(self._threads, shard.close)
+
+    async def _settled(self, shard: Shard, deadline: float) -> bool:
+        """Wait until nobody waits for a commit of a shard any more, or a time is over."""
+        loop = asyncio.get_running_loop()
         while not shard.is_idle and loop.time() < deadline:  # noqa: ASYNC110 - a commit is reported to callers only
             await asyncio.sleep(_SETTLE_STEP_S)
-        if shard.is_idle:
-            await loop.run_in_executor(self._threads, shard.close)
-        else:
-            shard.close()  # which answers those who still wait
+        return shard.is_idle
 
     def _failed(self, error: EverlogError) -> None:
         """Let go of a shard that can't go on."""

@@ -131,8 +131,13 @@ class PersistServer:
         )
         self._shards[shard] = owned
         handler = partial(self._requests, owned)
-        patterns = request_patterns(shard)
-        self._subscriptions[shard] = [await self._bus.subscribe(pattern, handler) for pattern in patterns]
+        subscriptions = self._subscriptions[shard] = []
+        try:
+            for pattern in request_patterns(shard):
+                subscriptions.append(await self._bus.subscribe(pattern, handler))
+        except BaseException:
+            await self.disown(shard)
+            raise
         self._say_up(shard)
 
     async def disown(self, shard: int) -> None:
@@ -144,7 +149,7 @@ class PersistServer:
 
     async def retire(self, shard: int) -> None:
         """Finish what is under way in a shard and close it; refuse what comes, and say who has it, until `forget`."""
-        self._retired[shard] = self._subscriptions.pop(shard, [])
+        self._retired.setdefault(shard, []).extend(self._subscriptions.pop(shard, []))
         await self._close(shard)
 
     def forget(self, shard: int) -> None:

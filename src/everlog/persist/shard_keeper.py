@@ -87,7 +87,7 @@ class ShardKeeper:
         self._unwatch: Callable[[], None] | None = None
         self._bus_lost_s: float | None = None
         self._beats: list[float] = []  # when the beat that is under way began, if this server is well
-        self._trouble = ""
+        self._troubles: dict[str, str] = {}  # of each task, as it was told
         self._lost: set[int] = set()
         self._not_before: dict[int, float] = {}  # shards that failed -> when they are claimed again
         self._handed: dict[int, float] = {}  # shards that were handed over -> until when they are waited for
@@ -146,12 +146,12 @@ class ShardKeeper:
             except Replaced as error:
                 self._end(error)
             except Overruled as error:
-                _log.error("the others gave this server up: %s", error)
+                _log.error("the others gave this server up, it joins again: %s", error)
                 await self._begin_anew()
             except EverlogError as error:
-                self._say_trouble(error)
+                self._say_trouble("beats", error)
             else:
-                self._say_trouble(None)
+                self._say_trouble("beats", None)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(begun + min(_BEAT_S, self._patience_s / 5) - self._clock()):
                     await self._wake.wait()
@@ -185,7 +185,7 @@ class ShardKeeper:
             try:
                 await self._ask(self._membership.join)
             except EverlogError as error:  # the next beat is overruled again
-                self._say_trouble(error)
+                self._say_trouble("beats", error)
 
     async def _drop_all(self) -> None:
         shards = self._server.owned
@@ -201,13 +201,35 @@ class ShardKeeper:
         while not self._over.is_set():
             await self._news.wait()
             self._news.clear()
+            if self._is_settled(self._membership.board):
+                continue
             try:
                 async with self._changing:
                     await self._follow()
             except Overruled:
                 self._wake.set()  # the next beat finds out, and begins anew
             except EverlogError as error:
-                self._say_trouble(error)
+                self._say_trouble("moves", error)
+            else:
+                self._say_trouble("moves", None)
+
+    def _is_settled(self, board: Board) -> bool:
+        """Return whether the server serves what a board says, and nothing is to be done: so it is nearly always."""
+        me = self._membership.incarnation
+        return not (
+            self._lost
+            or self._handed
+            or me not in board.members
+            or board.members[me].draining
+            or self._mine(board).keys() != self._server.owned
+            or things_to_claim(board, me)
+            or things_to_release(board, me)
+        )
+
+    def _mine(self, board: Board) -> dict[int, int]:
+        """Return the epochs of the shards that this server owns."""
+        owned = board.owned_by(self._membership.incarnation)
+        return {shard: epoch for thing, epoch in owned.items() if (shard := shard_of_thing(thing)) is not None}
 
     async def _follow(self) -> None:
         """Make the server serve what the board says."""
@@ -215,9 +237,7 @@ class ShardKeeper:
         board = await self._ask(self._ownership.read)  # with all that this task has changed
         if me not in board.members:
             raise Overruled(f"incarnation {me} is dead")
-        mine = {
-            shard: epoch for thing, epoch in board.owned_by(me).items() if (shard := shard_of_thing(thing)) is not None
-        }
+        mine = self._mine(board)
         for shard in self._server.owned - mine.keys():
             await self._close(shard)
         await self._give_up_lost(mine)
@@ -295,7 +315,7 @@ class ShardKeeper:
 
     def _tell(self, welcome: Welcome) -> Welcome:
         board, me = self._membership.board, self._membership.incarnation
-        owned = {shard_of_thing(thing): epoch for thing, epoch in board.owned_by(me).items()}
+        owned = self._mine(board)
         return replace(
             welcome,
             epochs={shard: owned[shard] for shard in welcome.owned if shard in owned},
@@ -318,14 +338,14 @@ class ShardKeeper:
         self._bus_lost_s = None if is_open else self._clock()
         self._wake.set()
 
-    def _say_trouble(self, error: EverlogError | None) -> None:
-        """Tell of trouble with the storage once, and when it is over."""
-        text = "" if error is None else str(error)
-        if text and text != self._trouble:
-            _log.error("who owns what can't be read or written: %s", text)
-        elif self._trouble and not text:
-            _log.warning("who owns what can be read and written again")
-        self._trouble = text
+    def _say_trouble(self, task: str, error: EverlogError | None) -> None:
+        """Tell of trouble with the storage or the bus once, and when it is over."""
+        before, text = self._troubles.get(task, ""), "" if error is None else str(error)
+        if text and text != before:
+            _log.error("%s can't be done just now: %s", task, text)
+        elif before and not text:
+            _log.warning("%s can be done again", task)
+        self._troubles[task] = text
 
     def _end(self, error: EverlogError | None) -> None:
         self._server.serve_until = self._server.serve_until if error is None else 0.0

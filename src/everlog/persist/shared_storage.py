@@ -5,7 +5,6 @@ what the first one wrote. Layouts: `docs/formats/ownership.md` (bucket or direct
 """
 
 import uuid
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -14,7 +13,6 @@ from msgspec import Struct
 
 from everlog.base import StorageError, UsageError
 from everlog.ownership import LedgerOwnership, Ownership, PostgresOwnership, make_ownership_tables
-from everlog.streams import Archive, Journal
 from everlog.tiering import (
     BUCKET_GROUP_S,
     DIRECTORY_GROUP_S,
@@ -67,8 +65,8 @@ class SharedStorage(Protocol):
     def open_journal(self, shard: int, epoch: int) -> GroupJournal:
         """Take a shard's journal over at an epoch that was claimed for it; raise `Fenced` if that was used before."""
 
-    def archive_of(self, journal: Journal) -> Archive | None:
-        """Return what tells how far a shard is in the bucket; None if there is no bucket."""
+    @property
+    def bucket(self) -> Bucket | None: ...  # that holds the journals
 
     def close(self) -> None:
         """Let go of connections."""
@@ -77,25 +75,26 @@ class SharedStorage(Protocol):
 class BucketStorage:
     """Storage in a bucket or a shared directory, where every commit is an object."""
 
-    def __init__(self, bucket: Bucket, shards: int | None = None, group_s: float = BUCKET_GROUP_S) -> None:
+    def __init__(
+        self, bucket: Bucket, shards: int | None = None, group_s: float = BUCKET_GROUP_S, *, make: bool = True
+    ) -> None:
+        self.bucket: Bucket | None = bucket
         self._bucket = bucket
         self._group_s = group_s
-        self.record = _agreed(self._load(shards), shards, "the storage")
+        self.record = _agreed(self._load(shards, make), shards, "the storage")
         self.ownership: Ownership = LedgerOwnership(bucket, "ownership")
 
     def open_journal(self, shard: int, epoch: int) -> GroupJournal:
         """Take a shard's journal over."""
         return ObjectJournal(self._bucket, f"{thing_of(shard)}/journal", epoch, group_s=self._group_s)
 
-    def archive_of(self, journal: Journal) -> Archive | None:
-        """Return an archive that has what the journal has: they are one."""
-        return CommittedArchive(journal)
-
     def close(self) -> None:
         """Let go of everything: there is nothing to let go of."""
 
-    def _load(self, shards: int | None) -> StoreRecord:
+    def _load(self, shards: int | None, make: bool) -> StoreRecord:
         data = self._bucket.get(RECORD)
+        if data is None and not make:
+            raise _nothing_there()
         if data is None:
             check_bucket(self._bucket)
             record = _new_record(shards)
@@ -111,28 +110,27 @@ class BucketStorage:
 class PostgresStorage:
     """Storage in a schema of PostgreSQL, `everlog` or what `schema=` in the URL's query names."""
 
-    def __init__(self, url: str, shards: int | None = None) -> None:
+    def __init__(self, url: str, shards: int | None = None, *, make: bool = True) -> None:
         self._url, self._schema = split_schema(url)
-        self.record = _agreed(self._load(shards), shards, "the database")
+        self.record = _agreed(self._load(shards, make), shards, "the database")
         self._ownership = PostgresOwnership(self._url, self._schema)
         self.ownership: Ownership = self._ownership
+        self.bucket: Bucket | None = None
 
     def open_journal(self, shard: int, epoch: int) -> GroupJournal:
         """Take a shard's journal over."""
         return PostgresJournal(self._url, thing_of(shard), epoch, schema=self._schema)
 
-    def archive_of(self, journal: Journal) -> Archive | None:
-        """Return None: nothing is in a bucket."""
-        return None
-
     def close(self) -> None:
         """Close the connection."""
         self._ownership.close()
 
-    def _load(self, shards: int | None) -> StoreRecord:
+    def _load(self, shards: int | None, make: bool) -> StoreRecord:
         database = Database(self._url, self._schema)
         try:
             if not database.transact(self._has_tables):
+                if not make:
+                    raise _nothing_there()
                 make_schema(self._url, self._schema, _TABLES)
                 make_ownership_tables(self._url, self._schema)
                 make_journal_tables(self._url, self._schema)
@@ -167,31 +165,15 @@ class PostgresStorage:
         return found
 
 
-class CommittedArchive:
-    """The archive of a journal that is in the bucket itself: what is committed is archived."""
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-
-    @property
-    def end(self) -> int:
-        """Everything below this position is in the bucket."""
-        return self._journal.committed
-
-    def want(self, end: int, done: Callable[[int], None]) -> None:
-        """Say that everything below `end` is in the bucket, as it is committed."""
-        done(self._journal.committed)
-
-
-def open_storage(place: str, shards: int | None = None) -> SharedStorage:
-    """Open what a place names: a directory, the URL of a bucket, or `postgresql://…`; it is made if it is new."""
+def open_storage(place: str, shards: int | None = None, *, make: bool = True) -> SharedStorage:
+    """Open what a place names: a directory, the URL of a bucket, or `postgresql://…`; unless told not to, make it."""
     if shards is not None and not 1 <= shards <= MOST_SHARDS:
         raise UsageError(f"there are 1 to {MOST_SHARDS} state shards, not {shards}")
     if urlsplit(place).scheme in ("postgresql", "postgres"):
-        return PostgresStorage(place, shards)
+        return PostgresStorage(place, shards, make=make)
     bucket = open_bucket(place)
     group_s = DIRECTORY_GROUP_S if isinstance(bucket, DirectoryBucket) else BUCKET_GROUP_S
-    return BucketStorage(bucket, shards, group_s)
+    return BucketStorage(bucket, shards, group_s, make=make)
 
 
 def thing_of(shard: int) -> str:
@@ -212,6 +194,10 @@ def split_schema(url: str) -> tuple[str, str]:
     schema = dict(query).get("schema", "everlog")
     rest = urlencode([pair for pair in query if pair[0] != "schema"])
     return urlunsplit(parts._replace(query=rest)), schema
+
+
+def _nothing_there() -> UsageError:
+    return UsageError("no persist server has used this storage", hint="give the --storage that the servers have")
 
 
 def _new_record(shards: int | None) -> StoreRecord:

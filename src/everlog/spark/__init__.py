@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from everlog.spark.cluster_cores import TASKS_A_CORE
     from everlog.spark.java import find_java
     from everlog.spark.lake.compaction import Compaction, CompactionOptions, CompactionSummary
-    from everlog.spark.lake.file_retention import VACUUM_HOURS, parse_days, vacuum
+    from everlog.spark.lake.file_retention import VACUUM_HOURS, keep_plain, parse_days, vacuum
     from everlog.spark.lake.lake_store import LakeStore
     from everlog.spark.lake.lake_table import find_lake, open_lake
     from everlog.spark.lake.location import Location, check_bucket, locate, parse_options
@@ -20,14 +20,16 @@ if TYPE_CHECKING:
     from everlog.spark.sink.table_sink import append_batch, write_batch
     from everlog.spark.snapshot import SegmentFile, ShardSnapshot, Slice, Snapshot, pack, plan, take_snapshot
     from everlog.spark.source import EverlogSource
+    from everlog.spark.table_frame import is_plain_table
     from everlog.spark.task_errors import task_error
+    from everlog.spark.worker_process import hush
 
 # Where each name lives: a task of Spark imports this room, and should load only what it uses.
 _HOMES = {
     "log_slices": ("ReadReport", "read_slice"),
     "lake.lake_store": ("LakeStore",),
     "lake.compaction": ("Compaction", "CompactionOptions", "CompactionSummary"),
-    "lake.file_retention": ("VACUUM_HOURS", "parse_days", "vacuum"),
+    "lake.file_retention": ("VACUUM_HOURS", "keep_plain", "parse_days", "vacuum"),
     "lake.location": ("Location", "check_bucket", "locate", "parse_options"),
     "lake.parquet_writer": ("CODECS",),
     "lake.runner": ("OnSpark",),
@@ -40,7 +42,9 @@ _HOMES = {
     "sink.table_sink": ("append_batch", "write_batch"),
     "snapshot": ("SegmentFile", "ShardSnapshot", "Slice", "Snapshot", "pack", "plan", "take_snapshot"),
     "source": ("EverlogSource",),
+    "table_frame": ("is_plain_table",),
     "task_errors": ("task_error",),
+    "worker_process": ("hush",),
 }
 _MODULES = {name: f"everlog.spark.{module}" for module, names in _HOMES.items() for name in names}
 

@@ -16,7 +16,14 @@ from pyarrow import fs
 
 from everlog.base import StorageError, Unavailable
 from everlog.spark.lake.data_file import DataFile
-from everlog.spark.lake.file_reader import group_bounds, position_at, range_may_match, wanted_groups
+from everlog.spark.lake.file_reader import (
+    group_bounds,
+    own_rows,
+    position_at,
+    range_may_match,
+    wanted_groups,
+    wanted_mask,
+)
 from everlog.spark.lake.identity import check_same_history, find_recorded
 from everlog.spark.lake.lake_table import Lake, find_lake
 from everlog.spark.lake.location import Location, locate
@@ -42,6 +49,7 @@ class LakeSlice:
     size_bytes: int
     first_topic: str
     last_topic: str
+    is_foreign: bool = False  # another program wrote the file, which may have rows of other shards
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +112,7 @@ def plan_lake(
         topics = (file.first_topic, file.last_topic)
         if start >= stop or (wanted is not None and not range_may_match(wanted, *topics)):
             continue
-        piece = LakeSlice(lake.uri, file.path, file.shard, start, stop, file.size_bytes, *topics)
+        piece = LakeSlice(lake.uri, file.path, file.shard, start, stop, file.size_bytes, *topics, file.is_foreign)
         if wanted is not None and is_local:  # a bucket would take its time to answer for every file
             rows = count_rows(filesystem, root, file.path, wanted)
             if rows == 0:
@@ -135,7 +143,7 @@ def read_lake_slice(
     schema = pa.schema([SCHEMA.field(name) for name in columns])
     filesystem, root = (location or locate(piece.uri)).filesystem()
     found = None if wanted is None else topic_rows(filesystem, root, piece.path, wanted)
-    asked = dict.fromkeys((*columns, "offset"))
+    asked = dict.fromkeys((*columns, "offset", *(("shard", "topic") if piece.is_foreign else ())))
     batches: Iterator[pa.RecordBatch]
     try:
         if found is not None and not found.everything:
@@ -160,6 +168,9 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield at least the wanted rows, from the row groups that may hold some by their statistics."""
     with filesystem.open_input_file(f"{root}/{piece.path}") as source:
+        if piece.is_foreign:
+            yield from _foreign_batches(pq.ParquetFile(source, pre_buffer=True), piece, list(asked), wanted)
+            return
         file = pq.ParquetFile(source, read_dictionary=["topic"] if wanted is not None else None, pre_buffer=True)
         there = [name for name in asked if name in file.schema_arrow.names]
         groups = [n for n in range(file.num_row_groups) if _overlaps(file.metadata.row_group(n), piece)]
@@ -171,6 +182,20 @@ def _batches(
             for batch in file.iter_batches(BATCH_ROWS, row_groups=[number], columns=there, use_threads=False):
                 yield batch.filter(mask.slice(row, batch.num_rows))
                 row += batch.num_rows
+
+
+def _foreign_batches(
+    file: pq.ParquetFile, piece: LakeSlice, asked: list[str], wanted: tuple[Filter, ...] | None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the wanted rows of a shard from a file that another program wrote, in types of its own."""
+    groups = [n for n in range(file.num_row_groups) if _overlaps(file.metadata.row_group(n), piece)]
+    there = [name for name in asked if name in file.schema_arrow.names]
+    for batch in file.iter_batches(BATCH_ROWS, row_groups=groups, columns=there, use_threads=False):
+        rows = own_rows(pa.Table.from_batches([batch]))
+        rows = rows.filter(pc.equal(rows["shard"], piece.shard))
+        if wanted is not None:
+            rows = rows.filter(wanted_mask(rows["topic"], wanted))
+        yield from rows.to_batches()
 
 
 def _overlaps(group: pq.RowGroupMetaData, piece: LakeSlice) -> bool:

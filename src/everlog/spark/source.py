@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from everlog.base import Unavailable, UsageError
 from everlog.spark.cluster_cores import task_count
-from everlog.spark.frame_plan import FramePlan, plan_frame, unkept_in
+from everlog.spark.frame_plan import FramePlan, is_table, plan_frame, unkept_in
 from everlog.spark.given_options import is_table_made, options_in, own_options, with_options
 from everlog.spark.log_slices import ReadReport, read_slice
 from everlog.spark.lost_offsets import lost_of, name_lost
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from everlog.spark.sink.sink_writer import EverlogStreamWriter, EverlogWriter
     from everlog.spark.state.state_reader import StatePlan, StateReader
     from everlog.spark.stream import EverlogStreamReader
+    from everlog.spark.table_frame import TablePlan, TableReader
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ class EverlogSource(DataSource):
         self._is_made = is_table_made(options)
         self._plan: FramePlan | None = None
         self._state: StatePlan | None = None
+        self._table: TablePlan | None = None
         path = self.options.get("path")
         if path and not is_state(self.options) and os.path.exists(f"{place_of(path)}/store") and self._is_batch():
             self._plan = plan_frame(read_options(self.options), _now_us())
@@ -77,6 +79,11 @@ class EverlogSource(DataSource):
 
         if is_state(self.options):
             return self._state_schema()
+        if self._is_plain_table():
+            from everlog.spark.table_frame import plan_table
+
+            self._table = plan_table(self.options)
+            return from_arrow_schema(self._table.schema)
         options = read_options(self.options, STREAM_OPTIONS)
         if self._plan is None and self._is_batch():
             self._plan = plan_frame(options, _now_us())
@@ -88,6 +95,16 @@ class EverlogSource(DataSource):
             schema = schema.set(at, schema.field(at).with_type(pa.string()))
         return from_arrow_schema(schema)  # unlike DDL it can say that no level is null, which saves Spark the check
 
+    def _is_plain_table(self) -> bool:
+        """Return whether a table is meant that is not a store's."""
+        path = {name.lower(): value for name, value in self.options.items()}.get("path", "")
+        if not path or not is_table(place_of(path)):
+            return False
+        from everlog.spark.lake.location import locate
+        from everlog.spark.table_frame import is_plain_table
+
+        return is_plain_table(locate(place_of(path)))
+
     def _state_schema(self) -> StructType:
         """Return the columns of streams or key-value stores, which are taken as they are now."""
         from everlog.spark.state.state_columns import schema_of as state_schema_of
@@ -98,7 +115,7 @@ class EverlogSource(DataSource):
             self._state = plan_state(options)
         return from_arrow_schema(state_schema_of(options.kind, options.is_text))
 
-    def reader(self, schema: StructType) -> "EverlogReader | StateReader":
+    def reader(self, schema: StructType) -> "EverlogReader | StateReader | TableReader":
         """Return a reader of the store as it was when the frame was loaded."""
         self.options = {**options_in(schema), **self.options}
         if is_state(self.options):
@@ -106,6 +123,10 @@ class EverlogSource(DataSource):
 
             wanted = read_state_options(self.options)
             return StateReader(wanted, self._state or plan_state(wanted), schema)
+        if self._table is not None or self._is_plain_table():
+            from everlog.spark.table_frame import TableReader, plan_table
+
+            return TableReader(self._table or plan_table(self.options), schema)
         options = read_options(self.options)
         plan = self._plan or plan_frame(options, _now_us())
         _account(plan, options)

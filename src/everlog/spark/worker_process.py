@@ -10,6 +10,8 @@ import builtins
 import ctypes
 import gc
 import sys
+import traceback
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -25,7 +27,7 @@ def settle() -> None:
     if _done or not _is_worker():
         return
     _done.append(True)
-    vars(sys.modules["__main__"])["print"] = _print
+    hush()
     _keep_memory()
     gc.collect()
     gc.freeze()
@@ -36,13 +38,25 @@ def _is_worker() -> bool:
     return getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", "") == "pyspark.daemon"
 
 
-def _print(*words: Any, **options: Any) -> None:
-    """Print for Spark's daemon, but for its complaint that nobody reads what an idle worker has to say at its end.
+def hush() -> None:
+    """Have this process end without a word when Spark has closed its socket; does nothing in other processes.
 
     Spark ends workers that were idle for a minute by closing their socket; with Unix sockets, that leaves a traceback.
     """
+    if _is_worker():
+        names = vars(sys.modules["__main__"])
+        names["print"] = _print
+        names["traceback"] = SimpleNamespace(print_exc=_print_exc, format_exc=traceback.format_exc)
+
+
+def _print(*words: Any, **options: Any) -> None:
     if not (words and "failed to flush" in str(words[0]) and "BrokenPipeError" in str(words[0])):
         builtins.print(*words, **options)
+
+
+def _print_exc() -> None:
+    if not isinstance(sys.exception(), BrokenPipeError):
+        traceback.print_exc()
 
 
 def _keep_memory() -> None:

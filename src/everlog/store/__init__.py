@@ -9,6 +9,7 @@ from everlog.store.lake_record import LakeRecord, read_lake_record, write_lake_r
 from everlog.store.log_store import LogStore, ShardStatistics, StoreReader
 from everlog.store.read_result import Found, Lost, Positions, Reader, ReadResult
 from everlog.store.retention_classes import MOST_CLASSES, TopicClasses
+from everlog.store.shard_places import place_shards
 from everlog.store.sharding import MAX_SHARDS, shard_of
 from everlog.store.store_file import store_identity
 from everlog.store.whole_file import read_record, write_record

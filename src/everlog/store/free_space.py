@@ -1,10 +1,10 @@
-"""The free space of a data directory's disk, and whether it is down to the reserve.
+"""The free space of the disk of a data directory, of several the fullest, and whether it is down to the reserve.
 
 The reserve is for what must go on when messages are no longer taken: session tables, the end of segments, retention.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 RESERVE_BYTES = 1 << 30  # or RESERVE_PART of the disk, if that is less
 RESERVE_PART = 20
@@ -22,11 +22,12 @@ class FreeSpace:
 
     def __init__(
         self,
-        directory: str,
+        directories: str | Sequence[str],
         reserve_bytes: int | None = None,
         ask: Callable[[str], tuple[int, int]] = ask_system,
     ) -> None:
-        self.directory = directory
+        self.directories = (directories,) if isinstance(directories, str) else tuple(directories)
+        self.directory = self.directories[0]  # on the fullest disk
         self.free_bytes = 0
         self.reserve_bytes = reserve_bytes or 0
         self.is_low = False
@@ -36,11 +37,16 @@ class FreeSpace:
     def look(self) -> bool:
         """Ask the system; return whether the disk has become low, or is no longer."""
         try:
-            self.free_bytes, total = self._ask(self.directory)
+            found = [self._ask(directory) for directory in self.directories]
         except OSError:  # nothing is known, and the writes themselves will tell
             return False
-        if self._wanted is None:
-            self.reserve_bytes = min(RESERVE_BYTES, total // RESERVE_PART)
+        disks = [
+            (free, self._reserve_of(total), name) for (free, total), name in zip(found, self.directories, strict=True)
+        ]
+        self.free_bytes, self.reserve_bytes, self.directory = min(disks, key=lambda one: one[0] - one[1])
         enough = self.reserve_bytes + (self.reserve_bytes // _ENOUGH_PART if self.is_low else 0)
         before, self.is_low = self.is_low, self.free_bytes < enough
         return before != self.is_low
+
+    def _reserve_of(self, total: int) -> int:
+        return min(RESERVE_BYTES, total // RESERVE_PART) if self._wanted is None else self._wanted

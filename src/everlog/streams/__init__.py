@@ -78,6 +78,7 @@ from everlog.streams.shard_settings import ShardSettings
 from everlog.streams.shard_snapshot import ShardSnapshot, SnapshotStream, take_snapshot
 from everlog.streams.snapshot_reader import read_snapshot
 from everlog.streams.state_shard import StateShard
+from everlog.streams.tier import Tier, TierThreads
 from everlog.streams.values import (
     RETRIED,
     Config,

@@ -7,7 +7,7 @@ came after it. `whole` is the position below which the files have everything, du
 import os
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,13 +28,13 @@ CREATE TABLE streams (
     name TEXT PRIMARY KEY, kind TEXT NOT NULL, config BLOB NOT NULL, born INTEGER NOT NULL, last INTEGER NOT NULL,
     position INTEGER NOT NULL, epoch INTEGER NOT NULL, time_us INTEGER NOT NULL, last_seq INTEGER NOT NULL,
     messages INTEGER NOT NULL, bytes INTEGER NOT NULL, next_due_us INTEGER, id_time_us INTEGER NOT NULL,
-    forgotten INTEGER NOT NULL, has_queues INTEGER NOT NULL, is_hidden INTEGER NOT NULL, pack TEXT
+    forgotten INTEGER NOT NULL, has_queues INTEGER NOT NULL, is_hidden INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX due ON streams (next_due_us) WHERE next_due_us IS NOT NULL;
 CREATE INDEX changed ON streams (last);
 CREATE INDEX hidden ON streams (name) WHERE is_hidden;
 """
-_COLUMNS = 17
+_COLUMNS = 16
 _PUT = f"INSERT OR REPLACE INTO streams VALUES ({', '.join('?' * _COLUMNS)})"
 Row = tuple[Any, ...]
 _decode_config = msgpack.Decoder(Config).decode
@@ -45,7 +45,7 @@ def row_of(state: StreamState, position: int, record: Record) -> Row:
     return (
         state.name, state.kind, msgpack.encode(state.config), state.born, position, state.applied_position,
         state.applied_epoch, record.time_us, record.last_seq, record.messages, record.bytes, state.next_due_us or None,
-        state.id_time_us, state.forgotten, state.has_queues, state.is_hidden, None,
+        state.id_time_us, state.forgotten, state.has_queues, state.is_hidden,
     )  # fmt: skip
 
 
@@ -102,20 +102,44 @@ class Catalogue:
         state.set_config(state.config)
         return state
 
-    def write(self, rows: Iterable[Row], gone: Iterable[str], time_us: int) -> None:
-        """Write rows of streams, remove those of streams that are gone, and note the shard's time: one transaction."""
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Write several things or none; for any thread."""
         with self._lock, self._guard():
             execute = self._connection.execute
             execute("BEGIN IMMEDIATE")
             try:
-                self._connection.executemany(_PUT, rows)
-                self._connection.executemany("DELETE FROM streams WHERE name = ?", [(name,) for name in gone])
-                execute("UPDATE shard SET time_us = ?", (time_us,))
+                yield self._connection
                 execute("COMMIT")
             except BaseException:
                 if self._connection.in_transaction:
                     execute("ROLLBACK")
                 raise
+
+    def script(self, statements: str) -> None:
+        """Carry out several statements, all or none; for any thread."""
+        with self._lock, self._guard():
+            self._connection.executescript(f"BEGIN; {statements} COMMIT;")
+
+    def rows(self, query: str, arguments: Sequence[Any] = ()) -> list[Any]:
+        """Return the rows of a query; for any thread."""
+        with self._lock, self._guard():
+            return self._connection.execute(query, arguments).fetchall()
+
+    def write(self, rows: Iterable[Row], gone: Iterable[str], time_us: int) -> None:
+        """Write rows of streams, remove those of streams that are gone, and note the shard's time: one transaction."""
+        with self.transaction() as connection:
+            connection.executemany(_PUT, rows)
+            connection.executemany("DELETE FROM streams WHERE name = ?", [(name,) for name in gone])
+            connection.execute("UPDATE shard SET time_us = ?", (time_us,))
+
+    def begin_anew(self, rows: Iterable[Row], whole: int, time_us: int) -> None:
+        """Have these rows and no others, of files that have everything below a position."""
+        with self.transaction() as connection:
+            connection.execute("DELETE FROM streams")
+            connection.executemany(_PUT, rows)
+            connection.execute("UPDATE shard SET whole = ?, time_us = max(time_us, ?)", (whole, time_us))
+        self.whole, self.time_us = whole, max(self.time_us, time_us)
 
     def set_whole(self, whole: int) -> None:
         """Note that the files have everything below a position, durably; it is durable itself after `sync`."""

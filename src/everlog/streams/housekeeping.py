@@ -46,6 +46,8 @@ class Housekeeping:
             self._synced_us, self._synced_end = now_us, shard.committed
             done = shard.views.begin_sync(now_us)
             self._run(lambda: self._sync(done))
+        if shard.tier is not None:
+            shard.tier.tick(now_us)
         shard.views.forget_idle()
         shard.turn()
 
@@ -61,8 +63,11 @@ class Housekeeping:
                 self._expire_stream(state, due_us)
 
     def _expire_stream(self, state: StreamState, due_us: int) -> None:
-        """Drop what is due in a stream; if something of it is not committed yet, later."""
+        """Drop what is due in a stream; if something of it is not committed yet, or its file is away, later."""
         shard = self._shard
+        if shard.views.must_come(state):
+            self._due[state.name] = state.next_due_us
+            return
         file = shard.settle(state)
         if state.pending or file is None:
             self._due[state.name] = state.next_due_us
@@ -102,6 +107,8 @@ class Housekeeping:
         shard = self._shard
         whole = shard.views.end_sync(done, shard.committed)
         below = min(whole, shard.committed - shard.settings.keep_records)
+        if shard.archive is not None:
+            below = min(below, max(shard.archive.end, shard.committed - shard.settings.unarchived_records))
         self._run(lambda: self._trim(whole, below))
 
     def _trim(self, whole: int, below: int) -> None:

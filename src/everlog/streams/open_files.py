@@ -1,14 +1,16 @@
 """The files of streams that are open, of which there are at most so many: the least recently used is closed first.
 
-Closing syncs, so it is done on another thread; whoever wants that stream again meanwhile waits for it.
+Closing syncs, so it is done on another thread; whoever wants that stream again meanwhile waits for it, as for a file
+that is not open and that another thread reads (`lend`).
 """
 
 import hashlib
 import os
+import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 from everlog.base import EverlogError
 from everlog.streams.stream_file import StreamFile, sync_directory
@@ -64,6 +66,9 @@ class OpenFiles:
         self._failed = failed
         self._files: OrderedDict[str, StreamFile] = OrderedDict()
         self._closing: OrderedDict[str, StreamFile] = OrderedDict()
+        self._gate = threading.Lock()  # guards what is lent, and that it is not opened
+        self._lent: dict[str, threading.Event] = {}
+        self.touched: dict[str, None] | None = None  # names of files that were opened or closed, if anybody asks
 
     def path(self, name: str) -> str:
         """Return the path of a stream's file."""
@@ -76,6 +81,19 @@ class OpenFiles:
             self._files.move_to_end(state.name)
             return file
         self._wait_closed(state.name)
+        with self._given_back(state.name):
+            file = self._open(state, create)
+            if file is None:
+                return None
+            self._files[state.name] = file
+        self.opened += 1
+        if self.touched is not None:
+            self.touched[state.name] = None
+        while len(self._files) > self.most_open:
+            self._evict(next(iter(self._files)))
+        return file
+
+    def _open(self, state: StreamState, create: bool) -> StreamFile | None:
         path = self.path(state.name)
         if not create and not os.path.exists(path):
             return None
@@ -86,10 +104,6 @@ class OpenFiles:
             if not create:
                 return None
             file = StreamFile(path, state.name, state.born, state.kind, create=True)
-        self.opened += 1
-        self._files[state.name] = file
-        while len(self._files) > self.most_open:
-            self._evict(next(iter(self._files)))
         return file
 
     def unsynced_file(self, name: str) -> StreamFile | None:
@@ -99,10 +113,70 @@ class OpenFiles:
     def remove(self, name: str) -> None:
         """Remove a stream's file."""
         self._wait_closed(name)
-        file = self._files.pop(name, None)
-        if file is not None:
-            file.close()
-        self._unlink(self.path(name))
+        with self._given_back(name):
+            file = self._files.pop(name, None)
+            if file is not None:
+                file.close()
+            self._unlink(self.path(name))
+
+    def is_idle(self, name: str) -> bool:
+        """Return whether a stream's file is not open, not being closed and not lent."""
+        closing = self._closing.get(name)
+        if closing is not None and closing.closed.is_set():
+            del self._closing[name]
+            closing = None
+        return closing is None and name not in self._files and name not in self._lent
+
+    def discard(self, name: str) -> None:
+        """Remove an idle file that a pack has: that it comes back after a power cut does no harm."""
+        path = self.path(name)
+        for one in (path + "-wal", path):
+            with suppress(FileNotFoundError):
+                os.unlink(one)
+
+    def place(self, name: str, fetched: str) -> None:
+        """Make a file that was fetched, and that is synced, the file of a stream which has none open."""
+        path = self.path(name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        if os.path.exists(path + "-wal"):  # of the file that was there; it must never be taken for one of this
+            os.unlink(path + "-wal")
+            sync_directory(os.path.dirname(path))
+        os.replace(fetched, path)
+
+    @contextmanager
+    def lend(self, name: str) -> Iterator[StreamFile | None]:
+        """Have a stream's file for reading on another thread: the open one (use its lock), or None.
+
+        In the second case it stays closed meanwhile, and the caller may open it.
+        """
+        with self._gate:
+            file = self._files.get(name) or self._closing.get(name)
+            is_lent = file is None or file.is_closed
+            if is_lent:
+                self._lent[name] = threading.Event()
+        try:
+            if is_lent and file is not None:
+                file.closed.wait()
+            yield None if is_lent else file
+        finally:
+            if is_lent:
+                with self._gate:
+                    self._lent.pop(name).set()
+
+    @contextmanager
+    def _given_back(self, name: str) -> Iterator[None]:
+        """Wait until a file is not lent, and lend none meanwhile."""
+        while True:
+            self._gate.acquire()
+            back = self._lent.get(name)
+            if back is None:
+                break
+            self._gate.release()
+            back.wait()
+        try:
+            yield
+        finally:
+            self._gate.release()
 
     def _unlink(self, path: str) -> None:
         for one in (path, path + "-wal"):
@@ -115,7 +189,10 @@ class OpenFiles:
         """Have a file closed on another thread."""
         if len(self._closing) >= MOST_CLOSING:
             self._wait_closed(next(iter(self._closing)))
-        file = self._closing[name] = self._files.pop(name)
+        with self._gate:
+            file = self._closing[name] = self._files.pop(name)
+        if self.touched is not None:
+            self.touched[name] = None
         self._run(lambda: self._close(file))
 
     def _close(self, file: StreamFile) -> None:

@@ -6,7 +6,7 @@ owner that lost the shard finds out when a commit fails as fenced, and from then
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from everlog.base import EverlogError
 from everlog.streams.feed_events import FeedEvent
@@ -67,6 +67,14 @@ class Journal(Protocol):
         """Commit what was appended, if that is still possible, and let go of everything."""
 
 
+@runtime_checkable
+class SharedJournal(Protocol):
+    """A journal that another owner may open on a disk of its own: it is trimmed only as far as that is allowed."""
+
+    def allow_trim(self, below: int) -> None:
+        """Allow that records below a position be trimmed: they are in packs, where the next owner finds them."""
+
+
 class Clock(Protocol):
     """The time. `everlog.broker`'s expiry clock is one."""
 
@@ -123,6 +131,9 @@ class Shard(Protocol):
     @property
     def is_idle(self) -> bool:
         """Whether nobody waits for a commit: then `close` answers nobody, and may be called on another thread."""
+
+    def post_failure(self, error: EverlogError) -> None:
+        """Have everybody who waits told of an error, and refuse everything from then on; from any thread."""
 
     def follow(self, wants: Callable[[str], bool], feed: Callable[[list[FeedEvent]], None] | None) -> None:
         """Call `feed` with the events of the streams that `wants` says yes to, in order, as they reach their level."""

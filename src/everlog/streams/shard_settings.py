@@ -1,6 +1,8 @@
 """The settings of a state shard, each with a safe default."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+ARCHIVE_US = 5_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,3 +25,26 @@ class ShardSettings:
     sync_records: int = 250_000  # or after so many records
     keep_records: int = 1_000_000  # in the journal, for followers that come back
     expire_rows: int = 1_000  # of a stream at a time
+
+    # with a bucket:
+    upload_us: int = 60_000_000  # how often changed streams are packed
+    archive_us: int = ARCHIVE_US  # how often at most the journal is copied there, for writes at the level archived
+    most_files: int = 0  # of packed streams on the local disk; the least recently used go. 0: no limit
+    files_bytes: int = 0  # of those, as they are in packs; 0: no limit
+    unarchived_records: int = 10_000_000  # that a journal keeps for a bucket that can't be reached
+    history_us: int = 3600_000_000  # how long the bucket keeps the journal behind packs, for restores
+    unnamed_us: int = 24 * 3600_000_000  # how long packs stay that nothing names any more
+
+    def shared_by(self, shards: int) -> "ShardSettings":
+        """Return the settings of each of several shards in one process: what they hold together has the same limits."""
+        if shards == 1:
+            return self
+        return replace(
+            self,
+            most_open=max(self.most_open // shards, 32),
+            most_states=max(self.most_states // shards, 1_000),
+            pending_rows=max(self.pending_rows // shards, 10_000),
+            pending_bytes=max(self.pending_bytes // shards, 8 << 20),
+            most_files=-(-self.most_files // shards),
+            files_bytes=-(-self.files_bytes // shards),
+        )

@@ -26,8 +26,10 @@ from everlog.streams.reads import Reads
 from everlog.streams.refusal import Refused
 from everlog.streams.replies import Answer, CaughtUp, Failure, Reply, Result, Written
 from everlog.streams.shard_settings import ShardSettings
+from everlog.streams.shard_tier import ShardTier
 from everlog.streams.stream_file import StreamFile
 from everlog.streams.stream_state import StreamState
+from everlog.streams.tier import Tier
 from everlog.streams.values import ErrorCode, Level
 from everlog.streams.views import Views
 from everlog.streams.waiting import Waiting
@@ -51,6 +53,7 @@ class StateShard:
         settings: ShardSettings | None = None,
         archive: Archive | None = None,
         on_failure: Callable[[EverlogError], None] = lambda failure: None,
+        tier: Tier | None = None,
     ) -> None:
         self.settings = settings or ShardSettings()
         self._post = post
@@ -59,11 +62,13 @@ class StateShard:
         shutil.rmtree(self.scratch, ignore_errors=True)
         os.makedirs(self.scratch)
         self.clock = clock
-        self.archive = archive
+        self.archive = archive if tier is None else tier.archive
         self.epoch = journal.epoch
         self.failure: EverlogError | None = None
         self.on_failure = on_failure
         self.views = Views(directory, self.settings, run, self.post_failure)
+        self.is_closed = False
+        self.tier = None if tier is None else ShardTier(self, tier)
         self.time_us = self.views.replay(journal)
         self.committed = journal.committed
         self._next = journal.end
@@ -80,7 +85,6 @@ class StateShard:
         self.writes = Writes(self)
         self._queues = Queues(self)
         self._housekeeping = Housekeeping(self, run)
-        self._closed = False
         self.writes.remove_unfinished()
         self.turn()
 
@@ -91,6 +95,8 @@ class StateShard:
         request = call.request
         try:
             self._check(call)
+            if self.tier is not None and self.tier.holds(self.handle, call, answer):
+                return
             if type(request) in _WRITES:
                 self.writes.handle(call, answer)
             elif isinstance(request, _QUEUE_REQUESTS):
@@ -108,6 +114,8 @@ class StateShard:
         request = call.request
         try:
             self._check(call)
+            if self.tier is not None and self.tier.holds(self.handle_series, call, answer):
+                return
             state = self.views.find(request.stream)
             if state is not None and (state.is_removed or state.is_hidden):
                 state = None
@@ -120,7 +128,7 @@ class StateShard:
     def _check(self, call: requests.Call) -> None:
         if self.failure is not None:
             raise self.failure
-        if self._closed:
+        if self.is_closed:
             raise Unavailable("the shard is closed")
         if call.seen_epoch > self.epoch or (call.seen_epoch == self.epoch and call.seen_position >= self._next):
             raise Refused(
@@ -353,6 +361,8 @@ class StateShard:
         self._later.clear()
         for _, _, answer in later:
             answer(self.failure_of(error))
+        if self.tier is not None:
+            self.tier.give_up()
         self.on_failure(error)
 
     # ---- the rest ----
@@ -368,7 +378,7 @@ class StateShard:
 
     def tick(self) -> None:
         """Do what time demands."""
-        if self.failure is None and not self._closed:
+        if self.failure is None and not self.is_closed:
             try:
                 self._housekeeping.tick()
             except EverlogError as error:
@@ -396,17 +406,21 @@ class StateShard:
 
     def abandon(self) -> None:
         """Let go of the files as they are: the journal failed or is another owner's, and nothing more is written."""
-        self._closed = True
+        self.is_closed = True
         self.writes.close()
+        if self.tier is not None:
+            self.tier.close()
         self.views.close()
 
     def close(self) -> None:
         """Commit and apply what waits, so that the next owner finds it in files, and close the journal."""
-        if self._closed:
+        if self.is_closed:
             return
         self.turn()
-        self._closed = True
+        self.is_closed = True
         try:
+            if self.tier is not None:
+                self.tier.close()
             self.journal.close()
             if self.failure is None:
                 self._on_commit(self.journal.committed)

@@ -45,6 +45,10 @@ _PRAGMAS = (
 )
 
 
+class FileClosed(StorageError):
+    """A file that was open a moment ago is closed."""
+
+
 class StreamFile:
     """An open file. `born` is the position of the stream's first record: another one's file is of another stream."""
 
@@ -313,6 +317,14 @@ class StreamFile:
         """Write the view as a new, compact SQLite file without write-ahead log."""
         with self.lock, self._guard():
             self._connection.execute("VACUUM INTO ?", (path,))
+
+    @contextmanager
+    def held(self) -> Iterator[sqlite3.Connection]:
+        """Have the connection for oneself; for any thread. Raises `FileClosed` if it was closed meanwhile."""
+        with self.lock, self._guard():
+            if self.is_closed:
+                raise FileClosed(f"{self.path} was closed")
+            yield self._connection
 
     # ---- durability ----
 

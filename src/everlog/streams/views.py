@@ -6,7 +6,8 @@ file *and* its row in the catalogue are synced: `whole` is the position below wh
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from everlog.base import EverlogError, StorageError
 from everlog.streams.catalogue import Catalogue, Row, row_of
@@ -17,6 +18,9 @@ from everlog.streams.shard_settings import ShardSettings
 from everlog.streams.stream_file import StreamFile
 from everlog.streams.stream_state import ROW_BYTES, StreamState
 from everlog.streams.values import Kind
+
+if TYPE_CHECKING:
+    from everlog.streams.away_files import AwayFiles
 
 
 class Views:
@@ -44,6 +48,8 @@ class Views:
         self._rows: dict[str, Row] = {}  # of the catalogue, to be written
         self._gone: dict[str, int] = {}  # names of removed streams -> their last position
         self._written: dict[str, int] = {}  # name -> up to where the row that was written tells
+        self.away: set[str] = set()  # streams in memory whose files are in the bucket alone
+        self.away_files: AwayFiles | None = None  # where those come from
 
     # ---- finding ----
 
@@ -56,6 +62,8 @@ class Views:
         state = self.catalogue.load(name)
         if state is not None:
             self._states[name] = state
+            if self.away_files is not None and self.away_files.is_away(state):
+                self.away.add(name)
         return state
 
     def add(self, state: StreamState) -> None:
@@ -67,6 +75,8 @@ class Views:
         if not state.has_rows:
             return None
         file = self.files.get(state)
+        if self.away_files is not None and (file is None or file.applied < state.filed):
+            file = self.away_files.bring(state, file)
         if file is None and 0 <= state.born < self._whole_before:
             raise StorageError(
                 f"{self.files.path(state.name)}, the file of {state.name}, is missing", hint="restore it from a backup"
@@ -115,7 +125,7 @@ class Views:
                 self.add(state)
             self.take(state, position, record, len(effect))
             if self.pending_bytes > self.settings.pending_bytes:
-                self.relieve(journal.committed)
+                self.relieve(journal.committed, is_waiting=True)
         return time_us
 
     # ---- applying ----
@@ -128,8 +138,11 @@ class Views:
         before, last = state.pending_bytes, records[-1]
         removal = -1
         if state.has_removal:
+            if any(_removes(record) for position, record in state.pending if position >= committed):
+                return  # the state is already that of the stream's next life, whose file must not be made yet
             removal = next((k for k in reversed(range(len(records))) if _removes(records[k][1])), -1)
         if removal >= 0:
+            self.away.discard(state.name)
             opened = self.files.unsynced_file(state.name)
             if (opened is not None and opened.born != state.born) or removal == len(records) - 1:
                 self.files.remove(state.name)
@@ -160,30 +173,51 @@ class Views:
         """Apply the streams of which enough has gathered, and more if there is no room."""
         for name in list(self._ripe):
             state = self._states[name]
+            if self.must_come(state):
+                del self._ripe[name]
+                continue
             self.apply(state, committed)
             if len(state.pending) >= self.settings.apply_rows:
                 self._ripe[name] = None
         self.relieve(committed)
 
-    def relieve(self, committed: int) -> None:
-        """Apply streams, those that have waited longest first, until what is pending fits its limits."""
+    def relieve(self, committed: int, *, is_waiting: bool = False) -> None:
+        """Apply streams, those that have waited longest first, until what is pending fits its limits.
+
+        Files that are in the bucket alone are waited for, or asked for.
+        """
         settings = self.settings
         for name in list(self._unapplied):
             if self.pending_bytes <= settings.pending_bytes and self.pending_rows <= settings.pending_rows:
                 return
-            self.apply(self._states[name], committed)
+            if is_waiting or not self.must_come(self._states[name]):
+                self.apply(self._states[name], committed)
+
+    def is_away(self, state: StreamState) -> bool:
+        """Return whether a stream's file is in the bucket alone; one that was removed since needs it no more."""
+        return state.name in self.away and not state.has_removal
+
+    def must_come(self, state: StreamState) -> bool:
+        """Return whether a stream's file has to be fetched before records are applied to it, and ask for it."""
+        if not self.is_away(state):
+            return False
+        assert self.away_files is not None
+        self.away_files.want(state)
+        return True
 
     def apply_old(self, committed: int, before_us: int) -> None:
         """Apply the streams whose oldest pending record is older than a time."""
         for name, since_us in list(self._unapplied.items()):
             if since_us > before_us:
                 return
-            self.apply(self._states[name], committed)
+            if not self.must_come(self._states[name]):
+                self.apply(self._states[name], committed)
 
     def apply_all(self, committed: int) -> None:
-        """Apply everything that is committed."""
+        """Apply everything that is committed, but for streams whose files are in the bucket alone."""
         for name in list(self._unapplied):
-            self.apply(self._states[name], committed)
+            if not self.is_away(self._states[name]):
+                self.apply(self._states[name], committed)
 
     def note(self, state: StreamState) -> None:
         """Have the row of a stream without pending records written again: when something expires changed."""
@@ -227,6 +261,18 @@ class Views:
                 self._unsynced[name] = max(self._unsynced[name], synced + 1)
         return min(self._unsynced.values(), default=end)
 
+    def filed_below(self, committed: int) -> int:
+        """Return the position below which files and rows, as they are now, have everything; after a flush."""
+        return min((self._states[name].pending[0][0] for name in self._unapplied), default=committed)
+
+    def is_settled(self, name: str) -> bool:
+        """Return whether a stream's row tells all that there is, and its file is not in use."""
+        return name not in self._unapplied and name not in self._rows and self.files.is_idle(name)
+
+    def let_go(self, names: Iterable[str]) -> None:
+        """Take note that the files of streams are in the bucket alone from now on."""
+        self.away.update(name for name in names if name in self._states)
+
     def forget_idle(self) -> None:
         """Let go of streams in memory that were not used lately and have nothing pending, beyond the limit."""
         excess = len(self._states) - self.settings.most_states
@@ -236,6 +282,7 @@ class Views:
             state = self._states[name]
             if not state.pending and not state.unfed and name not in self._rows and name not in self._gone:
                 del self._states[name]
+                self.away.discard(name)
                 excess -= 1
                 if not excess:
                     return

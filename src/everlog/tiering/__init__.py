@@ -11,12 +11,14 @@ from everlog.tiering.object_journal import BUCKET_GROUP_S, DIRECTORY_GROUP_S, Ob
 from everlog.tiering.object_store import ObjectStoreBucket, open_object_store
 from everlog.tiering.pack_format import (
     PACK_BYTES,
+    AllPacks,
     PackedFile,
     PackRecord,
     Packs,
-    plan_packs,
+    StreamsRemoved,
+    Told,
 )
-from everlog.tiering.pack_manifest import PackManifest, read_packs
+from everlog.tiering.pack_manifest import PackManifest, read_manifest, read_packs
 from everlog.tiering.packs import BucketPacks, PackWriter
 from everlog.tiering.places import check_bucket, open_bucket
 from everlog.tiering.ports import Bucket, StoredObject

@@ -6,8 +6,7 @@ it (`PackManifest`); until then nobody reads it.
 
 import struct
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import crc32c
 from msgspec import Struct, msgpack
@@ -17,7 +16,7 @@ from everlog.base import StorageError
 VERSION = 1
 PACK_BYTES = 64 << 20  # of files in one pack, unless a single one has more
 HEADER = struct.Struct("<IHH8x")  # magic, version, size of this header
-FRAME = struct.Struct("<IIQ")  # before each file: magic, check, size
+FRAME = struct.Struct("<IIQ")  # before each file: magic, check and size of what follows, the compressed file
 FOOTER = struct.Struct("<QIIIII")  # place and size of the directory, its check, how many files, version, magic
 PACK_MAGIC = 0x4B505645  # "EVPK"
 FILE_MAGIC = 0x46505645  # "EVPF"
@@ -33,6 +32,7 @@ class PackedFile(Struct, array_like=True, frozen=True, gc=False):
     length: int
     position: int  # records of the stream below it are in the file
     epoch: int
+    facts: bytes = b""  # what the shard has to know of the stream before it opens the file, in a form of its own
 
 
 class PackRecord(Struct, array_like=True, frozen=True, gc=False, tag="pack"):
@@ -41,6 +41,24 @@ class PackRecord(Struct, array_like=True, frozen=True, gc=False, tag="pack"):
     pack: str  # the name of the object
     size: int
     files: list[PackedFile]
+    below: int = 0  # everything of the shard below this position is in packs that were named so far
+
+
+class StreamsRemoved(Struct, array_like=True, frozen=True, gc=False, tag="removed"):
+    """Streams that are in no pack any more."""
+
+    streams: list[str]
+    below: int = 0
+
+
+class AllPacks(Struct, array_like=True, frozen=True, gc=False, tag="all"):
+    """All packs that count, with the files that are still read from them; what was told before does not matter."""
+
+    packs: list[PackRecord]
+    below: int = 0
+
+
+Told = PackRecord | StreamsRemoved | AllPacks
 
 
 _encode = msgpack.Encoder().encode
@@ -86,50 +104,32 @@ def decode_frame(data: bytes, length: int, pack: str) -> tuple[int, int]:
     return check, size
 
 
-@dataclass(frozen=True, slots=True)
 class Packs:
     """Which pack each stream is in, after all records of packs so far; the last that names a stream counts."""
 
-    files: Mapping[str, tuple[str, PackedFile]]  # by stream: the pack, and where in it
-    sizes: Mapping[str, int]  # of every pack that a stream is in
+    def __init__(self) -> None:
+        self.files: dict[str, tuple[str, PackedFile]] = {}  # by stream: the pack, and where in it
+        self.sizes: dict[str, int] = {}  # of every pack that was named
+        self.below = 0  # everything of the shard below this position is in packs
 
-    def after(self, record: PackRecord) -> "Packs":
-        """Return the packs after one more record."""
-        files = dict(self.files) | {file.stream: (record.pack, file) for file in record.files}
-        return self._with(files, dict(self.sizes) | {record.pack: record.size})
-
-    def without(self, streams: Iterable[str]) -> "Packs":
-        """Return the packs when streams were removed."""
-        gone = set(streams)
-        return self._with({name: where for name, where in self.files.items() if name not in gone}, self.sizes)
+    def take(self, told: Told) -> None:
+        """Be as one more record says."""
+        self.below = max(self.below, told.below)
+        if isinstance(told, PackRecord):
+            self.sizes[told.pack] = told.size
+            self.files |= {file.stream: (told.pack, file) for file in told.files}
+        elif isinstance(told, StreamsRemoved):
+            for stream in told.streams:
+                self.files.pop(stream, None)
+        else:
+            self.files.clear()
+            self.sizes.clear()
+            for record in told.packs:
+                self.take(record)
 
     def records(self) -> list[PackRecord]:
-        """Return records that tell all of it."""
-        by_pack: dict[str, list[PackedFile]] = {pack: [] for pack in self.sizes}
+        """Return a record for each pack that a stream is in, with the files that are still read from it."""
+        by_pack: dict[str, list[PackedFile]] = {}
         for pack, file in self.files.values():
-            by_pack[pack].append(file)
-        return [PackRecord(pack, size, by_pack[pack]) for pack, size in self.sizes.items()]
-
-    def sparse(self, ratio: float = 0.5) -> set[str]:
-        """Return the packs of which less than this part is still used: their streams are worth packing again."""
-        used: dict[str, int] = {}
-        for pack, file in self.files.values():
-            used[pack] = used.get(pack, 0) + file.length
-        return {pack for pack, size in self.sizes.items() if used.get(pack, 0) < ratio * size}
-
-    def _with(self, files: Mapping[str, tuple[str, PackedFile]], sizes: Mapping[str, int]) -> "Packs":
-        named = {pack for pack, _ in files.values()}
-        return Packs(files, {pack: size for pack, size in sizes.items() if pack in named})
-
-
-def plan_packs(sizes: Mapping[str, int], limit: int = PACK_BYTES) -> list[list[str]]:
-    """Return which streams go into one pack each, in the order given, by the sizes of their files."""
-    groups: list[list[str]] = []
-    room = 0
-    for stream, size in sizes.items():
-        if not groups or size > room:
-            groups.append([])
-            room = limit
-        groups[-1].append(stream)
-        room -= size
-    return groups
+            by_pack.setdefault(pack, []).append(file)
+        return [PackRecord(pack, self.sizes[pack], files, self.below) for pack, files in by_pack.items()]

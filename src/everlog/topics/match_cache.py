@@ -21,22 +21,17 @@ V = TypeVar("V")
 R = TypeVar("R")
 
 MAX_TOPICS = 200_000
-MAX_MATCHES = 4_000_000
-
-_HEAVY = 16  # results of more subscriptions than this are counted against max_matches
 
 
 class _Generation(Generic[R]):
     """Half of the cache; a dropped result's topic stays in the postings, which makes the next lookup cheaper."""
 
-    __slots__ = ("cached", "heavy", "matches", "postings", "results")
+    __slots__ = ("cached", "postings", "results")
 
     def __init__(self) -> None:
         self.results: dict[int, R] = {}
         self.cached = BitMap()  # the ids of results, so that one is dropped once however many filters come
         self.postings = Postings()
-        self.heavy: dict[int, int] = {}
-        self.matches = 0
 
     def drop(self, topic_id: int) -> bool:
         """Forget the result of one topic and return whether there was one."""
@@ -44,17 +39,15 @@ class _Generation(Generic[R]):
             return False
         del self.results[topic_id]
         self.cached.discard(topic_id)
-        self.matches -= self.heavy.pop(topic_id, 0)
         return True
 
 
 class MatchCache(Generic[K, V, R]):
     """A cache of the trie's matches: `make` turns a topic's subscriptions into the result that is kept.
 
-    At most `max_topics` results are kept, and about `max_matches` subscriptions in them; at either limit the half
-    used longest ago is dropped, and a result larger than half of `max_matches` is not kept at all. While the cache is
-    in use, filters are changed through it and not in the trie itself. An id stands for one name until `forget`.
-    `on_drop` is told the ids of dropped results, so that a copy elsewhere can follow.
+    At most `max_topics` results are kept; at the limit the half used longest ago is dropped. While the cache is in use,
+    filters are changed through it and not in the trie itself. An id stands for one name until `forget`. `on_drop` is
+    told the ids of dropped results, so that a copy elsewhere can follow.
     """
 
     def __init__(
@@ -63,17 +56,15 @@ class MatchCache(Generic[K, V, R]):
         make: Callable[[list[Subscription[K, V]]], R],
         *,
         max_topics: int = MAX_TOPICS,
-        max_matches: int = MAX_MATCHES,
         on_drop: Callable[[Iterable[int]], None] | None = None,
     ) -> None:
-        if max_topics < 2 or max_matches < 2:
-            raise UsageError("a match cache holds at least 2 topics and 2 matches")
+        if max_topics < 2:
+            raise UsageError("a match cache holds at least 2 topics")
         self.version = 0  # goes up with every change of the subscriptions
         self._trie = trie
         self._make = make
         self._on_drop = on_drop
         self._half_topics = max_topics // 2
-        self._half_matches = max_matches // 2
         self._young: _Generation[R] = _Generation()
         self._old: _Generation[R] = _Generation()
 
@@ -132,26 +123,18 @@ class MatchCache(Generic[K, V, R]):
         old = self._old
         if topic_id in old.results:
             result = old.results[topic_id]
-            matches = old.heavy.get(topic_id, 0)
             old.drop(topic_id)
         else:
-            subscriptions = self._trie.match(name)
-            result = self._make(subscriptions)
-            matches = len(subscriptions) if len(subscriptions) > _HEAVY else 0
-            if matches > self._half_matches:
-                return result
+            result = self._make(self._trie.match(name))
         young = self._young
         is_known = topic_id in young.postings
-        if (not is_known and len(young.postings) >= self._half_topics) or young.matches + matches > self._half_matches:
+        if not is_known and len(young.postings) >= self._half_topics:
             if self._on_drop is not None:
                 self._on_drop(old.results)
             self._old, self._young = young, _Generation()
-            young, is_known = self._young, False
+            young = self._young
         if not is_known:
             young.postings.add(topic_id, name)
         young.results[topic_id] = result
         young.cached.add(topic_id)
-        if matches:
-            young.heavy[topic_id] = matches
-            young.matches += matches
         return result

@@ -132,4 +132,4 @@ def test_no_server_is_said_with_a_hint(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_what_is_no_url_is_refused() -> None:
     with pytest.raises(UsageError, match="is not the URL"):
-        fetch("localhost:9001")
+        fetch("ftp://localhost:9001")

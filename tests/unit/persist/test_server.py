@@ -163,6 +163,24 @@ async def test_a_server_that_gave_a_shard_away_says_who_has_it() -> None:
         assert [decode_frame(one).id for one in heard.payloads] == [1, 2, 3, 5]
 
 
+async def test_who_waits_for_a_commit_that_hangs_is_told_when_the_shard_is_given_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("everlog.persist.owned_shard._SETTLE_S", 0.05)
+    shards = MemoryShards()
+    hanging = shards.opened[0] = MemoryShard()
+    hanging.turn = lambda: None  # type: ignore[method-assign]
+    async with serving(shards) as (server, bus, heard):
+        ask(bus, 1)
+        while hanging.is_idle:  # noqa: ASYNC110 - until it is handed on
+            await asyncio.sleep(0)
+        await server.retire(0)
+        await heard.until(1)
+        (failure,) = answers(heard)
+        assert isinstance(failure, Failure)
+        assert failure.code is ErrorCode.UNAVAILABLE
+
+
 async def test_a_server_that_may_not_serve_any_more_answers_nothing_but_that() -> None:
     async with serving(MemoryShards()) as (server, bus, heard):
         server.serve_until = 0.0

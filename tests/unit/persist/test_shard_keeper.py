@@ -383,6 +383,15 @@ async def test_a_bus_on_which_others_serve_something_else_is_refused(tmp_path: P
                 await refuse_strangers(bus, "b", store)
 
 
+@pytest.mark.parametrize("kind", ["directory", "postgres"])
+def test_draining_makes_no_storage(tmp_path: Path, kind: str) -> None:
+    place = str(tmp_path / "wrong") if kind == "directory" else f"{shared_server().url}?schema={new_schema()}"
+    for _ in range(2):
+        with pytest.raises(UsageError, match="no persist server has used this storage"):
+            drain_server(place, "a", 1, lambda *_: None)
+    assert not (tmp_path / "wrong").exists()
+
+
 def test_the_number_of_shards_is_chosen_once() -> None:
     bucket = MemoryBucket()
     made = BucketStorage(bucket, 3)

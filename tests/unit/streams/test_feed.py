@@ -180,6 +180,20 @@ def test_what_was_seen_and_never_committed_is_taken_back(tmp_path):
     again.shard.close()
 
 
+def test_a_follower_that_a_later_owner_told_its_position_goes_on_from_there(tmp_path):
+    owner = Owner(tmp_path / "shard")
+    owner.add("s", b"one")
+    again = owner.reopen()
+    told = again.series(FeedBootstrap("s"))[-1]
+    assert again.series(FeedResume("s", again.shard.epoch, told.position)) == [told]
+    again.add("s", b"two")
+    events, end = again.series(FeedResume("s", again.shard.epoch, told.position))
+    assert isinstance(events, FeedEvents)
+    assert isinstance(events.events[0].changes[0], EpochBegan)  # the record before it was of another owner
+    assert isinstance(end, CaughtUp)
+    again.shard.close()
+
+
 def test_a_position_that_was_given_again_is_not_mistaken(tmp_path):
     owner = Owner(tmp_path / "shard", manual=True)
     owner.follow("s")

@@ -1,6 +1,7 @@
 """Files of streams: applied late, few open at a time, and trusted only for what is synced."""
 
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -219,4 +220,26 @@ def test_many_streams_are_ready_without_listing_them(tmp_path):
     answers = []
     again.shard.handle(Call(Get("s/39", 1)), answers.append)
     assert answers[0].result.messages[0].value == b"x"
+    again.shard.close()
+
+
+def test_a_name_that_begins_anew_keeps_its_old_file_until_the_removal_is_committed(tmp_path):
+    owner = Owner(tmp_path / "shard", manual=True, settings=replace(TRIMMING, most_open=1))
+    for stream in "st":
+        owner.ask(Set(stream, Message(b"old")))
+    owner.turn()
+    owner.journal.commit_now()
+    owner.run_posted()
+    owner.tick(1)
+    for request in (Set("s", Message(b"of the first life")), Remove("s"), Set("s", Message(b"new"))):
+        owner.ask(request)
+    owner.turn()
+    owner.journal.commit_now(upto=3)
+    owner.shard._on_commit(3)
+    owner.shard.views.apply_all(3)
+    again = owner.reopen(is_clean=False, survivors=0)
+    assert seqs(again) == [1, 2]
+    again.result(Remove("s"))
+    again.add("s", b"new")
+    assert seqs(again) == [1]
     again.shard.close()

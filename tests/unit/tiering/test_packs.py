@@ -6,20 +6,19 @@ import pytest
 
 from everlog.base import StorageError, UsageError
 from everlog.tiering import (
+    AllPacks,
     BucketPacks,
     MemoryBucket,
     PackedFile,
     PackRecord,
     Packs,
     PackWriter,
-    plan_packs,
+    StreamsRemoved,
     plan_scrub,
     scrub,
 )
 from everlog.tiering.pack_format import FRAME
 from everlog.tiering.ports import StoredObject
-
-EMPTY = Packs({}, {})
 
 
 def live(path: Path, rows: int) -> sqlite3.Connection:
@@ -132,22 +131,46 @@ def test_no_two_packs_have_the_same_name(bucket: MemoryBucket, tmp_path: Path) -
     assert all(name.startswith("packs/shard-0/0000000007-") for name in names)
 
 
-def test_small_streams_share_a_pack_and_large_ones_have_their_own() -> None:
-    sizes = {"a": 10, "b": 50, "c": 60, "huge": 500, "d": 20, "e": 80}
-    assert plan_packs(sizes, limit=100) == [["a", "b"], ["c"], ["huge"], ["d", "e"]]
-    assert plan_packs({}, limit=100) == []
-
-
 def test_the_last_record_that_names_a_stream_counts() -> None:
-    first = PackRecord("p1", 300, [PackedFile("a", 16, 100, 5, 1), PackedFile("b", 116, 150, 6, 1)])
-    second = PackRecord("p2", 200, [PackedFile("a", 16, 120, 9, 2)])
-    packs = EMPTY.after(first).after(second)
+    packs = Packs()
+    packs.take(PackRecord("p1", 300, [PackedFile("a", 16, 100, 5, 1), PackedFile("b", 116, 150, 6, 1)], 5))
+    packs.take(PackRecord("p2", 200, [PackedFile("a", 16, 120, 9, 2)], 9))
     assert {stream: pack for stream, (pack, _) in packs.files.items()} == {"a": "p2", "b": "p1"}
-    assert packs.sizes == {"p1": 300, "p2": 200}
-    assert packs.sparse() == set()
-    assert packs.sparse(0.6) == {"p1"}
-    assert packs.without(["b"]).sizes == {"p2": 200}
-    assert packs.after(PackRecord("p3", 200, [PackedFile("b", 16, 150, 9, 2)])).sizes == {"p2": 200, "p3": 200}
+    assert {one.pack: [file.stream for file in one.files] for one in packs.records()} == {"p1": ["b"], "p2": ["a"]}
+    assert packs.below == 9
+    packs.take(StreamsRemoved(["b"], 12))
+    assert [one.pack for one in packs.records()] == ["p2"]
+    packs.take(AllPacks([PackRecord("p3", 200, [PackedFile("b", 16, 150, 9, 2)])], 10))
+    assert list(packs.files) == ["b"]
+    assert packs.below == 12
+
+
+def test_a_stream_moves_from_pack_to_pack_as_it_is(bucket: MemoryBucket, packed: PackRecord, tmp_path: Path) -> None:
+    packs = BucketPacks(bucket)
+    file = packed.files[1]
+    with PackWriter(bucket, "packs/shard-0", 8, tmp_path) as writer:
+        writer.add_packed(file.stream, packs.stored(packed.pack, file.offset, file.length), file.position)
+        again = writer.upload()
+    packs.fetch(again.pack, again.files[0].offset, again.files[0].length, str(tmp_path / "restored.db"))
+    assert (tmp_path / "restored.db").read_bytes() == (tmp_path / "1.copy").read_bytes()
+
+
+def test_what_can_not_be_read_leaves_nothing_in_the_next_pack(
+    bucket: MemoryBucket, packed: PackRecord, tmp_path: Path
+) -> None:
+    packs = BucketPacks(bucket)
+    damaged = bytearray(bucket.get(packed.pack) or b"")
+    damaged[packed.files[0].offset + 30] ^= 1
+    bucket.put(packed.pack, bytes(damaged))
+    with PackWriter(bucket, "packs/shard-0", 8, tmp_path) as writer:
+        for file in packed.files[:2]:
+            pieces = packs.stored(packed.pack, file.offset, file.length)
+            if file is packed.files[0]:
+                with pytest.raises(StorageError, match="not as written"):
+                    writer.add_packed(file.stream, pieces, file.position)
+            else:
+                writer.add_packed(file.stream, pieces, file.position)
+        packs.verify(writer.upload())
 
 
 def test_only_old_objects_that_no_record_names_are_scrubbed() -> None:

@@ -80,13 +80,24 @@ class Security:
 
         return put_in_force
 
-    def decide(self, user: str | None, password: bytes | None, certificate_user: str | None = None) -> Admission | None:
-        """Return the decision if it is known at once, or None if `verify` has to find it, in a thread."""
+    def decide(
+        self,
+        user: str | None,
+        password: bytes | None,
+        certificate_user: str | None = None,
+        allow_anonymous: bool | None = None,
+    ) -> Admission | None:
+        """Return the decision if it is known at once, or None if `verify` has to find it, in a thread.
+
+        A listener may have an `allow_anonymous` of its own.
+        """
         if certificate_user is not None:
             return Admission(True, certificate_user)
         passwords = self._policy.passwords
         if passwords is None or user is None:
-            return Admission(self.allow_anonymous)  # a name that nothing proves does not count
+            return Admission(
+                self.allow_anonymous if allow_anonymous is None else allow_anonymous
+            )  # a name that nothing proves does not count
         if password is None:
             return Admission(False)
         return Admission(True, user, PASSWORD) if passwords.recall(user, password) else None

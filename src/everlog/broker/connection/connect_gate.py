@@ -174,7 +174,9 @@ class ConnectGate:
         if packet.properties.authentication_method is not None:
             self._exchange.begin(connection, packet.properties)
             return
-        admission = self._security.decide(packet.user_name, packet.password, connection.user)
+        admission = self._security.decide(
+            packet.user_name, packet.password, connection.user, connection.allow_anonymous
+        )
         if admission is not None:
             self._decided(connection, packet, admission)
             return

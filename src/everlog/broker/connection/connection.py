@@ -79,6 +79,7 @@ class Connection(asyncio.BufferedProtocol):
         "_peer",
         "_shared",
         "_works",
+        "allow_anonymous",  # None: as the broker does
         "buffer_updated",  # of the reader; these four are bound to the kernels so that nothing stands between
         "client_id",
         "closing_code",
@@ -96,7 +97,9 @@ class Connection(asyncio.BufferedProtocol):
         "user",
     )
 
-    def __init__(self, shared: Shared, certificates: Certificates | None = None) -> None:
+    def __init__(
+        self, shared: Shared, certificates: Certificates | None = None, allow_anonymous: bool | None = None
+    ) -> None:
         limits = shared.limits
         decoder = Decoder(
             shared.columns,
@@ -113,6 +116,7 @@ class Connection(asyncio.BufferedProtocol):
         self._shared = shared
         self._works: list[Work] = []  # what is done in turns for packets of the client
         self._certificates = certificates
+        self.allow_anonymous = allow_anonymous
         self.output = Output(shared.traffic, shared.write_behind, limits.output_bytes)
         self.reader = SocketReader(shared.traffic, decoder, self.output)
         self.reader.connection = self
@@ -159,6 +163,10 @@ class Connection(asyncio.BufferedProtocol):
             self._peer = peer_of(self.output.transport)
         return self._peer
 
+    def came_from(self, peer: str) -> None:
+        """Note where the peer connects from, of which its proxy has told."""
+        self._peer = peer
+
     @property
     def file_number(self) -> int:
         """The number of its socket; 0 if it has none."""
@@ -182,7 +190,7 @@ class Connection(asyncio.BufferedProtocol):
         self.output.transport = wire = cast(asyncio.Transport, transport)
         self.reader.last_seen = self._shared.traffic.time()
         if _log.isEnabledFor(DEBUG):
-            self._peer = peer_of(transport)  # to be told when it is gone
+            self._peer = self._peer or peer_of(transport)  # to be told when it is gone
         if self._certificates is not None:  # the handshake is over, so what was shown has been verified
             self.user = self._certificates.user(transport)
         wire.set_write_buffer_limits(self._shared.limits.output_bytes)

@@ -81,9 +81,12 @@ class Connections:
         router.spills.on_over_quota = partial(self._too_slow_for, limit="queue_bytes")
         router.spills.on_full = partial(self._too_slow_for, limit="spill_bytes")
 
-    def new(self, certificates: Certificates | None = None) -> Connection:
-        """Return a protocol for a peer that connects, by a listener that may know peers by certificates."""
-        return Connection(self._shared, certificates)
+    def new(self, certificates: Certificates | None = None, allow_anonymous: bool | None = None) -> Connection:
+        """Return a protocol for a peer that connects, by a listener that may know peers by certificates.
+
+        Without `allow_anonymous` it is the broker's to say whether a client needs a name that is proven.
+        """
+        return Connection(self._shared, certificates, allow_anonymous)
 
     def _admit(self, connection: Connection) -> int | None:
         self._open[connection.output] = connection

@@ -24,7 +24,6 @@ if not cython.compiled:
 
 UNKNOWN = b"\xff\xff\xff\xff"
 _NO_NUMBER = 0xFFFFFFFF
-_ANY = 1 << 62  # what the cache of topics keeps of each is a number, however many subscribers that stands for
 _MANY = 64  # subscriptions of one topic; those of the next are often the same
 
 Part: TypeAlias = tuple[int, bytearray | None, int, int]  # audience, rows (None: every row), start, stop
@@ -56,7 +55,7 @@ class Audiences:
         self._target_of = target_of
         self._trie: SubscriptionTrie[Session, Subscribed] = SubscriptionTrie()
         self._cache: MatchCache[Session, Subscribed, int] = MatchCache(
-            self._trie, self._make, max_topics=max_topics, max_matches=_ANY, on_drop=self._unknow
+            self._trie, self._make, max_topics=max_topics, on_drop=self._unknow
         )
         self.column = bytearray()
         self._numbers = AudienceNumbers()

@@ -11,8 +11,8 @@ from typing import Literal
 from everlog.base import EverlogError, Unavailable, UsageError
 from everlog.broker.connection import Connection, Connections
 from everlog.broker.transport.client_certificates import ClientCertificates
+from everlog.broker.transport.handshake import Handshake
 from everlog.broker.transport.tls import LiveTls, TlsFiles
-from everlog.broker.transport.tls_handshake import TlsHandshake
 from everlog.broker.transport.websocket import WebSocket
 
 Kind = Literal["tcp", "tls", "ws", "wss"]
@@ -37,6 +37,8 @@ class Listener:
     backlog: int = 4096
     crl_file: str | None = None
     min_version: str = "1.2"  # of TLS
+    allow_anonymous: bool | None = None  # None: as everywhere
+    is_proxied: bool = False  # peers are proxies, and say by the PROXY protocol for whom
     tcp_keepalive_s: float = 300.0  # of silence, until TCP asks whether a peer is there; 0 for never
 
 
@@ -186,11 +188,13 @@ def _factory(connections: Connections, listener: Listener, tls: LiveTls | None) 
     certificates = None if tls is None or listener.client_ca_file is None else ClientCertificates(tls)
 
     def connection() -> Connection:
-        return connections.new(certificates)
+        return connections.new(certificates, listener.allow_anonymous)
 
     def make() -> Connection | WebSocket:
         if listener.kind in ("tcp", "tls"):
             return connection()
         return WebSocket(connection, listener.path, listener.origins)
 
-    return make if tls is None else lambda: TlsHandshake(connections, tls, make)
+    if tls is None and not listener.is_proxied:
+        return make
+    return lambda: Handshake(connections, tls, make, is_proxied=listener.is_proxied)

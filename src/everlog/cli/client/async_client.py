@@ -5,6 +5,7 @@ import ssl
 from collections.abc import Callable
 
 from everlog.base import EverlogError, Unavailable
+from everlog.cli.client.websocket_wire import open_websocket
 from everlog.mqtt import (
     NO_PROPERTIES,
     Client,
@@ -32,8 +33,8 @@ Handler = Callable[[list[Message]], int]  # takes messages; returns how many, fr
 class Refused(Unavailable):
     """The server said why it does not serve us, or no longer does."""
 
-    def __init__(self, what: str, reason: Reason, properties: Properties) -> None:
-        super().__init__(f"{what}: {properties.reason_string or reason.words}")
+    def __init__(self, what: str, reason: Reason, properties: Properties, hint: str = "") -> None:
+        super().__init__(what if hint else f"{what}: {properties.reason_string or reason.words}", hint=hint)
         self.reason = reason
 
 
@@ -52,6 +53,7 @@ class AsyncClient(asyncio.Protocol):
         self.session = Client(connect)
         self.handler = handler
         self.refused: list[RefusedPublish] = []
+        self.on_packet: Callable[[str, str], None] | None = None  # told "sends" or "receives", and what
         self.answered = NO_PROPERTIES  # of the last SUBACK or UNSUBACK
         self._loop: asyncio.AbstractEventLoop
         self._answers: dict[int, tuple[Reason, ...]] = {}
@@ -62,20 +64,35 @@ class AsyncClient(asyncio.Protocol):
         self._error: BaseException | None = None
         self._is_paused = self._is_lost = False
 
-    async def open(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> Connack:
+    async def open(
+        self,
+        host: str,
+        port: int,
+        tls: ssl.SSLContext | None = None,
+        bind: str | None = None,
+        websocket: str | None = None,
+    ) -> Connack:
         """Connect and return the CONNACK; raises Unavailable if that can't be."""
         self._loop = asyncio.get_running_loop()
         self._transport = self._error = self._flusher = None
         self._is_paused = self._is_lost = False
         self._answers.clear()
         try:
-            await self._loop.create_connection(lambda: self, host, port, ssl=tls)
+            if websocket is None:
+                local = None if bind is None else (bind, 0)
+                await self._loop.create_connection(lambda: self, host, port, ssl=tls, local_addr=local)
+            else:
+                await open_websocket(self, websocket, tls, bind)
         except ssl.SSLCertVerificationError as error:
             raise Untrusted(f"{host}:{port}: {error.verify_message}", "--cafile names who signed it") from error
+        except ssl.SSLError as error:
+            what = f"{host}:{port} does not speak TLS as we do: {error.reason or error}"
+            raise Refused(what, Reason.PROTOCOL_ERROR, NO_PROPERTIES, hint="is it the plain port?") from error
         except OSError as error:
-            raise Unavailable(
-                f"can't connect to {host}:{port}: {error}", hint="is the broker running there?"
-            ) from error
+            cut_off = tls is not None and isinstance(error, ConnectionResetError | ConnectionAbortedError)
+            hint = "is it the plain port?" if cut_off else "is the broker running there?"
+            why = str(error) or "it closed the connection"
+            raise Unavailable(f"can't connect to {host}:{port}: {why}", hint=hint) from error
         await self.wait_until(lambda: self.session.connack is not None)
         assert self.session.connack is not None
         if self.session.connack.reason.is_error:
@@ -92,6 +109,7 @@ class AsyncClient(asyncio.Protocol):
         if self._is_paused or not session.has_room:
             await self.wait_until(lambda: not self._is_paused and session.has_room)
         packet_id = session.next_packet_id() if qos else 0
+        self._tell("sends", f"PUBLISH {topic} (q{qos}, r{int(retain)}, m{packet_id}, {len(payload)} bytes)")
         session.publish(Publish(topic, payload, qos, retain, False, packet_id, properties))
         self._send_soon()
 
@@ -99,11 +117,13 @@ class AsyncClient(asyncio.Protocol):
         self, subscriptions: tuple[Subscription, ...], properties: Properties = NO_PROPERTIES
     ) -> tuple[Reason, ...]:
         """Subscribe; returns the reason for each filter."""
+        self._tell("sends", f"SUBSCRIBE {', '.join(one.filter for one in subscriptions)}")
         return await self._answer(self.session.subscribe(subscriptions, properties))
 
-    async def unsubscribe(self, filters: tuple[str, ...]) -> tuple[Reason, ...]:
+    async def unsubscribe(self, filters: tuple[str, ...], properties: Properties = NO_PROPERTIES) -> tuple[Reason, ...]:
         """Unsubscribe; returns the reason for each filter, none in 3.1.1."""
-        return await self._answer(self.session.unsubscribe(filters))
+        self._tell("sends", f"UNSUBSCRIBE {', '.join(filters)}")
+        return await self._answer(self.session.unsubscribe(filters, properties))
 
     async def settle(self) -> None:
         """Wait until everything that was sent is acknowledged."""
@@ -143,6 +163,7 @@ class AsyncClient(asyncio.Protocol):
             return
         if self._error is None and self.session.connack is not None:
             self.session.disconnect()
+            self._tell("sends", "DISCONNECT")
         self._flush()
         self._error = None
         self._transport.close()
@@ -158,6 +179,7 @@ class AsyncClient(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        self._tell("sends", "CONNECT")
         self.session.start()
         self._send_soon()
 
@@ -173,7 +195,8 @@ class AsyncClient(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._is_lost = True
         if self._error is None:
-            self._error = Unavailable(f"the server closed the connection{f': {error}' if error else ''}")
+            hint = "" if self.session.connack is not None else "does the port speak TLS? then give --cafile"
+            self._error = Unavailable(f"the server closed the connection{f': {error}' if error else ''}", hint=hint)
         self.wake()
 
     def pause_writing(self) -> None:
@@ -184,6 +207,8 @@ class AsyncClient(asyncio.Protocol):
         self.wake()
 
     def _take(self, event: ClientEvent) -> None:
+        if self.on_packet is not None:
+            self._tell_of(event)
         if isinstance(event, Received):
             count = len(event.messages)
             self.session.acknowledge(event, count if self.handler is None else self.handler(event.messages))
@@ -197,7 +222,22 @@ class AsyncClient(asyncio.Protocol):
         elif not isinstance(event, Connack):
             raise event
 
+    def _tell(self, direction: str, what: str) -> None:
+        if self.on_packet is not None:
+            self.on_packet(direction, what)
+
+    def _tell_of(self, event: ClientEvent) -> None:
+        if isinstance(event, Received):
+            for one in event.messages:
+                flags = f"q{one.qos}, r{int(one.retain)}, m{one.packet_id}, {len(one.payload)} bytes"
+                self._tell("receives", f"PUBLISH {one.topic.decode()} ({flags})")
+        elif isinstance(event, Connack | Disconnect):
+            self._tell("receives", f"{event.type.name} {event.reason.words}")
+        elif isinstance(event, Suback | Unsuback):
+            self._tell("receives", f"{event.type.name} {', '.join(Reason(one).words for one in event.reasons)}")
+
     def _ping(self) -> None:
+        self._tell("sends", "PINGREQ")
         try:
             self.session.ping()
         except Unavailable as error:

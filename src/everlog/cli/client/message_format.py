@@ -9,6 +9,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from everlog.base import UsageError
@@ -23,13 +24,21 @@ _TOKEN = re.compile(r"%(.)|@(.)|\\(.)|([^%@\\]+)|(.)", re.DOTALL)
 
 
 def formatter(
-    *, verbose: bool, template: str | None, newline: bool, show: Callable[[bytes], bytes] | None = None
+    *,
+    verbose: bool,
+    template: str | None,
+    newline: bool,
+    show: Callable[[bytes], bytes] | None = None,
+    pretty: bool = False,
 ) -> Formatter:
-    """Return the function that turns a message into output; `show` is applied to all that peers may choose."""
+    """Return the function that turns a message into output; `show` is applied to all that peers may choose.
+
+    With `pretty`, JSON is over several lines.
+    """
     show = show_on_output() if show is None else show
     end = b"\n" if newline else b""
     if template is not None:
-        pieces = [*_pieces(template, show), lambda message, now: end]
+        pieces = [*_pieces(template, show, pretty), lambda message, now: end]
         return lambda message, at=None: _apply(pieces, message, at)
     if verbose:
         return lambda message, at=None: show(message.topic) + b" " + show(message.payload) + end
@@ -46,12 +55,15 @@ def _apply(pieces: list[Piece], message: Message, at: float | None) -> bytes:
     return b"".join([piece(message, now) for piece in pieces])
 
 
-def _pieces(template: str, show: Callable[[bytes], bytes]) -> list[Piece]:
+def _pieces(template: str, show: Callable[[bytes], bytes], pretty: bool) -> list[Piece]:
     pieces: list[Piece] = []
     for found in _TOKEN.finditer(template):
         percent, at, escape, text, lone = found.groups()
         if percent is not None:
-            pieces.append(_percent(percent, found.start() + 1, show))
+            if pretty and percent in "jJ":
+                pieces.append(partial(as_json, payload_as_json=percent == "J", pretty=True))
+            else:
+                pieces.append(_percent(percent, found.start() + 1, show))
         elif at is not None:
             pieces.append(_at(at))
         elif escape is not None and escape in _ESCAPES:
@@ -90,7 +102,9 @@ def _text(value: object) -> bytes:
     return b"" if value is None else str(value).encode()
 
 
-def as_json(message: Message, now: float, before: Mapping[str, str] = {}, *, payload_as_json: bool = False) -> bytes:
+def as_json(
+    message: Message, now: float, before: Mapping[str, str] = {}, *, payload_as_json: bool = False, pretty: bool = False
+) -> bytes:
     """Return the message as one JSON object, in mosquitto_sub's words, with some members before the usual ones."""
     payload: Any = message.payload.decode("utf-8", "replace")
     if payload_as_json:
@@ -111,7 +125,8 @@ def as_json(message: Message, now: float, before: Mapping[str, str] = {}, *, pay
     if message.section:
         members["properties"] = _properties(message)
     members["payload"] = payload
-    return visible_json(json.dumps(members, ensure_ascii=False, separators=(",", ":"))).encode("utf-8", "replace")
+    layout: dict[str, Any] = {"indent": 2} if pretty else {"separators": (",", ":")}
+    return visible_json(json.dumps(members, ensure_ascii=False, **layout)).encode("utf-8", "replace")
 
 
 def _properties(message: Message) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import typer
 from everlog.base import PeerError, UsageError
 from everlog.cli.client.async_client import AsyncClient
 from everlog.cli.client.connect_options import Qos, Target, UserProperties, parse_pairs, parse_target
+from everlog.cli.client.packet_properties import merged
 from everlog.cli.client.reconnect import keep_connected
 from everlog.cli.option_groups import with_options
 from everlog.mqtt import NO_PROPERTIES, Properties, RefusedPublish
@@ -45,6 +46,7 @@ def pub(
         raise UsageError("no payload, or more than one", hint="give one of -m, -f, -l, -s, -n")
     payloads = Payloads(_lines() if lines else _again(_payload(message, file, whole), repeat, repeat_delay))
     properties = Properties(user_properties=parse_pairs(user_property)) if user_property else NO_PROPERTIES
+    properties = merged(properties, target.properties.get("publish", NO_PROPERTIES))
     name = _checked_topic(topic or target.topic)
     return asyncio.run(publish(target, name, payloads, qos, retain, properties, again=lines))
 
@@ -96,7 +98,7 @@ async def publish(
         return client.refused
 
     refused = await keep_connected(target, work, again=again)
-    for packet, reason in refused:
+    for packet, reason in () if target.quiet else refused:
         print(f"everlog: message {packet.packet_id} was refused: {reason.words}", file=sys.stderr)
     return 1 if refused else 0
 

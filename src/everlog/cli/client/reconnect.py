@@ -53,13 +53,19 @@ async def keep_connected(
     connection. Losses and reconnects are reported on standard error.
     """
     client = AsyncClient(target.connect, handler)
+    client.on_packet = _tell_of if target.debug and not target.quiet else None
+
+    def tell(what: str) -> None:
+        if not target.quiet:
+            print(f"everlog: {what}", file=sys.stderr)
+
     was_open = False
     waits = delays()
     while True:
         try:
-            await client.open(target.host, target.port, target.tls)
+            await client.open(target.host, target.port, target.tls, target.bind, target.websocket)
             if was_open:
-                print("everlog: connected again", file=sys.stderr)
+                tell("connected again")
             was_open = True
             waits = delays()
             return await work(client)
@@ -67,7 +73,11 @@ async def keep_connected(
             if not (again and was_open and is_passing(error)):
                 raise
             wait_s = next(waits)
-            print(f"everlog: {visible_line(str(error))}; trying again in {wait_s:.1f} s", file=sys.stderr)
+            tell(f"{visible_line(str(error))}; trying again in {wait_s:.1f} s")
         finally:
             await client.close()
         await asyncio.sleep(wait_s)
+
+
+def _tell_of(direction: str, what: str) -> None:
+    print(f"everlog: {direction} {visible_line(what)}", file=sys.stderr)

@@ -11,8 +11,9 @@ from typing import Annotated, Protocol
 import typer
 
 from everlog.base import UsageError
+from everlog.cli.begin_words import exact_begin
 from everlog.cli.client.async_client import AsyncClient
-from everlog.cli.client.connect_options import SESSION_AND_WILL, Target, parse_filter_option, parse_target
+from everlog.cli.client.connect_options import OF_PUB_AND_SUB, Target, parse_filter_option, parse_target
 from everlog.cli.client.log_entry import Entry
 from everlog.cli.client.message_format import Formatter, formatter
 from everlog.cli.client.pace import Pace, parse_speed
@@ -24,7 +25,7 @@ from everlog.mqtt import Connect
 from everlog.store import Begin, BeginKind, parse_begin, show_positions
 
 
-@with_options("target", parse_target, leave_out=(*SESSION_AND_WILL, "protocol_version"))
+@with_options("target", parse_target, leave_out=(*OF_PUB_AND_SUB, "protocol_version"))
 def replay(
     filters: Annotated[list[str], typer.Argument(metavar="FILTER...", help="Which topics.")],
     begin: Annotated[
@@ -57,6 +58,7 @@ def replay(
 ) -> int:
     """Print the messages that were published in the past, oldest first, or publish them again."""
     now_us = time.time_ns() // 1000
+    begin = exact_begin(begin)
     starts, ends = parse_begin(begin, now_us), _parse_to(to, now_us)
     for text in filters:
         if parse_filter_option(text).group is not None:
@@ -214,7 +216,7 @@ class Bar:
 def _parse_to(text: str | None, now_us: int) -> Begin | None:
     if text is None or text in ("now", "latest"):
         return None
-    found = parse_begin(text, now_us)
+    found = parse_begin(exact_begin(text), now_us)
     if found.kind is BeginKind.EARLIEST:
         raise UsageError("--to earliest leaves nothing", hint="give a time or a position, or none for now")
     return found

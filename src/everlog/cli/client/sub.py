@@ -3,12 +3,14 @@
 import asyncio
 import sys
 import time
+from collections import deque
 from dataclasses import dataclass
 from typing import Annotated, BinaryIO
 
 import typer
 
 from everlog.base import UsageError
+from everlog.cli.begin_words import exact_begin
 from everlog.cli.client.async_client import AsyncClient
 from everlog.cli.client.connect_options import (
     Qos,
@@ -19,6 +21,7 @@ from everlog.cli.client.connect_options import (
     parse_target,
 )
 from everlog.cli.client.message_format import Formatter, formatter
+from everlog.cli.client.packet_properties import merged
 from everlog.cli.client.reconnect import keep_connected
 from everlog.cli.client.replay_extent import POSITION, TIME, entry_of
 from everlog.cli.option_groups import with_options
@@ -69,6 +72,10 @@ def sub(
     retained_only: Annotated[
         bool, typer.Option("--retained-only", help="Stop at the first that is not retained.")
     ] = False,
+    remove_retained: Annotated[
+        bool, typer.Option("--remove-retained", help="Remove retained messages once they are printed.")
+    ] = False,
+    pretty: Annotated[bool, typer.Option("--pretty", help="JSON of %j and %J over several lines.")] = False,
     retain_as_published: Annotated[
         bool, typer.Option("--retain-as-published", help="Leave the retain flag as it was published (MQTT 5).")
     ] = False,
@@ -77,7 +84,8 @@ def sub(
         bool, typer.Option("--no-reconnect", help="Stop, with exit code 1, when the connection is lost.")
     ] = False,
     begin: Annotated[
-        str | None, typer.Option("--from", metavar="WHEN", help="Begin in the past: -24h; needs an Everlog broker.")
+        str | None,
+        typer.Option("--from", metavar="WHEN", help="Begin in the past: -24h, yesterday; needs an Everlog broker."),
     ] = None,
     user_property: UserProperties = None,
     qos: Qos = 0,
@@ -91,6 +99,7 @@ def sub(
     for text in (*filters, *(unsubscribe or ())):
         parse_filter_option(text)
     properties = parse_pairs(user_property)
+    begin = None if begin is None else exact_begin(begin)
     if begin is not None:
         parse_begin(begin, time.time_ns() // 1000)
         if target.connect.version == 5:
@@ -109,12 +118,13 @@ def sub(
         reconnect=not no_reconnect and begin is None,  # a replay would start over
         user_properties=properties,
     )
-    form = formatter(verbose=verbose, template=template, newline=not no_newline)
+    form = formatter(verbose=verbose, template=template, newline=not no_newline, pretty=pretty)
     if begin is not None and template is not None:
         form = with_own_times(form)
     excluded = tuple(map(parse_filter_option, exclude or ()))
     printer = Printer(sys.stdout.buffer, form, excluded, count, no_retained, retained_only)
-    return asyncio.run(subscribe(target, request, printer))
+    removed: deque[str] | None = deque() if remove_retained else None
+    return asyncio.run(subscribe(target, request, printer, removed))
 
 
 def with_own_times(form: Formatter) -> Formatter:
@@ -170,30 +180,48 @@ class Printer:
         return bool(self.exclude) and any(matches(flt, message.topic.decode()) for flt in self.exclude)
 
 
-async def subscribe(target: Target, request: Request, printer: Printer) -> int:
-    """Print until that is enough, or the time is up (27), over as many connections as it takes."""
+async def subscribe(target: Target, request: Request, printer: Printer, removed: deque[str] | None = None) -> int:
+    """Print until that is enough, or the time is up (27), over as many connections as it takes.
+
+    With `removed`, retained messages that were printed are removed at the broker; it is where their topics wait.
+    """
+
+    def take(messages: list[Message]) -> int:
+        taken = printer.take(messages)
+        if removed is not None:
+            removed.extend(one.topic.decode() for one in messages[:taken] if one.retain and one.payload)
+        return taken
 
     async def work(client: AsyncClient) -> int:
         if request.drop:
-            await client.unsubscribe(request.drop)
-        if request.filters and not await _ask(client, request):
+            await client.unsubscribe(request.drop, target.properties.get("unsubscribe", NO_PROPERTIES))
+        if request.filters and not await _ask(client, request, target):
             return 1
-        if not request.exit_when_subscribed:
-            await client.wait_until(lambda: printer.finished)
+        while not request.exit_when_subscribed:
+            await client.wait_until(lambda: printer.finished or bool(removed))
+            while removed:
+                await client.publish(removed[0], b"", 1, True)
+                removed.popleft()
+            await client.settle()
+            if printer.finished:
+                break
         return 0
 
     try:
         async with asyncio.timeout(request.timeout_s):
-            return await keep_connected(target, work, printer.take, again=request.reconnect)
+            return await keep_connected(target, work, take, again=request.reconnect)
     except TimeoutError:
         return TIMED_OUT
 
 
-async def _ask(client: AsyncClient, request: Request) -> bool:
+async def _ask(client: AsyncClient, request: Request, target: Target) -> bool:
     """Subscribe, and return whether anything was granted; what was not is reported on standard error."""
     filters, properties = request.filters, request.user_properties
     asked = tuple(Subscription(text, request.qos, False, request.retain_as_published) for text in filters)
-    reasons = await client.subscribe(asked, Properties(user_properties=properties) if properties else NO_PROPERTIES)
+    own = Properties(user_properties=properties) if properties else NO_PROPERTIES
+    reasons = await client.subscribe(asked, merged(own, target.properties.get("subscribe", NO_PROPERTIES)))
+    if target.quiet:
+        return not all(reason.is_error for reason in reasons)
     for subscription, reason in zip(asked, reasons, strict=True):
         if reason.is_error:
             words = client.answered.reason_string or reason.words

@@ -39,6 +39,15 @@ def serve(
     patience: Annotated[
         str | None, typer.Option(metavar="TIME", help="After so long without a beat a server is replaced: 5s.")
     ] = None,
+    bucket: Annotated[
+        str | None, typer.Option(metavar="URL", help="Streams go there too: a directory, s3://bucket/prefix, …")
+    ] = None,
+    local_files: Annotated[
+        str | None, typer.Option(metavar="N", help="With a bucket: files of a shard that stay here; all.")
+    ] = None,
+    local_bytes: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="The same in bytes, as they are packed, such as 10GiB.")
+    ] = None,
     log_level: Annotated[str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = None,
     log_format: Annotated[str | None, typer.Option(metavar="FORMAT", help="text or json.")] = None,
 ) -> int:
@@ -50,6 +59,9 @@ def serve(
         "--shards": ("persist.shards", shards),
         "--name": ("persist.name", name),
         "--patience": ("persist.patience", patience),
+        "--bucket": ("persist.bucket", bucket),
+        "--local-files": ("persist.local_files", local_files),
+        "--local-bytes": ("persist.local_bytes", local_bytes),
         "--log-level": ("logging.level", log_level),
         "--log-format": ("logging.format", log_format),
     }

@@ -77,13 +77,24 @@ def vacuum(
     hours: Annotated[int, typer.Option(min=0, metavar="N", help="Spare what was in use in the last N hours.")] = 168,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Allow less than 24 hours: nothing else uses it.")] = False,
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Put small files together first: of a table that Spark's sink writes.")
+    ] = False,
     option: TableOption = None,
 ) -> int:
-    """Remove files of the table that nothing refers to: of failed attempts, and of what was merged or dropped."""
-    from everlog.spark import find_lake
+    """Remove files of a table that nothing refers to: of failed attempts, and of what was merged or dropped."""
+    from everlog.spark import find_lake, is_plain_table, keep_plain
     from everlog.spark import vacuum as remove
 
-    found = remove(find_lake(table_of(data, table, option)), hours, dry_run=dry_run, force=force)
+    location = table_of(data, table, option)
+    if is_plain_table(location):
+        found, merged = keep_plain(location, hours, merge=merge, dry_run=dry_run, force=force)
+        if merged:
+            print(f"{merged:,} files merged")
+    elif merge:
+        raise UsageError("the table of a store is merged by its compaction", hint="everlog spark compact DATA --merge")
+    else:
+        found = remove(find_lake(location), hours, dry_run=dry_run, force=force)
     for path in found:
         print(path)
     print(f"{len(found):,} file{'' if len(found) == 1 else 's'} {'would be ' if dry_run else ''}removed")

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from everlog.base import EverlogError, Unavailable, UsageError
 from everlog.cli.client.async_client import AsyncClient
-from everlog.cli.client.connect_options import SESSION_AND_WILL, Target, parse_target
+from everlog.cli.client.connect_options import OF_PUB_AND_SUB, Target, parse_target
 from everlog.cli.client.pace import Pace, parse_speed
 from everlog.cli.client.replay_extent import exact_time
 from everlog.cli.option_groups import with_options
@@ -38,7 +38,7 @@ class PublishOptions:
 
 @with_options("job", JobOptions, required=("data",))
 @with_options("options", PublishOptions)
-@with_options("target", parse_target, leave_out=SESSION_AND_WILL)
+@with_options("target", parse_target, leave_out=OF_PUB_AND_SUB)
 def replay(*, job: JobOptions, options: PublishOptions, target: Target) -> int:
     """Publish a selection of history again, in its order."""
     pace = Pace(parse_speed(options.speed))

@@ -1,5 +1,6 @@
 """Merges small files into larger ones: a pure plan, and the task that carries it out."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -39,8 +40,10 @@ def plan_merges(
     merged_bytes: int = MERGED_BYTES,
     merged_rows: int = MERGED_ROWS,
 ) -> list[tuple[DataFile, ...]]:
-    """Return runs of small files that follow each other by offset in one shard and day."""
-    ordered = sorted(files, key=lambda file: (file.shard, file.first_offset))
+    """Return runs of small files that follow each other by offset in one shard and day; none with several shards."""
+    listed = Counter(file.path for file in files)
+    alone = [file for file in files if listed[file.path] == 1]
+    ordered = sorted(alone, key=lambda file: (file.shard, file.first_offset))
     runs: list[tuple[DataFile, ...]] = []
     for _, neighbours in groupby(ordered, key=lambda file: (file.shard, file.day)):
         run: list[DataFile] = []

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from everlog.base import HAS_EXPIRY, QOS_SHIFT, RETAIN, Records, StorageError, TopicTable, assemble
-from everlog.spark.lake.data_file import DataFile
+from everlog.spark.lake.data_file import DataFile, are_apart
 from everlog.spark.lake.table_layout import FILE_SCHEMA
 from everlog.spark.lake.topic_reader import topic_rows
 from everlog.topics import Filter, matches
@@ -88,24 +88,62 @@ class LoadedFile:
         )
 
 
-def load_file(filesystem: fs.FileSystem, root: str, path: str, filters: Sequence[Filter] | None) -> LoadedFile:
-    """Load the rows of a file of the table whose topic matches any of the filters; None for all."""
+def load_files(
+    filesystem: fs.FileSystem, root: str, files: Sequence[DataFile], filters: Sequence[Filter] | None
+) -> LoadedFile:
+    """Load the rows of files of one shard whose topic matches any of the filters; None for all."""
+    return LoadedFile(pa.concat_tables([_load(filesystem, root, file, filters) for file in files]))
+
+
+def _load(filesystem: fs.FileSystem, root: str, data: DataFile, filters: Sequence[Filter] | None) -> pa.Table:
+    path = data.path
     found = None if filters is None else topic_rows(filesystem, root, path, filters)
     if found is not None:
         parts = list(found.read(filesystem, f"{root}/{path}", 0, _COLUMNS))
-        return LoadedFile(pa.concat_tables(parts) if parts else _no_rows())
+        return _plain(pa.concat_tables(parts) if parts else _no_rows())
     with filesystem.open_input_file(f"{root}/{path}") as source:
+        if data.is_foreign:
+            return _load_foreign(source, data, filters)
         file = pq.ParquetFile(source, read_dictionary=["topic"], pre_buffer=True)
         missing = [name for name in _COLUMNS if name not in file.schema_arrow.names]
         if missing:
             raise StorageError(f"{path} has no column {missing[0]}", hint="it is not a file of an Everlog table")
         if filters is None:
-            return LoadedFile(file.read(columns=list(_COLUMNS), use_threads=False))
+            return _plain(file.read(columns=list(_COLUMNS), use_threads=False))
         parts = [
             file.read_row_group(number, columns=list(_COLUMNS), use_threads=False).filter(mask)
             for number, mask in wanted_groups(file, range(file.num_row_groups), filters)
         ]
-        return LoadedFile(pa.concat_tables(parts) if parts else _no_rows())
+        return _plain(pa.concat_tables(parts) if parts else _no_rows())
+
+
+def _plain(rows: pa.Table) -> pa.Table:
+    """Return rows with the columns of ours, so that those of several files go together."""
+    at = rows.schema.get_field_index("topic")
+    if pa.types.is_dictionary(rows.schema.field(at).type):
+        return rows
+    return rows.set_column(at, "topic", rows["topic"].dictionary_encode())
+
+
+def _load_foreign(source: pa.NativeFile, data: DataFile, filters: Sequence[Filter] | None) -> pa.Table:
+    """Load what a file that another program wrote has of a shard."""
+    rows = own_rows(pq.ParquetFile(source, pre_buffer=True).read(columns=["shard", *_COLUMNS], use_threads=False))
+    rows = rows.filter(pc.equal(rows["shard"], data.shard)).select(list(_COLUMNS))
+    if filters is not None:
+        rows = rows.filter(wanted_mask(rows["topic"], filters))
+    return _plain(rows)
+
+
+def own_rows(rows: pa.Table) -> pa.Table:
+    """Return rows that another program wrote with the types of ours."""
+    return rows.cast(pa.schema([FILE_SCHEMA.field(name) for name in rows.column_names]))
+
+
+def wanted_mask(topics: pa.ChunkedArray, filters: Sequence[Filter]) -> pa.Array:
+    """Return which rows have wanted topics."""
+    encoded = topics if pa.types.is_dictionary(topics.type) else topics.dictionary_encode()
+    mask = _wanted_rows(encoded, _matcher(filters))
+    return pa.repeat(pa.scalar(False), len(topics)) if mask is None else mask
 
 
 def wanted_groups(
@@ -121,9 +159,11 @@ def wanted_groups(
                 yield number, mask
 
 
-def times_of(filesystem: fs.FileSystem, path: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the offsets of a file in order, and their times."""
-    rows = pq.read_table(path, columns=["offset", "timestamp"], filesystem=filesystem, partitioning=None)
+def times_of(filesystem: fs.FileSystem, path: str, shard: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the offsets of a shard in a file in order, and their times."""
+    columns = ["shard", "offset", "timestamp"]
+    rows = pq.read_table(path, columns=columns, filesystem=filesystem, partitioning=None)
+    rows = rows.filter(pc.equal(rows["shard"], shard))
     offsets, times = np.asarray(rows["offset"]), np.asarray(rows["timestamp"].cast(pa.int64()))
     order = np.argsort(offsets)
     return offsets[order], times[order]
@@ -133,14 +173,35 @@ def position_at(
     files: Sequence[DataFile], time_us: int, end: int, filesystem: Callable[[], tuple[fs.FileSystem, str]]
 ) -> int:
     """Return the offset of the first record in a shard's files that is not older than a time, or `end`."""
+    if not are_apart(files):
+        return _first_of_all(files, time_us, end, filesystem)
     number = bisect_left(files, time_us, key=lambda file: file.last_time)
     if number == len(files):
         return end
     if files[number].first_time >= time_us:
         return files[number].first_offset
     system, root = filesystem()
-    offsets, times = times_of(system, f"{root}/{files[number].path}")
+    offsets, times = times_of(system, f"{root}/{files[number].path}", files[number].shard)
     return int(offsets[np.searchsorted(times, time_us, "left")])
+
+
+def _first_of_all(
+    files: Sequence[DataFile], time_us: int, end: int, filesystem: Callable[[], tuple[fs.FileSystem, str]]
+) -> int:
+    """Return the same where files overlap: the least of what each of them has."""
+    found = end
+    for file in sorted(files, key=lambda file: file.first_offset):
+        if file.last_time < time_us or file.first_offset >= found:
+            continue
+        if file.first_time >= time_us and not file.is_foreign:
+            found = file.first_offset
+            continue
+        system, root = filesystem()
+        offsets, times = times_of(system, f"{root}/{file.path}", file.shard)
+        number = int(np.searchsorted(times, time_us, "left"))
+        if number < len(offsets):
+            found = min(found, int(offsets[number]))
+    return found
 
 
 def fixed_prefix(flt: Filter) -> str:

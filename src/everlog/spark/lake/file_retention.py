@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from deltalake import DeltaTable
 from pyarrow import fs
 
 from everlog.base import UsageError
@@ -33,15 +34,34 @@ def vacuum(lake: Lake, hours: int = VACUUM_HOURS, *, dry_run: bool = False, forc
     Topic files go with their data files, which are written before them, and are not among the paths. A task that takes
     longer than `hours` from its file to its commit would lose it, so short times need `force`.
     """
+    _check_hours(hours, force)
+    found = lake.load().vacuum(hours, dry_run=dry_run, enforce_retention_duration=False, full=True)
+    if not dry_run:
+        _remove_topic_files(lake.location)
+    return sorted(found)
+
+
+def keep_plain(
+    location: Location, hours: int = VACUUM_HOURS, *, merge: bool = False, dry_run: bool = False, force: bool = False
+) -> tuple[list[str], int]:
+    """Vacuum a table that the sink writes, after its small files were put together where that is asked for.
+
+    Returns the paths of what was removed, and how many files were merged. Which batches the table has stays known.
+    """
+    _check_hours(hours, force)
+    table = DeltaTable(location.uri, storage_options=dict(location.options) or None)
+    merged = 0
+    if merge and not dry_run:
+        merged = int(table.optimize.compact()["numFilesRemoved"])
+    return sorted(table.vacuum(hours, dry_run=dry_run, enforce_retention_duration=False, full=True)), merged
+
+
+def _check_hours(hours: int, force: bool) -> None:
     if hours < 24 and not force:
         raise UsageError(
             f"{hours} hours may be too few for readers and compactions that are under way",
             hint="give 24 or more, or --force when nothing else uses the table",
         )
-    found = lake.load().vacuum(hours, dry_run=dry_run, enforce_retention_duration=False, full=True)
-    if not dry_run:
-        _remove_topic_files(lake.location)
-    return sorted(found)
 
 
 def _remove_topic_files(location: Location) -> None:

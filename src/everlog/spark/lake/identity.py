@@ -48,7 +48,8 @@ def open_for(location: Location, snapshot: Snapshot) -> Lake:
 
 def check_same_history(table: str, files: Iterable[DataFile], snapshot: Snapshot, shards: Collection[int]) -> None:
     """Refuse a table that has other records of these shards than the log, as another copy of the store wrote them."""
-    lasts = {file.shard: file for file in files if file.shard in shards}  # files come by offset, so the last one stays
+    # files come by offset, so the last one stays; of those that others rewrote the bounds are not exact
+    lasts = {file.shard: file for file in files if file.shard in shards and not file.is_foreign}
     bounds = {shard.shard: (shard.start, shard.end) for shard in snapshot.shards}
     with closing(LogStore.open(snapshot.path, writable=False)) as store:
         for shard, file in lasts.items():

@@ -1,17 +1,19 @@
 """The table as the store's cold tier: records by shard, offset and filter, read with Arrow and deltalake alone.
 
-The files of a shard do not overlap by offset, so a read takes one at a time. Rows in a file are sorted by topic, so a
-file, or its row groups that may match a filter, is loaded as a whole and cached for the next read.
+The files of a shard do not overlap by offset, unless another program rewrote them, so a read takes one at a time. Rows
+in a file are sorted by topic, so a file, or its row groups that may match a filter, is loaded as a whole and cached for
+the next read.
 """
 
 import threading
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from everlog.base import StorageError
 from everlog.spark.lake.data_file import DataFile, files_of
-from everlog.spark.lake.file_reader import LoadedFile, load_file, position_at, range_may_match
+from everlog.spark.lake.file_reader import LoadedFile, load_files, position_at, range_may_match
 from everlog.spark.lake.identity import find_recorded
 from everlog.spark.lake.lake_table import Lake, find_lake
 from everlog.spark.lake.location import Location
@@ -20,7 +22,34 @@ from everlog.topics import Filter
 
 CACHE_BYTES = 512 << 20  # of loaded files; beyond it the least recently used are dropped, except the last one
 
-_Key = tuple[str, tuple[Filter, ...] | None]
+_Key = tuple[tuple[DataFile, ...], tuple[Filter, ...] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class FileRun:
+    """A file of a shard, or several that overlap by offset and so are read as one."""
+
+    files: tuple[DataFile, ...]
+
+    @property
+    def last_offset(self) -> int:
+        """The last offset that any of them has."""
+        return max(file.last_offset for file in self.files)
+
+    def may_match(self, filters: Sequence[Filter]) -> bool:
+        """Return whether any of them may have wanted topics."""
+        return any(range_may_match(filters, file.first_topic, file.last_topic) for file in self.files)
+
+
+def runs_of(files: Sequence[DataFile]) -> list[FileRun]:
+    """Return the files of a shard, which come by offset, those together that overlap."""
+    found: list[FileRun] = []
+    for file in files:
+        if found and file.first_offset <= found[-1].last_offset:
+            found[-1] = FileRun((*found[-1].files, file))
+        else:
+            found.append(FileRun((file,)))
+    return found
 
 
 class Version:
@@ -34,6 +63,7 @@ class Version:
         self.files: dict[int, list[DataFile]] = {}
         for file in files_of(self._table):
             self.files.setdefault(file.shard, []).append(file)
+        self.runs = {shard: runs_of(files) for shard, files in self.files.items()}
 
     def start(self, shard: int) -> int:
         """Return the first offset of a shard, or its end if it is empty."""
@@ -94,7 +124,7 @@ class LakeStore:
     ) -> ReadResult:
         """Return records from an offset on; a step opens one file at most, so that it never takes long."""
         version = self._version
-        files, start, end = version.files.get(shard, []), version.start(shard), version.end(shard)
+        runs, start, end = version.runs.get(shard, []), version.start(shard), version.end(shard)
         lost: tuple[Lost, ...] = ()
         if offset < start:
             lost = (Lost(shard, offset, start),)
@@ -102,34 +132,34 @@ class LakeStore:
         wanted = None if filters is None else tuple(dict.fromkeys(filters))
         batches: list[Found] = []
         while offset < end:
-            number = bisect_left(files, offset, key=lambda file: file.last_offset)
-            if number == len(files):
+            number = bisect_left(runs, offset, key=lambda run: run.last_offset)
+            if number == len(runs):
                 offset = end
-            elif wanted is None or range_may_match(wanted, files[number].first_topic, files[number].last_topic):
-                offset = self._read_file(shard, files[number], offset, wanted, max_records, max_bytes, batches)
+            elif wanted is None or runs[number].may_match(wanted):
+                offset = self._read_run(shard, runs[number], offset, wanted, max_records, max_bytes, batches)
                 break
             else:
-                offset = files[number].last_offset + 1
+                offset = runs[number].last_offset + 1
         return ReadResult(batches, (offset,), offset >= end, lost)
 
-    def _read_file(
+    def _read_run(
         self,
         shard: int,
-        file: DataFile,
+        run: FileRun,
         offset: int,
         filters: tuple[Filter, ...] | None,
         max_records: int,
         max_bytes: int,
         batches: list[Found],
     ) -> int:
-        """Add what a file has from an offset on; returns where to go on, behind the file when it has no more."""
-        loaded = self._load((file.path, filters))
+        """Add what a run has from an offset on; returns where to go on, behind the run when it has no more."""
+        loaded = self._load((run.files, filters))
         first = loaded.find(offset)
         if first == len(loaded):
-            return file.last_offset + 1
+            return run.last_offset + 1
         stop = loaded.rows_within(first, max_records, max_bytes)
         batches += [Found(shard, records, None, 0, records.count) for records in loaded.records(first, stop)]
-        return file.last_offset + 1 if stop == len(loaded) else int(loaded.offsets[stop - 1]) + 1
+        return run.last_offset + 1 if stop == len(loaded) else int(loaded.offsets[stop - 1]) + 1
 
     def _load(self, key: _Key) -> LoadedFile:
         """Return a file's wanted rows, loaded once for all who want them at the same time."""
@@ -153,10 +183,10 @@ class LakeStore:
 
     def _read(self, key: _Key) -> LoadedFile:
         try:
-            return load_file(self._filesystem, self._root, *key)
+            return load_files(self._filesystem, self._root, *key)
         except (OSError, ValueError) as error:
             raise StorageError(
-                f"{self._root}/{key[0]} can't be read: {error}",
+                f"{self._root}/{key[0][0].path} can't be read: {error}",
                 hint="if it was vacuumed, read again after a refresh",
             ) from error
 

@@ -123,7 +123,8 @@ class Lake:
     def drop(self, old: Sequence[DataFile], why: str) -> int:
         """Remove files from the table and return the version; raises `Overtaken` if one is gone."""
         now_ms = time.time_ns() // 1_000_000
-        return self._replace(old, [file.removed(now_ms) for file in old], why, is_loss=True)
+        once = {file.path: file for file in old}
+        return self._replace(old, [file.removed(now_ms) for file in once.values()], why, is_loss=True)
 
     def _replace(
         self, old: Sequence[DataFile], actions: list[AddAction | RemoveAction], why: str, is_loss: bool = False

@@ -1,7 +1,7 @@
 """The layout of the table: its columns, its partitions, the names of its files and of its transactions.
 
-The table belongs to one store. A file holds rows of one shard and one day whose offsets no other file's lie between.
-Files are never changed; a name is used once.
+The table belongs to one store. A file of ours holds rows of one shard and one day whose offsets no other file's lie
+between; what other programs rewrote may be otherwise. Files are never changed; a name is used once.
 """
 
 from datetime import UTC, date, datetime, timedelta
@@ -65,6 +65,11 @@ def rewrite_transaction(store: str) -> str:
 def data_path(day: str, shard: int, first_offset: int, token: str) -> str:
     """Return the path of a file in the table; the token is new for every attempt to write it."""
     return f"{PARTITION}={day}/shard-{shard}-{first_offset:020d}-{token}{DATA_SUFFIX}"
+
+
+def is_own_path(path: str) -> bool:
+    """Return whether a file has a name of ours: another program that rewrites files gives them names of its own."""
+    return path.rpartition("/")[2].startswith("shard-")
 
 
 def topic_path(path: str) -> str:

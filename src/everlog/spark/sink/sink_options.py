@@ -73,6 +73,13 @@ class SinkOptions:
 def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
     """Parse the options of a sink."""
     options = known_options(given, OPTIONS)
+    if not options:
+        raise UsageError(
+            "no destination: Spark does not say where the table is",
+            hint="make it without columns, of one that is there: CREATE TABLE t USING everlog OPTIONS (path '...')",
+        )
+    if "path" in options and not set(options) & {"broker", "table", "streams", "kv"}:
+        options["table"] = _table_at(options.pop("path"))
     if sum(name in options for name in ("broker", "table", "streams", "kv")) != 1:
         raise UsageError("no destination, or two", hint='give one of the options "broker", "table", "streams" and "kv"')
     if "batch" in options and "app" not in options:
@@ -112,6 +119,17 @@ def _address(options: Mapping[str, str]) -> Address:
         options.get("password", password),
         options.get("caFile"),
     )
+
+
+def _table_at(path: str) -> str:
+    """Return a path as a table, unless it is what something else has its data in."""
+    if "://" not in path or path.startswith("file:"):
+        path = os.path.abspath(local_path(path))
+        if any(os.path.exists(f"{path}/{name}") for name in ("store", "persist.json")):
+            raise UsageError(
+                f"{path} is no table", hint='to write to streams that are there, give "streams" or "kv" too'
+            )
+    return path
 
 
 def _state(options: Mapping[str, str]) -> StateTarget | None:

@@ -27,7 +27,6 @@ from everlog.spark.lake.table_layout import FORMAT_PROPERTY
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable, Schema
-    from deltalake.transaction import AddAction, RemoveAction
     from pyspark.sql import DataFrame
 
 TRIES = 5  # to commit, when others commit at the same time
@@ -96,10 +95,9 @@ def commit_files(
         known = table.transaction_version(app)
         if known is not None and known >= batch:
             return None
-        actions = added + (_removals(table) if overwrite else [])
-        mode: Literal["append", "overwrite"] = "overwrite" if overwrite else "append"
+        mode: Literal["append", "overwrite"] = "overwrite" if overwrite else "append"  # which removes what is there
         try:
-            table.create_write_transaction(actions, mode, schema, [], commit_properties=about)
+            table.create_write_transaction(added, mode, schema, [], commit_properties=about)
         except CommitFailedError:
             continue  # another commit came first: look again whether it was this batch
         if location.is_local:
@@ -107,15 +105,6 @@ def commit_files(
         table.update_incremental()
         return table.version()
     raise Unavailable(f"others commit to {location.uri} all the time", hint="start the query again")
-
-
-def _removals(table: "DeltaTable") -> "list[AddAction | RemoveAction]":
-    """Return the actions that remove all files of a table."""
-    from deltalake.transaction import RemoveAction
-
-    now_ms = time.time_ns() // 1_000_000
-    files = pa.table(table.get_add_actions()).select(["path", "size_bytes"]).to_pylist()
-    return [RemoveAction(file["path"], True, now_ms, file["size_bytes"], {}) for file in files]
 
 
 def _open(location: Location, schema: pa.Schema) -> "DeltaTable":
