@@ -1,6 +1,7 @@
 # make run    install what is missing and start the broker on 127.0.0.1:1883
 # make test   install everything and run the tests, kernels compiled and interpreted, some on Spark; the last lines name what failed
 # make test-spark   all tests of what runs on Spark
+# make test-cluster   all tests of the log of a cluster, the long ones too, and some of the broker on top of it
 # make soak   the tests that take minutes each: a broker killed 50 times, kills in the midst of Spark jobs
 # make check  style, types, room borders, module sizes
 # make bench  the benchmarks (the protocol interpreted too), then a comparison with Mosquitto and NATS
@@ -14,7 +15,7 @@ KERNEL_SOURCES := $(shell find src -name '*.pxd') $(patsubst %.pxd,%.py,$(shell 
 BUILD := setup.py src/everlog/_kernels.py
 FUZZ_SECONDS ?= 60
 
-.PHONY: run test test-spark soak check bench fuzz install kernels lock clean
+.PHONY: run test test-spark test-cluster soak check bench fuzz install kernels lock clean
 
 run: install
 	$(BIN)/everlog serve
@@ -49,6 +50,12 @@ test: .venv/.all .venv/.kernels .venv/.servers
 
 test-spark: .venv/.all .venv/.kernels
 	$(BIN)/python -m pytest -q tests/spark -m 'not soak'
+
+test-cluster: .venv/.all .venv/.kernels .venv/.servers
+	$(BIN)/python -m pytest -q tests/unit/cluster tests/crash/test_cluster_tail.py tests/crash/test_cluster_log.py \
+	    tests/crash/test_cluster_broker.py tests/crash/test_tail_simulation.py
+	EVERLOG_TEST_CLUSTER=1 $(BIN)/python -m pytest -q tests/conformance/test_publish.py \
+	    tests/conformance/test_persistent_sessions.py tests/conformance/test_retained.py tests/conformance/test_shared.py
 
 soak: .venv/.all .venv/.kernels .venv/.servers
 	$(BIN)/python -m pytest -q -m soak

@@ -14,6 +14,8 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+import psycopg
+
 
 def binaries() -> Path | None:
     """Where PostgreSQL's programs are; None if it is not installed."""
@@ -108,6 +110,30 @@ class StandbyServer(PostgresServer):
     def promote(self) -> None:
         """Make it a primary."""
         self._call("pg_ctl", "promote", "-w", "-D", str(self.data))
+
+
+class ReplicatedServers:
+    """A primary that acknowledges only what its standby has."""
+
+    def __init__(self) -> None:
+        self.primary = PostgresServer("synchronous_standby_names=*", "fsync=off")
+        self.standby = StandbyServer(self.primary, "fsync=off")
+
+    def is_waiting(self) -> bool:
+        """Whether a commit waits for the standby."""
+        with psycopg.connect(self.primary.url, autocommit=True) as connection:
+            query = "select count(*) from pg_stat_activity where wait_event = 'SyncRep'"
+            return connection.execute(query).fetchone() != (0,)
+
+    def until_waiting(self) -> None:
+        """Return when a commit waits for the standby."""
+        while not self.is_waiting():
+            pass
+
+    def stop(self) -> None:
+        """End both."""
+        self.standby.stop()
+        self.primary.stop()
 
 
 @cache

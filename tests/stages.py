@@ -10,6 +10,7 @@ from typing import Any
 from everlog.commitlog import LogSettings
 from everlog.store import LogStore
 from tests.brokers import ServedBroker
+from tests.cluster_shards import owned_cluster
 from tests.memory_log import MemoryLog
 from tests.memory_tables import MemoryTables
 from tests.raw_client import DEADLINE_S, RawClient
@@ -28,6 +29,8 @@ class Stage:
         if os.environ.get("EVERLOG_TEST_STORE") == "1" and log is None:  # and after it is on disk
             folder = self._below.enter_context(tempfile.TemporaryDirectory())
             self._store = LogStore.open(folder, LogSettings(durability="flush"), shards=1)
+        elif os.environ.get("EVERLOG_TEST_CLUSTER") == "1" and log is None:  # and after it is in PostgreSQL
+            self._store = owned_cluster(self._below.enter_context(tempfile.TemporaryDirectory()))
         self.running = ServedBroker(self._store or log, now_us=lambda: self.now_us, **settings).__enter__()
         self._stopped = False
         self.port = self.running.port

@@ -78,6 +78,7 @@ KERNELS = (
     "everlog.broker.connection.traffic",
     "everlog.broker.connection.output",
     "everlog.broker.connection.socket_reader",
+    "everlog.cluster.row_names",
     "everlog.bench.load.figures",
     "everlog.bench.load.sender",
     "everlog.bench.load.checker",

@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests.cluster_shards import owned_cluster
 from tests.memory_log import MemoryLog
 from tests.messages import Message, to_columns
 from tests.simulated_disk import SimulatedDisk
@@ -16,6 +17,7 @@ from tests.stores import PLENTY, Row, filters, numbered, rows_of
 
 from everlog.base import NOT_KEPT, StorageError, TopicTable
 from everlog.broker.delivery.ports import Log, Shard
+from everlog.cluster import ClusterSettings
 from everlog.commitlog import LogSettings
 from everlog.store import LogStore
 
@@ -160,6 +162,11 @@ def troubled(opened: Opened, log: MemoryLog) -> Opened:
     return opened
 
 
+def cluster(folder: Path, shards: int) -> Opened:
+    log = owned_cluster(str(folder), shards, ClusterSettings(tail_bytes=6_000, log=SETTINGS))
+    return Opened(log, close=log.close)
+
+
 IMPLEMENTATIONS = {
     "files, 1 shard": (files, 1),
     "files, 4 shards": (files, 4),
@@ -168,6 +175,7 @@ IMPLEMENTATIONS = {
     "memory, 1 shard": (memory, 1),
     "memory, 4 shards": (memory, 4),
     "memory committed late, 4 shards": (committed_late, 4),
+    "cluster, 2 shards": (cluster, 2),
 }
 
 
@@ -388,7 +396,7 @@ def test_a_time_finds_the_first_record_that_is_not_older(opened: Opened) -> None
 # Failures
 
 
-@pytest.fixture(params=[name for name in IMPLEMENTATIONS if not name.startswith("files")])
+@pytest.fixture(params=[name for name in IMPLEMENTATIONS if not name.startswith(("files", "cluster"))])
 def failing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opened]:
     make, shards = IMPLEMENTATIONS[request.param]
     made = make(tmp_path, shards)

@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.postgres_server import PostgresServer, StandbyServer, new_schema, shared_server
+from tests.postgres_server import ReplicatedServers, new_schema, shared_server
 
 from everlog.base import Fenced, Unavailable
 from everlog.tiering import Database, make_journal_tables
@@ -133,31 +133,16 @@ class LookOnly(PostgresWriter):
             super()._settle(cursor, row)
 
 
-class Pair:
-    """A primary that acknowledges only what its standby has."""
+class Pair(ReplicatedServers):
+    """Has the tables of journals."""
 
     def __init__(self) -> None:
-        self.primary = PostgresServer("synchronous_standby_names=*", "fsync=off")
-        self.standby = StandbyServer(self.primary, "fsync=off")
+        super().__init__()
         make_journal_tables(self.primary.url)
-
-    def is_waiting(self) -> bool:
-        with psycopg.connect(self.primary.url, autocommit=True) as connection:
-            query = "select count(*) from pg_stat_activity where wait_event = 'SyncRep'"
-            return connection.execute(query).fetchone() != (0,)
-
-    def until_waiting(self) -> None:
-        """Wait until a commit waits for the standby."""
-        while not self.is_waiting():
-            pass
 
     def effects(self, url: str) -> int:
         with psycopg.connect(url, autocommit=True) as connection:
             return (connection.execute("select count(*) from everlog.journal_rows").fetchone() or (0,))[0]
-
-    def stop(self) -> None:
-        self.standby.stop()
-        self.primary.stop()
 
 
 @pytest.fixture

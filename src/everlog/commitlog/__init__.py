@@ -3,10 +3,12 @@
 from everlog.commitlog.batch_index import BatchIndex
 from everlog.commitlog.damage import CorruptFile, Damage
 from everlog.commitlog.log_settings import Durability, LogSettings
-from everlog.commitlog.ports import Classes, Disk
+from everlog.commitlog.paths import MARK, segment_bases, segment_path, side_path
+from everlog.commitlog.ports import Classes, CommitTarget, Disk
 from everlog.commitlog.real_disk import RealDisk, ScannedDisk
 from everlog.commitlog.retention import RetentionPlan, plan_retention
-from everlog.commitlog.segment_format import NOBODY, Origin
+from everlog.commitlog.segment_bytes import read_segment
+from everlog.commitlog.segment_format import HEADER_BYTES, NOBODY, Origin
 from everlog.commitlog.segment_reader import origin_in
 from everlog.commitlog.segment_view import SegmentView
 from everlog.commitlog.shard import ShardLog, wall_clock_us

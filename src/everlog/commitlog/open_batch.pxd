@@ -47,3 +47,5 @@ cdef class OpenBatch:
     cpdef list move(self, list group)
 
     cpdef int written(self, Py_ssize_t size) except -1
+    cpdef int drop(self, int64_t end) except -1
+    cpdef int pass_by(self, int64_t end, Py_ssize_t size) except -1

@@ -215,3 +215,19 @@ class OpenBatch:
         """Note that so many bytes in flight have been written; only the thread that takes calls it."""
         self.in_flight_bytes -= size
         return 0
+
+    def drop(self, end: int) -> int:
+        """Forget all that was appended and not committed; offsets go on at `end`, where the committed ones end."""
+        if self._builder.count:
+            self._builder.take(0)
+            self._builder.start_segment()
+        self._closed = []
+        self._closed_bytes = self.in_flight_bytes = 0
+        self.end = self.asked = end
+        return 0
+
+    def pass_by(self, end: int, size: int) -> int:
+        """Note so many bytes in flight that others have appended, up to an offset; nothing waits here."""
+        self.in_flight_bytes += size
+        self.end = self.asked = end
+        return 0

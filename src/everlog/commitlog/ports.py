@@ -1,7 +1,9 @@
-"""What the log asks of others: a disk to write to, and an indexer of topics for the side file."""
+"""What the log asks of others: a disk to write to, a place that commits, and an indexer of topics for the side file."""
 
 from collections.abc import Sequence
 from typing import Protocol
+
+from everlog.base import Records
 
 Block = bytes | bytearray | memoryview
 
@@ -90,6 +92,17 @@ class Disk(Protocol):
     def lock(self, path: str) -> Lock: ...  # StorageError that names the holder
 
     def aside(self) -> Aside: ...
+
+
+class CommitTarget(Protocol):
+    """A place beside the disk that decides what is committed, such as a database; the disk then has a copy."""
+
+    def commit(self, group: Sequence[tuple[Records, int]]) -> None:
+        """Commit batches, each with the base offset of its segment, however long that takes; once is enough.
+
+        Called by the thread that commits, one group at a time. Raises `Fenced` if somebody else owns the shard, or
+        `Unavailable` if it was told to stop: then none of them is known to be committed.
+        """
 
 
 class Classes(Protocol):

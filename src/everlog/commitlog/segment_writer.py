@@ -76,6 +76,10 @@ class SegmentWriter:
         self.base = segment.base_offset
         self._file, self._index = segment.reader.file, segment.reader.index
 
+    def skip_to(self, offset: int) -> None:
+        """Go on at a later offset, before there is any segment."""
+        self.written = offset
+
     def write(self, base_offset: int, batches: list[Records]) -> int:
         """Write batches of one segment and mark them; raise OSError if they may not be there."""
         last = batches[len(batches) - 1]

@@ -7,22 +7,25 @@ the caller drives both by `commit_step` and `seal_step`.
 import hashlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
-from everlog.base import Records, StorageError, Unavailable
+from everlog.base import EverlogError, Records, StorageError, Unavailable
 from everlog.commitlog import paths
 from everlog.commitlog.catalog import Catalog, Segment
 from everlog.commitlog.committer import Committer
+from everlog.commitlog.copied_batches import read_batches
 from everlog.commitlog.damage import Damage, DamageList
 from everlog.commitlog.follower import Follower
 from everlog.commitlog.hot_path import READ_ONLY, HotPath
 from everlog.commitlog.log_settings import LogSettings
 from everlog.commitlog.maintenance import Maintenance
 from everlog.commitlog.open_batch import OpenBatch
-from everlog.commitlog.ports import Classes, Disk, Indexer, Lock
+from everlog.commitlog.ports import Classes, CommitTarget, Disk, Indexer, Lock
 from everlog.commitlog.recovery import recover
 from everlog.commitlog.retention import RetentionPlan, plan_retention
+from everlog.commitlog.scan import new_table
 from everlog.commitlog.segment_format import NOBODY, Origin
 from everlog.commitlog.segment_view import SegmentView
 from everlog.commitlog.segment_writer import SegmentWriter
@@ -45,6 +48,7 @@ class ShardLog(HotPath):
         self.settings = settings
         self.on_failure: Callable[[ShardLog, StorageError], None] | None = None  # from any thread, once
         self.on_trouble: Callable[[ShardLog, StorageError | None], None] | None = None  # and with None when it is over
+        self.on_lost: Callable[[ShardLog, EverlogError], None] | None = None  # somebody else owns it from now on
         self._on_commit: Callable[[ShardLog, int], None] | None = None
         self._catalog = catalog
         self._maintenance: Maintenance | None = None
@@ -122,6 +126,7 @@ class ShardLog(HotPath):
         committer.completed = maintenance.completed
         committer.failed = self._failed
         committer.troubled = self._troubled
+        committer.lost = self._lost
         committer.remark()
         self._committer, self._maintenance = committer, maintenance
 
@@ -146,6 +151,55 @@ class ShardLog(HotPath):
             self.on_trouble(self, trouble)
         if self._wake is not None:
             self._wake()  # so that the thread that commits knows when to try again
+
+    def _lost(self, error: EverlogError) -> None:
+        if self.on_lost is not None:
+            self.on_lost(self, error)
+
+    def follow(self, why: EverlogError) -> None:
+        """Refuse appends from now on, and take in what others commit; what is not committed is dropped."""
+        self._writing().bar(why)
+
+    def own(self, epoch: int, target: CommitTarget) -> None:
+        """Take appends from now on as the owner of an epoch, in a new segment, and commit them at a target first."""
+        segments = self._catalog.segments
+        self.origin = replace(self.origin, epoch=epoch)
+        self._writing().own(target, self._catalog.describe(segments[-1]).last_time if segments else 0)
+
+    def take_in(self, epoch: int, segment: int, bodies: Sequence[bytes]) -> None:
+        """Take in batches that the owner of an epoch has committed, as the next ones, all of one segment.
+
+        Raises StorageError if they are damaged, do not follow, or can't be written: nothing of them is taken in then.
+        """
+        committer = self._writing()
+        if epoch < self.origin.epoch:
+            raise StorageError(f"epoch {epoch} is over: the log has batches of epoch {self.origin.epoch}")
+        writing = committer.segment
+        goes_on = writing is not None and writing.base_offset == segment and writing.reader is not None
+        if not goes_on and segment != committer.committed:
+            raise StorageError(f"a segment that begins at {segment} can't go on at {committer.committed}")
+        table = writing.reader.table if goes_on and writing is not None and writing.reader is not None else new_table()
+        batches = read_batches(bodies, committer.committed, table)
+        self.origin = replace(self.origin, epoch=epoch)
+        try:
+            committer.take_in(segment, batches)
+        except OSError as error:
+            raise StorageError(f"writing to {self._catalog.directory} failed: {error}") from error
+
+    def skip_to(self, offset: int) -> None:
+        """Let a followed log that holds nothing begin at an offset."""
+        if self._catalog.segments:
+            raise StorageError(f"{self._catalog.directory} has segments, so nothing can be skipped")
+        self._writing().skip_to(offset)
+
+    def note_trouble(self, trouble: StorageError | None) -> None:
+        """Say that the commit target can't commit just now, or with None that it can."""
+        self._writing().note_trouble(trouble)
+
+    @property
+    def barred(self) -> EverlogError | None:
+        """Why nothing may be appended here: somebody else owns the shard."""
+        return self._committer.barred if self._committer is not None else None
 
     def _writing(self) -> Committer:
         if self._committer is None:

@@ -36,9 +36,10 @@ _LOCK = 0x65766572  # of who makes tables
 class Database:
     """One connection, for one transaction at a time; any thread may call."""
 
-    def __init__(self, url: str, schema: str = "everlog") -> None:
+    def __init__(self, url: str, schema: str = "everlog", on_connect: Callable[["Cursor"], None] | None = None) -> None:
         self._url = url
         self.schema = schema
+        self._on_connect = on_connect  # looks at each new connection, and raises if it may not be used
         self._psycopg = _load()
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
         self._warnings: list[str] = []
@@ -49,10 +50,17 @@ class Database:
 
         It is done again if it collides with another one (SQLSTATE class 40), so it may have no effects beside.
         """
+        return self._do(act, is_block=True)
+
+    def call(self, act: Callable[["Cursor"], T]) -> T:
+        """Do the same by one statement, or one `executemany`, which is a transaction: one round trip, not three."""
+        return self._do(act, is_block=False)
+
+    def _do(self, act: Callable[["Cursor"], T], *, is_block: bool) -> T:
         with self._lock:
             for _ in range(_ATTEMPTS):
                 try:
-                    return self._attempt(act)
+                    return self._attempt(act, is_block)
                 except self._psycopg.errors.OperationalError as error:
                     if not (error.sqlstate or "").startswith("40"):
                         self._drop()
@@ -80,11 +88,15 @@ class Database:
         with self._lock:
             self._drop()
 
-    def _attempt(self, act: Callable[["Cursor"], T]) -> T:
+    def _attempt(self, act: Callable[["Cursor"], T], is_block: bool) -> T:
         connection = self._connect()
         self._warnings.clear()
-        with connection.transaction(), connection.cursor() as cursor:
-            result = act(cursor)
+        if is_block:
+            with connection.transaction(), connection.cursor() as cursor:
+                result = act(cursor)
+        else:
+            with connection.cursor() as cursor:
+                result = act(cursor)
         if self._warnings:
             raise Unavailable(f"PostgreSQL committed with a warning: {self._warnings[0]}", hint="it may be lost")
         return result
@@ -101,6 +113,13 @@ class Database:
                 tcp_user_timeout=10_000,
             )
             self._connection.add_notice_handler(self._note)
+            if self._on_connect is not None:
+                try:
+                    with self._connection.cursor() as cursor:
+                        self._on_connect(cursor)
+                except BaseException:
+                    self._drop()
+                    raise
         return self._connection
 
     def _note(self, notice: "psycopg.errors.Diagnostic") -> None:

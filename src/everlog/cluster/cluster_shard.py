@@ -1,0 +1,285 @@
+"""One shard of a cluster, as one broker has it: it follows what another commits, or owns it and commits itself.
+
+The log is a local copy that is always right up to where it ends. While another broker owns the shard, batches come as
+that one offers them, and from tail and bucket where there is a gap. The calls that may wait (`catch_up`, `own`,
+`close_origin`) are made by one thread at a time; `offer` and appends never wait.
+"""
+
+import threading
+from collections import deque
+from dataclasses import replace
+
+from everlog.base import (
+    EverlogError,
+    Fenced,
+    MessageColumns,
+    PublisherColumn,
+    PublisherName,
+    StorageError,
+    TopicTable,
+    Unavailable,
+)
+from everlog.cluster.cache import commits_lost, keep_what_fits
+from everlog.cluster.cluster_settings import ClusterSettings
+from everlog.cluster.database import ClusterDatabase
+from everlog.cluster.history import ShardHistory, Trimmed
+from everlog.cluster.postgres_tail import PostgresTail
+from everlog.cluster.segment_list import SegmentList
+from everlog.cluster.shard_target import ShardTarget
+from everlog.cluster.uploads import Uploads
+from everlog.commitlog import Disk, Origin, ShardLog
+from everlog.store import TopicIndexer
+from everlog.tiering import Bucket
+
+CLOSE_S = 5.0  # how long a commit may take that is under way when the shard is closed
+OFFERED_BYTES = 32 << 20  # of batches that wait to be taken in; beyond it they are read from the tail
+
+
+class ClusterShard:
+    """A shard with its local log, opened by `open`."""
+
+    def __init__(
+        self,
+        number: int,
+        log: ShardLog,
+        history: ShardHistory,
+        database: ClusterDatabase,
+        bucket: Bucket,
+        settings: ClusterSettings,
+    ) -> None:
+        self.number = number
+        self.log = log
+        self._history = history
+        self._database = database
+        self._bucket = bucket
+        self._settings = settings
+        self._target: ShardTarget | None = None
+        self._uploads: Uploads | None = None
+        self._offers: deque[tuple[int, int, int, bytes]] = deque()
+        self._offered_bytes = 0
+        self._offering = threading.Lock()
+        self._moving = threading.RLock()  # who follows, owns or lets go does it alone
+
+    @classmethod
+    def open(
+        cls,
+        number: int,
+        directory: str,
+        store: int,
+        database: ClusterDatabase,
+        bucket: Bucket,
+        disk: Disk,
+        settings: ClusterSettings,
+        *,
+        background: bool = True,
+    ) -> "ClusterShard":
+        """Open the local copy, of which only what was committed stays."""
+        history = ShardHistory(database, bucket, number)
+        try:
+            salt, start = history.salt(), history.start()
+            rows, listed = history.look(0)
+            origin = Origin(store, number)
+            epoch = keep_what_fits(disk, directory, origin, salt, rows, listed, history.end())
+            log = ShardLog.open(
+                disk,
+                directory,
+                settings.of_copies(),
+                indexer=TopicIndexer(),
+                background=background,
+                origin=replace(origin, epoch=epoch),
+                now_us=lambda: 0,
+                random_bytes=lambda size: salt.to_bytes(size, "little"),
+            )
+        except BaseException:
+            history.close()
+            raise
+        log.follow(not_owned(number))
+        if not log.segments() and start > 0:
+            log.skip_to(start)
+        return cls(number, log, history, database, bucket, settings)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch at which this broker owns the shard, 0 if it does not."""
+        target = self._target
+        return target.epoch if target is not None and self.log.barred is None else 0
+
+    @property
+    def tail_bytes(self) -> int:
+        """How many bytes of an owned shard are in the tail."""
+        return self._target.held_bytes if self._target is not None else 0
+
+    def offer(self, epoch: int, segment: int, base: int, body: bytes) -> bool:
+        """Take a batch that the owner says it has committed; return whether it was kept for `catch_up`."""
+        with self._offering:
+            if base < self.log.committed or self._offered_bytes > OFFERED_BYTES:
+                return False
+            self._offers.append((epoch, segment, base, body))
+            self._offered_bytes += len(body)
+            return True
+
+    def catch_up(self) -> int:
+        """Take in all that others have committed, as far as is known, and return where the log ends then."""
+        with self._moving:
+            while not self.epoch and (self._take_offers() or self._read_on()):
+                pass
+            return self.log.committed
+
+    def _take_offers(self) -> bool:
+        """Take in what was offered and follows; return whether that was something."""
+        taken = False
+        while self._offers:
+            epoch, segment, base, body = self._offers[0]
+            if base > self.log.committed:
+                break  # what is between must be read first
+            with self._offering:
+                self._offers.popleft()
+                self._offered_bytes -= len(body)
+            if base == self.log.committed:
+                try:
+                    self.log.take_in(epoch, segment, [body])
+                except StorageError:
+                    continue  # of an epoch that is over, or in a segment whose start is missing: the tail knows
+                taken = True
+        return taken
+
+    def _read_on(self) -> bool:
+        if self._is_at_end():
+            return False
+        try:
+            found = self._history.read(self.log.committed)
+        except Trimmed as trimmed:
+            if self.log.segments():
+                raise
+            self.log.skip_to(trimmed.start)
+            return True
+        if found is not None:
+            self.log.take_in(found.epoch, found.segment, found.bodies)
+        return found is not None
+
+    def _is_at_end(self) -> bool:
+        """Return whether nothing more is committed; raise StorageError if less is."""
+        here, end = self.log.committed, self._history.end()
+        if end < here and self._history.end() < here:
+            raise commits_lost(self.number, end, here)
+        return end <= here
+
+    def own(self, epoch: int, incarnation: int) -> None:
+        """Own the shard at an epoch that was claimed: fence the owner before, read what is missing, take appends.
+
+        What this broker appended as the owner of an earlier epoch and did not commit is dropped.
+        """
+        with self._moving:
+            self.release()
+            self.catch_up()
+            tail = PostgresTail(self._database, self.number)
+            target = ShardTarget(tail, self.number, epoch, incarnation, tail_bytes=self._settings.tail_bytes)
+            try:
+                self._meet(target.take_over().end)
+            except BaseException:
+                target.stop()
+                target.close()
+                raise
+            target.troubled = self.log.note_trouble
+            self._target = target
+            segments = SegmentList(self._database, self.number)
+            self._uploads = Uploads(self.log, target, segments, self._bucket, self._settings)
+            self.log.own(epoch, target)
+
+    def _meet(self, end: int) -> None:
+        """Read on to where the owner before ended."""
+        if self.catch_up() < end and not self.log.segments():
+            self.log.skip_to(end)
+        if self.log.committed != end:
+            raise StorageError(f"shard {self.number} ends at {end}, and here at {self.log.committed}")
+        with self._offering:
+            self._offers.clear()
+            self._offered_bytes = 0
+
+    def release(self) -> None:
+        """Own the shard no more; what was not committed is dropped."""
+        with self._moving:
+            if self._target is not None:
+                self._target.stop()
+            self.log.follow(not_owned(self.number))
+            self._let_go()
+
+    def _let_go(self) -> None:
+        target, uploads = self._target, self._uploads
+        self._target = self._uploads = None
+        if target is not None:
+            target.stop()
+            target.close()
+        if uploads is not None:
+            uploads.close()
+
+    def tend(self) -> None:
+        """Store complete segments of an owned shard in the bucket, and empty what is superfluous in the tail."""
+        uploads = self._uploads
+        if uploads is not None and self.epoch:
+            uploads.step()
+
+    def append_from(
+        self,
+        origin: int,
+        first: int,
+        columns: MessageColumns,
+        start: int,
+        stop: int,
+        now_us: int,
+        table: TopicTable,
+        publisher: PublisherName | PublisherColumn | None = None,
+    ) -> int:
+        """Append messages of an origin that are numbered from `first` on; return its last number so far.
+
+        Raises `Gap` if some are missing before them, `Closed` if nothing more is taken from it.
+        """
+        target = self._owned()
+
+        def append(skipped: int) -> int:
+            self.log.append(columns, start + skipped, stop, now_us, table, publisher=publisher)
+            return self.log.end
+
+        return target.origins.append(origin, first, stop - start, append)
+
+    def last_number(self, origin: int) -> int:
+        """Return the last number of an origin that was appended here, or its final one."""
+        return self._owned().origins.last(origin)
+
+    def close_origin(self, origin: int, timeout: float | None = None) -> int:
+        """Take nothing more from an origin, and return its final number once that is stored; it may wait."""
+        target = self._owned()
+        final = target.origins.close(origin)
+        self.log.wait_committed(self.log.end, timeout)
+        target.close_origin(origin, final)
+        return final
+
+    def _owned(self) -> ShardTarget:
+        target = self._target
+        if target is None or self.log.barred is not None:
+            raise self.log.barred or not_owned(self.number)
+        return target
+
+    def close(self) -> None:
+        """Commit what was appended if that is possible at once, and let go of everything."""
+        target = self._target
+        if target is not None and self.log.trouble is None and self.log.barred is None:
+            self._last_commit()
+        if target is not None:
+            target.stop()
+        try:
+            self.log.close()
+        finally:
+            self._let_go()
+            self._history.close()
+
+    def _last_commit(self) -> None:
+        try:
+            self.log.wait_committed(self.log.end, CLOSE_S)
+        except EverlogError:
+            return  # nobody was told that it was committed
+
+
+def not_owned(number: int) -> Unavailable:
+    """Return why nothing may be appended to a shard here."""
+    return Fenced(f"shard {number} is not owned by this broker", hint="send it to the broker that owns the shard")

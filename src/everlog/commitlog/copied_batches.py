@@ -1,0 +1,34 @@
+"""Batches of a segment that another process has written, as bytes, made readable with the segment's names."""
+
+from collections.abc import Sequence
+
+from everlog.base import Records, StorageError, TopicTable
+from everlog.commitlog.scan import new_table
+
+
+def read_batches(bodies: Sequence[bytes], base_offset: int, table: TopicTable) -> list[Records]:
+    """Return batches that follow each other from an offset on, checked; their new names are added to the table."""
+    batches = []
+    for body in bodies:
+        records = Records(body, 0, table)
+        if records.base_offset != base_offset or records.with_offsets or not records.verify():
+            raise StorageError(f"the batch at offset {base_offset} is damaged or another one", hint="read it again")
+        _learn(table, records)
+        base_offset = records.end_offset
+        batches.append(records)
+    return batches
+
+
+def _learn(table: TopicTable, records: Records) -> None:
+    """Add the names that a batch brings; raise if it is not the one that follows."""
+    _add(table, records.first_new_topic, records.new_names())
+    if records.layout.publishers:
+        if table.publishers is None:
+            table.publishers = new_table()
+        _add(table.publishers, records.layout.first_publisher, records.new_publishers())
+
+
+def _add(table: TopicTable, first: int, names: list[bytes]) -> None:
+    for number, name in enumerate(names, first):
+        if table.intern(name) != number:
+            raise StorageError("a batch does not fit the names of its segment", hint="read the segment from its start")
