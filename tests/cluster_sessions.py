@@ -1,4 +1,4 @@
-"""Brokers of a cluster as the session tables see them: incarnations in one real database, whose connections may break."""
+"""Brokers of a cluster as the session tables see them: incarnations in a real database, with connections that break."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -29,36 +29,30 @@ def made_schema() -> str:
 
 
 class BreakableDatabase(Database):
-    """A connection that breaks before a given statement, or after a commit whose answer is then lost."""
+    """A connection that breaks at the end of a transaction: before its commit, or so that the answer to it is lost."""
 
-    statements_left: int | None = None  # before it breaks
+    transactions_left: int | None = None  # before the one at which it breaks
     loses_answer = False
 
     def transact(self, act: Callable[[Any], T]) -> T:
-        result = super().transact(lambda cursor: act(_Counted(cursor, self)))
+        if self.transactions_left is not None:
+            self.transactions_left -= 1
+        if self.transactions_left != -1:
+            return super().transact(act)
+        self.transactions_left = None
         if self.loses_answer:
-            self.loses_answer = False
+            super().transact(act)
             raise Unavailable("the answer was lost")
-        return result
+        return super().transact(lambda cursor: _end_connection(act(cursor), cursor))
 
-    def count(self, connection: Any) -> None:
-        if self.statements_left is not None:
-            self.statements_left -= 1
-            if self.statements_left < 0:
-                self.statements_left = None
-                connection.close()
+    def break_at(self, step: int) -> None:
+        """Break at the next transaction (0: before its commit, 1: after it), the one after that (2, 3), and so on."""
+        self.transactions_left, self.loses_answer = step // 2, step % 2 == 1
 
 
-class _Counted:
-    def __init__(self, cursor: Any, database: BreakableDatabase) -> None:
-        self._cursor, self._database = cursor, database
-
-    def execute(self, *args: Any, **options: Any) -> Any:
-        self._database.count(self._cursor.connection)
-        return self._cursor.execute(*args, **options)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._cursor, name)
+def _end_connection(result: T, cursor: Any) -> T:
+    cursor.execute("select pg_terminate_backend(pg_backend_pid())")
+    return result
 
 
 class SessionBroker:
@@ -79,6 +73,7 @@ class SessionCluster:
     def __init__(self) -> None:
         self.url, self.schema = shared_server().url, made_schema()
         self._opened = ExitStack()
+        self._databases: dict[str, BreakableDatabase] = {}
         self.ownership = PostgresOwnership(self.url, self.schema)
         self._opened.callback(self.ownership.close)
         self.plain = psycopg.connect(self.url, autocommit=True, options=f"-c search_path={self.schema}")
@@ -89,8 +84,11 @@ class SessionCluster:
 
     def join(self, name: str, tables: type[PostgresTables] = PostgresTables) -> SessionBroker:
         """Return a new incarnation of a broker; the one before is dead from now on."""
-        database = BreakableDatabase(self.url, self.schema)
-        self._opened.callback(database.close)
+        database = self._databases.get(name)
+        if database is None:
+            database = self._databases[name] = BreakableDatabase(self.url, self.schema)
+            self._opened.callback(database.close)
+        database.transactions_left = None
         return SessionBroker(database, self.ownership.join(name, f"{name}:1"), tables)
 
     def rows(self, query: str, *values: Any) -> list[Any]:

@@ -1,16 +1,15 @@
 """What every implementation of the session tables does, whatever it keeps them in."""
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from tests.cluster_sessions import SHARDS, SessionCluster
 from tests.memory_tables import MemoryTables
-from tests.postgres_server import new_schema, shared_server
 
-from everlog.cluster import PostgresTables, make_session_tables, message_shard
+from everlog.cluster import message_shard
 from everlog.mqtt import Properties, Will
-from everlog.ownership import PostgresOwnership, make_ownership_tables
 from everlog.sessions import (
     ALIVE,
     GROUP_ORDERED,
@@ -28,7 +27,6 @@ from everlog.sessions import (
     WillRow,
 )
 from everlog.sessions.row_format import pack_offsets, pack_will
-from everlog.tiering import Database
 
 ANNE = SessionRow(
     "anne", "user", 5, 3600, 17, pack_will(Will("gone", b"anne", 1, properties=Properties(will_delay_interval=9)))
@@ -56,24 +54,23 @@ class Kept:
         return {row.topic: row.message for row in self.reopened().load().retained}
 
 
-def in_memory(tmp_path: Path) -> Callable[[], SessionTables]:
+@contextmanager
+def in_memory(tmp_path: Path) -> Iterator[Callable[[], SessionTables]]:
     memory = MemoryTables()
-    return lambda: memory
+    yield lambda: memory
 
 
-def in_sqlite(tmp_path: Path) -> Callable[[], SessionTables]:
-    return lambda: SqliteTables(tmp_path / "sessions.db")
+@contextmanager
+def in_sqlite(tmp_path: Path) -> Iterator[Callable[[], SessionTables]]:
+    yield lambda: SqliteTables(tmp_path / "sessions.db")
 
 
-def in_postgres(tmp_path: Path) -> Callable[[], SessionTables]:
-    url, schema = shared_server().url, new_schema()
-    make_ownership_tables(url, schema)
-    make_session_tables(url, schema)
-    make_session_tables(url, schema)  # what is there stays
-    with closing(PostgresOwnership(url, schema)) as ownership:
-        incarnation = ownership.join("a", "a:1")
-        ownership.claim([message_shard(0), message_shard(1)], incarnation)
-    return lambda: PostgresTables(Database(url, schema), incarnation, 2)
+@contextmanager
+def in_postgres(tmp_path: Path) -> Iterator[Callable[[], SessionTables]]:
+    with closing(SessionCluster()) as cluster:
+        broker = cluster.join("a")
+        cluster.ownership.claim([message_shard(shard) for shard in range(SHARDS)], broker.incarnation)
+        yield lambda: broker.tables
 
 
 IMPLEMENTATIONS = {"memory": in_memory, "sqlite": in_sqlite, "postgres": in_postgres}
@@ -81,9 +78,10 @@ IMPLEMENTATIONS = {"memory": in_memory, "sqlite": in_sqlite, "postgres": in_post
 
 @pytest.fixture(params=IMPLEMENTATIONS)
 def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
-    found = Kept(IMPLEMENTATIONS[request.param](tmp_path))
-    yield found
-    found.tables.close()
+    with IMPLEMENTATIONS[request.param](tmp_path) as make:
+        found = Kept(make)
+        yield found
+        found.tables.close()
 
 
 def test_new_tables_are_empty(kept: Kept) -> None:

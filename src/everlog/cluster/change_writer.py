@@ -106,7 +106,8 @@ def _write_sessions(cursor: "DbCursor", me: int, changes: Changes) -> set[str]:
     _write_filters(cursor, kept, changes)
     put_cursors(cursor, {client_id: one for client_id, one in changes.cursors if client_id in kept})
     if wills or changes.ended_wills:
-        refused |= _write_wills(cursor, me, changes.ended_wills, [will for key, will in wills.items() if key not in refused])
+        ours = [will for client_id, will in wills.items() if client_id not in refused]
+        refused |= _write_wills(cursor, me, changes.ended_wills, ours)
     return refused
 
 
@@ -157,9 +158,7 @@ def put_cursors(cursor: "DbCursor", cursors: dict[str, Cursor]) -> None:
 
 
 def _write_wills(cursor: "DbCursor", me: int, ended: Sequence[str], wills: Sequence[WillRow]) -> set[str]:
-    cursor.execute(
-        "delete from session_wills where client = any(%b) and holder = %s", (sorted(map(key_of, ended)), me)
-    )
+    cursor.execute("delete from session_wills where client = any(%b) and holder = %s", (sorted(map(key_of, ended)), me))
     if not wills:
         return set()
     ordered = sorted(wills, key=lambda will: key_of(will.client_id))

@@ -68,11 +68,9 @@ class GroupClaims:
     def _claim(self, cursor: "Cursor", keys: set[GroupKey], ends: Sequence[int]) -> GroupAnswer:
         me = self.incarnation
         lock_own(cursor, me)
-        added = sorted((*_keys(key), *key) for key in keys)
-        cursor.execute(_ADD, (me, *columns(added, 4)))
         cursor.execute("select distinct holder from session_groups where holder not in (%s, %s)", (NOBODY, me))
         dead = lock_dead(cursor, {holder for (holder,) in cursor.fetchall()})
-        holders = lock_groups(cursor, keys)
+        holders = self._lock(cursor, keys)
         # From here on nobody writes these groups: what is read now is all there is.
         cursor.execute(_READ, columns(map(_keys, keys), 2))
         found = {(row[1], row[2]): GroupRow(*row[1:]) if row[0] else None for row in cursor.fetchall()}
@@ -89,6 +87,15 @@ class GroupClaims:
         put_groups(cursor, me, list(rows.values()))
         answer.taken.update(rows)
         return answer
+
+    def _lock(self, cursor: "Cursor", keys: set[GroupKey]) -> dict[GroupKey, int]:
+        """Lock the rows of all, which are added where there is none; return the holder of each."""
+        added = columns(sorted((*_keys(key), *key) for key in keys), 4)
+        while True:
+            cursor.execute(_ADD, (self.incarnation, *added))
+            holders = lock_groups(cursor, keys)
+            if len(holders) == len(keys):
+                return holders  # else one was forgotten between the two
 
     def release(self, keys: Collection[GroupKey], changes: Changes) -> Refused:
         """Write the last changes and let go of groups, in one transaction; return those that another has already."""

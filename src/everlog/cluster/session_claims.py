@@ -34,8 +34,8 @@ select client, client_id, %s, false, username, 4, 0, 0
 from unnest(%b::bytea[], %s::text[], %s::text[]) as new (client, client_id, username) on conflict do nothing
 """
 _TAKE = """
-update sessions as old set holder = %s, username = case when is_kept then old.username else new.username end
-from unnest(%b::bytea[], %s::text[]) as new (client, username) where old.client = new.client
+update sessions as old set holder = %s, username = new.username, away_us = new.away_us
+from unnest(%b::bytea[], %s::text[], %s::bigint[]) as new (client, username, away_us) where old.client = new.client
 """
 _UNATTENDED = """
 select client_id from (
@@ -93,10 +93,8 @@ class SessionClaims:
     def _claim(self, cursor: "DbCursor", claimants: list[Claimant], ends: Sequence[int]) -> ClaimAnswer:
         lock_own(cursor, self.incarnation)
         keys = [key_of(one.client_id) for one in claimants]
-        names = [one.client_id for one in claimants]
-        cursor.execute(_ADD, (self.incarnation, keys, names, [one.user for one in claimants]))
         dead = self._lock_dead(cursor, keys)
-        holders = lock_sessions(cursor, names)
+        holders = self._lock(cursor, claimants)
         # From here on nobody writes these sessions: what is read now is all there is.
         found = read_sessions(cursor, keys)
         answer = ClaimAnswer()
@@ -108,10 +106,12 @@ class SessionClaims:
                 answer.held[one.client_id] = holder
             else:
                 answer.taken[one.client_id] = found[one.client_id] if is_kept else None
-        self._take(cursor, [one for one in claimants if one.client_id in answer.taken])
-        left = {client_id: holder for client_id, (holder, _) in holders.items() if client_id in answer.taken}
+        left = {one: holder for one, (holder, _) in holders.items() if one in answer.taken and holder in dead}
         self._settle(cursor, answer, left, ends)
-        move_wills(cursor, left, dead, self._shards)
+        users = {one.client_id: one.user for one in claimants}
+        rows = [stored.row if stored else SessionRow(one, users[one]) for one, stored in answer.taken.items()]
+        self._hold(cursor, rows)
+        move_wills(cursor, answer.taken.keys(), dead, self._shards)
         return answer
 
     def _lock_dead(self, cursor: "DbCursor", keys: list[bytes]) -> set[int]:
@@ -122,33 +122,37 @@ class SessionClaims:
         )
         return lock_dead(cursor, {holder for (holder,) in cursor.fetchall()} - {NOBODY, self.incarnation})
 
+    def _lock(self, cursor: "DbCursor", claimants: list[Claimant]) -> dict[str, tuple[int, bool]]:
+        """Lock the rows of all, which are added where there is none; return what `lock_sessions` does."""
+        names, users = [one.client_id for one in claimants], [one.user for one in claimants]
+        while True:
+            cursor.execute(_ADD, (self.incarnation, list(map(key_of, names)), names, users))
+            holders = lock_sessions(cursor, names)
+            if len(holders) == len(names):
+                return holders  # else one was forgotten between the two
+
     def _is_anothers(self, row: SessionRow, one: Claimant, is_kept: bool) -> bool:
         """Return whether a session is another user's: what it is owed is not for this one, to have or to end."""
         if one.is_sweep or row.user is None or row.user == one.user:
             return False
         return is_kept or not one.to_end_it
 
-    def _take(self, cursor: "DbCursor", claimants: list[Claimant]) -> None:
-        if claimants:
-            keys = [key_of(one.client_id) for one in claimants]
-            cursor.execute(_TAKE, (self.incarnation, keys, [one.user for one in claimants]))
-
-    def _settle(
-        self, cursor: "DbCursor", answer: ClaimAnswer, holders: dict[str, int], ends: Sequence[int]
-    ) -> None:
-        """Put what LIVE stood for in its place, and end "connected", of what other holders left."""
-        routed = rows_of(cursor, set(holders.values()))
-        rows, cursors = [], {}
-        for client_id, stored in answer.taken.items():
-            holder = holders[client_id]
-            if stored is None or holder in (NOBODY, self.incarnation):
-                continue
-            found = settled(stored, *routed[holder], ends)
-            answer.taken[client_id] = found
-            rows.append(found.row)
-            cursors[client_id] = found.cursor
-        put_sessions(cursor, self.incarnation, rows)
+    def _settle(self, cursor: "DbCursor", answer: ClaimAnswer, left: dict[str, int], ends: Sequence[int]) -> None:
+        """Put what LIVE stood for in its place, and end "connected", in what the dead have left."""
+        routed = rows_of(cursor, set(left.values()))
+        cursors = {}
+        for client_id, holder in left.items():
+            stored = answer.taken[client_id]
+            if stored is not None:
+                answer.taken[client_id] = found = settled(stored, *routed[holder], ends)
+                cursors[client_id] = found.cursor
         put_cursors(cursor, cursors)
+
+    def _hold(self, cursor: "DbCursor", rows: list[SessionRow]) -> None:
+        if rows:
+            keys = [key_of(row.client_id) for row in rows]
+            users, away = [row.user for row in rows], [row.away_us for row in rows]
+            cursor.execute(_TAKE, (self.incarnation, keys, users, away))
 
     def release(self, client_ids: Collection[str], changes: Changes) -> Refused:
         """Write the last changes and let go of sessions, in one transaction; those that are not stored are forgotten.
