@@ -363,3 +363,14 @@ def test_what_was_appended_by_another_owner_is_not_appended_again(cluster: Sessi
     with pytest.raises(Unavailable, match="appended already"):
         append(a)
     assert sent(cluster) == {"s": 1}
+
+
+def test_the_will_of_a_session_that_another_holds_stays_where_it_is(cluster: SessionCluster) -> None:
+    a, b = cluster.join("a"), cluster.join("b")
+    wills = (WillRow("clean", None, WILL),)
+    a.tables.apply(Changes(rows=(SessionRow("s", None, 5, 60, 0, WILL), SessionRow("clean")), wills=wills))
+    assert b.outbox.send_wills(["s", "clean"], Changes()) == Refused(("clean", "s"))
+    assert b.tables.apply(Changes(wills=wills, ended_wills=("clean",))) == Refused(("clean",))
+    assert cluster.rows("select count(*) from outbox") == [(0,)]
+    assert [one.row.will for one in a.tables.load().sessions] == [None, WILL]
+    assert list(a.tables.load().wills) == list(wills)
