@@ -4,6 +4,7 @@ from everlog.sessions import (
     Changes,
     Cursor,
     GroupRow,
+    Refused,
     RetainedNames,
     RetainedRow,
     SessionRow,
@@ -45,7 +46,7 @@ class MemoryTables:
         wills = [self._wills[client_id] for client_id in sorted(self._wills, key=str.encode)]
         return Snapshot(self._routed, self._alive_us, sessions, retained, groups, names, self._retained_at, wills)
 
-    def apply(self, changes: Changes, durable: bool = False) -> None:
+    def apply(self, changes: Changes, durable: bool = False) -> Refused:
         """Write all changes."""
         for client_id in changes.ended:
             self._rows.pop(client_id, None)
@@ -79,6 +80,7 @@ class MemoryTables:
         self._routed = self._routed if changes.routed is None else changes.routed
         self._retained_at = self._retained_at if changes.retained_at is None else changes.retained_at
         self._alive_us = self._alive_us if changes.alive_us is None else changes.alive_us
+        return Refused()
 
     def close(self) -> None:
         """Do nothing: there is no file."""

@@ -28,7 +28,7 @@ from everlog.mqtt import (
     encode,
     read_fixed_header,
 )
-from everlog.sessions import Changes, unpack_offsets
+from everlog.sessions import Changes, Refused, unpack_offsets
 from tests.brokers import serve_on
 from tests.inside import Inside
 from tests.memory_log import MemoryLog
@@ -72,15 +72,16 @@ class SlowTables(MemoryTables):
     def _state(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in _NOT_STORED}
 
-    def apply(self, changes: Changes, durable: bool = False) -> None:
+    def apply(self, changes: Changes, durable: bool = False) -> Refused:
         if self.failing:
             raise StorageError("no room")
         if self._committed is not None:
             check_positions(changes, self._committed())
-        super().apply(changes, durable)
+        refused = super().apply(changes, durable)
         self.applied.append((changes, durable))
         if durable:
             self._synced = copy.deepcopy(self._state())
+        return refused
 
     def durable(self, committed: Callable[[], Sequence[int]] | None = None) -> "SlowTables":
         left = SlowTables(committed)

@@ -15,7 +15,7 @@ from typing import Any
 from everlog.broker import Broker, Connection, Limits
 from everlog.commitlog import LogSettings
 from everlog.mqtt import Packet, decode, encode, read_fixed_header
-from everlog.sessions import Changes
+from everlog.sessions import Changes, Refused
 from everlog.store import LogStore
 from tests.inside import Inside
 from tests.restarts import SlowTables
@@ -154,9 +154,10 @@ class CrashTables(SlowTables):
         state["_subscriptions"] = {name: dict(rows) for name, rows in self._subscriptions.items()}
         return {name: dict(value) if isinstance(value, dict) else value for name, value in state.items()}
 
-    def apply(self, changes: Changes, durable: bool = False) -> None:
-        super().apply(changes, durable)
+    def apply(self, changes: Changes, durable: bool = False) -> Refused:
+        refused = super().apply(changes, durable)
         self.states = [*([] if durable else self.states), self._state()]
+        return refused
 
     def left(self, place: int, committed: Any) -> "CrashTables":
         """Return the tables after a crash: 0 for what was synced, -1 for all that was written."""

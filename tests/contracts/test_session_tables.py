@@ -1,11 +1,14 @@
 """What every implementation of the session tables does, whatever it keeps them in."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from tests.cluster_sessions import SHARDS, SessionCluster
 from tests.memory_tables import MemoryTables
 
+from everlog.cluster import message_shard
 from everlog.mqtt import Properties, Will
 from everlog.sessions import (
     ALIVE,
@@ -51,12 +54,34 @@ class Kept:
         return {row.topic: row.message for row in self.reopened().load().retained}
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
+@contextmanager
+def in_memory(tmp_path: Path) -> Iterator[Callable[[], SessionTables]]:
     memory = MemoryTables()
-    found = Kept(lambda: memory if request.param == "memory" else SqliteTables(tmp_path / "sessions.db"))
-    yield found
-    found.tables.close()
+    yield lambda: memory
+
+
+@contextmanager
+def in_sqlite(tmp_path: Path) -> Iterator[Callable[[], SessionTables]]:
+    yield lambda: SqliteTables(tmp_path / "sessions.db")
+
+
+@contextmanager
+def in_postgres(tmp_path: Path) -> Iterator[Callable[[], SessionTables]]:
+    with closing(SessionCluster()) as cluster:
+        broker = cluster.join("a")
+        cluster.ownership.claim([message_shard(shard) for shard in range(SHARDS)], broker.incarnation)
+        yield lambda: broker.tables
+
+
+IMPLEMENTATIONS = {"memory": in_memory, "sqlite": in_sqlite, "postgres": in_postgres}
+
+
+@pytest.fixture(params=IMPLEMENTATIONS)
+def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
+    with IMPLEMENTATIONS[request.param](tmp_path) as make:
+        found = Kept(make)
+        yield found
+        found.tables.close()
 
 
 def test_new_tables_are_empty(kept: Kept) -> None:

@@ -8,6 +8,7 @@ from everlog.sessions.outgoing_rows import OutgoingRows, is_within, row_at
 from everlog.sessions.retained_feed import RetainedFeed
 from everlog.sessions.retained_row import unpack_retained
 from everlog.sessions.row_format import (
+    pack_offsets,
     pack_session,
     pack_subscription,
     pack_will,
@@ -43,6 +44,7 @@ from everlog.sessions.tables import (
     Changes,
     Cursor,
     GroupRow,
+    Refused,
     RetainedNames,
     RetainedRow,
     SessionRow,

@@ -19,6 +19,7 @@ from everlog.sessions.tables import (
     Changes,
     Cursor,
     GroupRow,
+    Refused,
     RetainedNames,
     RetainedRow,
     SessionRow,
@@ -80,6 +81,7 @@ _SUBSCRIPTIONS = """SELECT client_id, filter, options, identifier, since FROM su
     WHERE client_id IN (SELECT client_id FROM sessions) ORDER BY client_id, filter"""
 
 _NO_CURSOR = Cursor()
+_NOTHING = Refused()  # nobody else writes the file
 _T = TypeVar("_T")
 
 
@@ -178,9 +180,10 @@ class SqliteTables:
             row = SessionRow(client_id, user, version, expiry_s, away_us, will)
             yield StoredSession(row, tuple(filters), Cursor(*state) if state[0] is not None else _NO_CURSOR)
 
-    def apply(self, changes: Changes, durable: bool = False) -> None:
+    def apply(self, changes: Changes, durable: bool = False) -> Refused:
         """Write all changes in one transaction, synced if durable."""
         self._guard(lambda: self._apply(changes, durable and self._sync))
+        return _NOTHING
 
     def _apply(self, changes: Changes, durable: bool) -> None:
         connection = self._connection

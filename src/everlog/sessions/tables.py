@@ -125,6 +125,14 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """What of a batch was not written since another broker has it: nothing that waited for it may leave."""
+
+    sessions: tuple[str, ...] = ()  # client ids
+    groups: tuple[tuple[str, str], ...] = ()  # name, filter
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """Everything that was stored. Sessions, retained messages and groups are iterated once, before the next `apply`."""
 
@@ -144,8 +152,11 @@ class SessionTables(Protocol):
     def load(self) -> Snapshot:
         """Return everything that is stored; rows are read as they are iterated."""
 
-    def apply(self, changes: Changes, durable: bool = False) -> None:
-        """Write all changes or none; if `durable`, they and all before them survive a power cut once this returns."""
+    def apply(self, changes: Changes, durable: bool = False) -> Refused:
+        """Write all changes or none; if `durable`, they and all before them survive a power cut once this returns.
+
+        Tables that brokers share leave out what another broker has, and return it.
+        """
 
     def close(self) -> None:
         """Close the file."""

@@ -19,6 +19,7 @@ from everlog.sessions import (
     Changes,
     Cursor,
     GroupRow,
+    Refused,
     Session,
     SessionTables,
     WillRow,
@@ -137,7 +138,7 @@ class WriteBehind:
         self._batch = 1  # the number of the batch that marks go into
         self._urgent = False
         self._asked = False
-        self._writing: asyncio.Future[None] | None = None
+        self._writing: asyncio.Future[Refused] | None = None
         self._writing_wills: dict[str, WillRow | Ends] = {}  # of the batch that is being written
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
         self._thread = ThreadPoolExecutor(1, "everlog-sessions")
@@ -288,7 +289,7 @@ class WriteBehind:
         self.moved.clear()
         return old
 
-    def _written(self, done: "asyncio.Future[None]", marks: Marks, number: int, durable: bool) -> None:
+    def _written(self, done: "asyncio.Future[Refused]", marks: Marks, number: int, durable: bool) -> None:
         self._writing = None
         self._writing_wills = {}
         if self._loop is None or done.cancelled():
