@@ -1,4 +1,4 @@
-"""cluster: messages and sessions of several brokers; PostgreSQL commits and fences, a bucket remembers, brokers follow."""
+"""cluster: messages and sessions of several brokers: PostgreSQL commits and fences, a bucket remembers, all follow."""
 
 from everlog.cluster.cluster_log import ClusterLog
 from everlog.cluster.cluster_settings import ClusterSettings
