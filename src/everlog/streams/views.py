@@ -308,7 +308,7 @@ class Views:
     def _be_away(self, state: StreamState) -> None:
         """Note that a stream's file is in the bucket alone: no request on it is a simple one until it has come."""
         self.away.add(state.name)
-        state.is_simple = False
+        state.is_simple = state.is_simple_store = False
 
     def be_here(self, state: StreamState) -> None:
         """Note that a stream's file is on the disk."""
