@@ -14,7 +14,8 @@ from everlog.sessions.session cimport Session
 cdef class Fanout:
     cdef public Audiences audiences
     cdef public object now_us, on_long, released, rights, shards
-    cdef public dict sinks, absent
+    cdef public object sinks
+    cdef public dict absent
     cdef public set moved
 
     @cython.locals(now=uint64_t, parts=list)
