@@ -1,21 +1,19 @@
 # make run    install what is missing and start the broker on 127.0.0.1:1883
 # make test   install everything and run the tests, kernels compiled and interpreted, some on Spark; the last lines name what failed
 # make test-spark   all tests of what runs on Spark
-# make test-cluster   all tests of the log of a cluster, the long ones too, and some of the broker on top of it
+# make test-cluster   all tests of clusters of brokers, the long ones too, and some of the broker on top of their log
 # make soak   the tests that take minutes each: a broker killed 50 times, kills in the midst of Spark jobs
 # make check  style, types, room borders, module sizes
 # make bench  the benchmarks (the protocol interpreted too), then a comparison with Mosquitto and NATS
 # make fuzz   a longer fuzz run, kernels built with AddressSanitizer
-# make lock   renew requirements.lock from pyproject.toml
+# make lock   renew the locks, with hashes, from pyproject.toml
 
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
-KERNEL_SOURCES := $(shell find src -name '*.pxd') $(patsubst %.pxd,%.py,$(shell find src -name '*.pxd'))
-BUILD := setup.py src/everlog/_kernels.py
 FUZZ_SECONDS ?= 60
 
-.PHONY: run test test-spark test-cluster soak check bench fuzz install kernels lock clean
+.PHONY: run test test-spark test-cluster soak check bench fuzz install kernels lock clean FORCE
 
 run: install
 	$(BIN)/everlog serve
@@ -28,18 +26,21 @@ kernels: .venv/.kernels
 	$(PYTHON) -m venv .venv
 	touch $@
 
-.venv/.installed: .venv/.python pyproject.toml requirements.lock
-	$(PIP) install -c requirements.lock setuptools Cython
-	EVERLOG_NO_KERNELS=1 $(PIP) install --no-build-isolation -c requirements.lock -e .
+# What the locks name must have their hashes. They are made on Python 3.11: what another one needs beside it comes without.
+.venv/.installed: .venv/.python pyproject.toml requirements-run.lock
+	$(PIP) install --require-hashes --no-deps -r requirements-run.lock
+	EVERLOG_NO_KERNELS=1 $(PIP) install --no-build-isolation -e .
 	touch $@
 
-.venv/.all: .venv/.installed
-	EVERLOG_NO_KERNELS=1 $(PIP) install --no-build-isolation -c requirements.lock -e '.[all]'
+.venv/.all: .venv/.installed requirements.lock
+	$(PIP) install --require-hashes --no-deps -r requirements.lock
+	EVERLOG_NO_KERNELS=1 $(PIP) install --no-build-isolation -e '.[all]'
 	touch $@
 
-.venv/.kernels: .venv/.installed $(BUILD) $(KERNEL_SOURCES)
+.venv/.kernels: .venv/.installed FORCE
 	$(BIN)/python setup.py -q build_ext --inplace -j 2
-	touch $@
+
+FORCE:
 
 .venv/.servers:
 	tools/install-servers
@@ -52,8 +53,9 @@ test-spark: .venv/.all .venv/.kernels
 	$(BIN)/python -m pytest -q tests/spark -m 'not soak'
 
 test-cluster: .venv/.all .venv/.kernels .venv/.servers
-	$(BIN)/python -m pytest -q tests/unit/cluster tests/crash/test_cluster_tail.py tests/crash/test_cluster_log.py \
-	    tests/crash/test_cluster_broker.py tests/crash/test_tail_simulation.py
+	$(BIN)/python -m pytest -q -m 'soak or not soak' tests/unit/cluster tests/crash/test_cluster_*.py \
+	    tests/crash/test_forwarded_messages.py tests/crash/test_tail_simulation.py tests/crash/test_fleet_simulation.py \
+	    tests/spark/test_broker_cluster.py
 	EVERLOG_TEST_CLUSTER=1 $(BIN)/python -m pytest -q tests/conformance/test_publish.py \
 	    tests/conformance/test_persistent_sessions.py tests/conformance/test_retained.py tests/conformance/test_shared.py
 
@@ -79,6 +81,8 @@ lock: .venv/.all
 	$(BIN)/pip-compile -q --strip-extras --all-extras --allow-unsafe --no-header --no-annotate \
 	    --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --upgrade -o requirements.lock pyproject.toml
 	sed -i '/^everlog @/d' requirements.lock
+	$(PIP) install --no-deps -r requirements.lock
+	$(BIN)/python tools/lock_hashes.py
 
 clean:
 	rm -rf .venv build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

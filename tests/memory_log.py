@@ -110,7 +110,7 @@ class MemoryLog:
         """Return the shard of a topic."""
         return len(topic) % len(self.shards)
 
-    def reader(self, filters: Iterable[Filter] | None) -> "MemoryReader":
+    def reader(self, filters: Iterable[Filter] | None, *, publishers: bool = False) -> "MemoryReader":
         """Return a reader of what matches any of the filters; None for everything."""
         return MemoryReader(self, None if filters is None else tuple(filters))
 
@@ -241,6 +241,6 @@ class MemoryReader:
 class SteppingLog(MemoryLog):
     """Its readers give a few batches a step."""
 
-    def reader(self, filters: Iterable[Filter] | None) -> "MemoryReader":
+    def reader(self, filters: Iterable[Filter] | None, *, publishers: bool = False) -> "MemoryReader":
         """Return a reader of small steps."""
         return MemoryReader(self, None if filters is None else tuple(filters), 3)

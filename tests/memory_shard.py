@@ -81,6 +81,10 @@ class MemoryShard:
     def is_idle(self) -> bool:
         return not self._due
 
+    @property
+    def unfiled(self) -> tuple[int, int]:
+        return 0, 0
+
     def post_failure(self, error: EverlogError) -> None:
         due, self._due = self._due, []
         for answer, _ in due:

@@ -64,14 +64,23 @@ class SinkClient:
 class RouterStage:
     """A router, its log and its clients; `turn` does what the event loop would."""
 
-    def __init__(self, shards: int = 1, manual: bool = False, max_topics: int = 1000, spill_bytes: int = 0) -> None:
+    def __init__(
+        self, shards: int = 1, manual: bool = False, max_topics: int = 1000, spill_bytes: int = 0, forwarder: Any = None
+    ) -> None:
         self.log = MemoryLog(shards, manual)
         self.table = TopicTable(0, max_topics)
         self.soon: list[Callable[[], None]] = []
         self.now_us = 1
         retained = RetainedMessages(1000, 1 << 20)
         self.router = Router(
-            self.log, self.table, retained, self.soon.append, lambda: self.now_us, 1000, spill_bytes=spill_bytes
+            self.log,
+            self.table,
+            retained,
+            self.soon.append,
+            lambda: self.now_us,
+            1000,
+            spill_bytes=spill_bytes,
+            forwarder=forwarder,
         )
         self.groups = GroupRegistry(self.router, GroupOptions(), lambda: 0.0, self.soon.append, lambda key: None)
         self.router.use(self.groups, None)

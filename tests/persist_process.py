@@ -10,6 +10,11 @@ from pathlib import Path
 PATIENCE_S = 120.0
 
 
+def loading_first(library: Path) -> str:
+    """Return the PYTHONPATH with which a process finds a directory before all else, and then what this one finds."""
+    return os.pathsep.join(filter(None, [str(library), os.environ.get("PYTHONPATH")]))
+
+
 class PersistProcess:
     """A persist server with its data in `directory/NAME`."""
 

@@ -105,6 +105,11 @@ class World:
         self._parts.push_async_callback(client.close)
         return client
 
+    @property
+    def reader(self) -> Client:
+        """A client to look at what is there."""
+        return self._clients[0]
+
     # ---- what clients do ----
 
     async def _write(self, client: Client, writer: int) -> None:

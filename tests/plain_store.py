@@ -95,7 +95,7 @@ class PlainStore:
     def on_commit(self, call: Callable[[int], None]) -> None:
         self._calls.append(call)
 
-    def reader(self, filters: Iterable[Filter] | None) -> PlainReader:
+    def reader(self, filters: Iterable[Filter] | None, *, publishers: bool = False) -> PlainReader:
         return PlainReader(self, None if filters is None else list(filters))
 
     def positions_at(self, time_us: int) -> Positions:

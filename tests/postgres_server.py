@@ -69,6 +69,18 @@ class PostgresServer:
         self.process.kill()
         self.process.wait()
 
+    def freeze(self) -> None:
+        """Stop it where it is: connections stay, and nothing is answered."""
+        for process in (self.process.pid, *self._children()):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on as if nothing had been."""
+        for process in (*self._children(), self.process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGCONT)
+
     def stop(self) -> None:
         """End the server and remove its files."""
         if self.process.poll() is None:

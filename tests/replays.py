@@ -25,11 +25,13 @@ def replay(
     qos: int = 1,
     position: bool = False,
     live: bool = False,
+    publisher: bool = False,
     identifier: int = 0,
 ) -> Suback:
     """Subscribe to history from there on; the SUBACK."""
     pairs = [("everlog-from", begin)] if begin is not None else []
     pairs += [("everlog-position", "yes")] * position + [("everlog-live", "yes")] * live
+    pairs += [("everlog-publisher", "yes")] * publisher
     subscriptions = tuple(one if isinstance(one, Subscription) else Subscription(one, qos) for one in filters)
     identifiers = (identifier,) if identifier else ()
     properties = Properties(user_properties=tuple(pairs), subscription_identifiers=identifiers)

@@ -48,6 +48,7 @@ _HOMES = {
     "everlog.mqtt.entry_scan": ("skip_filters", "skip_pairs"),
     "everlog.mqtt.inbound": ("Decoder",),
     "everlog.mqtt.outbound": ("PublishWriter", "write_acks", "write_answers", "write_told_acks"),
+    "everlog.bus.routes": ("Routes",),
     "everlog.bus.nats_decoder": ("NatsDecoder",),
     "everlog.bus.nats_output": ("NatsOutput",),
     "everlog.bus.mqtt_packets": ("MqttInput", "MqttOutput"),

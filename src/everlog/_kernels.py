@@ -7,6 +7,7 @@ import system take the `.py` although a compiled module is there, which is how t
 import importlib.machinery
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -38,9 +39,13 @@ KERNELS = (
     "everlog.store.open_postings",
     "everlog.topics.token_postings",
     "everlog.mqtt.entry_scan",
+    "everlog.mqtt.primitives",
+    "everlog.mqtt.connect",
+    "everlog.mqtt.subscribe",
     "everlog.mqtt.inbound",
     "everlog.mqtt.outbound",
     "everlog.bus.delivery",
+    "everlog.bus.routes",
     "everlog.bus.nats_decoder",
     "everlog.bus.nats_output",
     "everlog.bus.mqtt_packets",
@@ -62,6 +67,7 @@ KERNELS = (
     "everlog.streams.row_runs",
     "everlog.streams.row_messages",
     "everlog.persist.arrivals",
+    "everlog.broker.turns",
     "everlog.broker.delivery.partition",
     "everlog.broker.delivery.overlaps",
     "everlog.broker.delivery.audiences",
@@ -78,7 +84,12 @@ KERNELS = (
     "everlog.broker.connection.traffic",
     "everlog.broker.connection.output",
     "everlog.broker.connection.socket_reader",
+    "everlog.broker.registry.subscriptions",
+    "everlog.broker.registry.registry",
+    "everlog.broker.connection.connection",
+    "everlog.broker.connection.connect_gate",
     "everlog.cluster.row_names",
+    "everlog.cluster.forwarded_rows",
     "everlog.bench.load.figures",
     "everlog.bench.load.sender",
     "everlog.bench.load.checker",
@@ -87,6 +98,7 @@ KERNELS = (
 )
 
 SOURCE_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_CIMPORT = re.compile(r"^\s*(?:from\s+(?=[\w.]+\s+cimport)|cimport\s+)(everlog[\w.]*)", re.MULTILINE)
 
 
 class PureFinder:
@@ -98,6 +110,20 @@ class PureFinder:
         if name not in KERNELS:
             return None
         return importlib.util.spec_from_file_location(name, os.path.join(SOURCE_ROOT, *name.split(".")) + ".py")
+
+
+def sources_of(name: str) -> list[str]:
+    """The files that a kernel is compiled from: its own, and every `.pxd` of the package that these cimport."""
+    path = os.path.join(SOURCE_ROOT, *name.split("."))
+    found = [path + ".py", path + ".pxd"]
+    for one in found:  # grows meanwhile
+        with open(one, encoding="utf-8") as file:
+            text = file.read()
+        for module in _CIMPORT.findall(text):
+            pxd = os.path.join(SOURCE_ROOT, *module.split(".")) + ".pxd"
+            if pxd not in found and os.path.exists(pxd):
+                found.append(pxd)
+    return found
 
 
 def choose_twin() -> None:

@@ -11,7 +11,7 @@ from tests.stages import Stage
 
 from everlog.base import StorageError, Unavailable
 from everlog.broker import Limits
-from everlog.mqtt import Puback, Publish, Pubrec, Reason, encode
+from everlog.mqtt import Pingreq, Pingresp, Puback, Publish, Pubrec, Reason, encode
 
 MESSAGE = encode(Publish("busy", b"x" * 1000), 5)
 
@@ -28,6 +28,55 @@ def test_a_log_that_does_not_keep_up_holds_publishers_back_and_loses_nothing(sta
     assert held < count  # the rest waits in the sockets, not in the broker
     stage.until(lambda: log.commit_now() or log.shards[0].committed == count)
     sender.join(10)
+
+
+def test_a_shard_that_does_not_keep_up_holds_back_its_own_publishers_alone(stages: Callable[..., Stage]) -> None:
+    log = MemoryLog(shards=4, manual=True)
+    stage = stages(log, keep=[("#", 0)], limits=Limits(unwritten_bytes=100_000))
+    slow, quick = stage.connected("slow"), stage.connected("quick")
+    count = 20_000
+    sender = threading.Thread(target=slow.send_bytes, args=(encode(Publish("bb", b"x" * 1000), 5) * count,))
+    sender.start()
+    stage.until(lambda: stage.broker.metrics.held_back > 0)
+    for packet_id in range(1, 4):
+        quick.send(Publish("a", b"", qos=1, packet_id=packet_id))
+        stage.until(lambda packet_id=packet_id: log.shards[1].end == packet_id)
+        stage.call(lambda: (log.shards[1].commit_now(), log.shards[1].announce()))
+        assert quick.expect(Puback).packet_id == packet_id
+    quick.send(Pingreq())
+    quick.expect(Pingresp)
+    assert stage.broker.metrics.held_back == 1
+    assert log.shards[2].end < count
+    stage.until(lambda: log.commit_now() or log.shards[2].committed == count)
+    sender.join(10)
+
+
+def test_many_acks_that_wait_hold_back_only_those_whose_acks_do(stages: Callable[..., Stage]) -> None:
+    log = MemoryLog(shards=4, manual=True)
+    stage = stages(log, keep=[("#", 0)], limits=Limits(inflight_bytes=20))
+    many, quick = stage.connected("many"), stage.connected("quick")
+    many.send(*(Publish("bb", b"", qos=1, packet_id=packet_id) for packet_id in range(1, 11)))
+    stage.until(lambda: log.shards[2].end == 10)
+    many.send(Publish("bb", b"", qos=1, packet_id=11))
+    quick.send(*(Publish("a", b"", qos=0) for _ in range(10)))
+    quick.send(Pingreq())
+    quick.expect(Pingresp)
+    quick.subscribe("t")
+    stage.call(log.commit_now)
+    assert [many.expect(Puback).packet_id for _ in range(10)] == list(range(1, 11))
+    stage.until(lambda: log.shards[2].end == 11)
+    stage.call(log.commit_now)
+    assert many.expect(Puback).packet_id == 11
+
+
+def test_who_was_held_back_goes_on_though_all_was_committed_in_the_same_turn(stages: Callable[..., Stage]) -> None:
+    stage = stages(MemoryLog(), keep=[("#", 0)], limits=Limits(inflight_bytes=20))
+    client = stage.connected("many")
+    client.send(*(Publish("a", b"", qos=1, packet_id=packet_id) for packet_id in range(1, 11)))
+    assert [client.expect(Puback).packet_id for _ in range(10)] == list(range(1, 11))
+    assert stage.broker.metrics.held_back > 0
+    client.send(Publish("a", b"", qos=1, packet_id=11))
+    assert client.expect(Puback).packet_id == 11
 
 
 def test_a_log_that_fails_ends_those_who_wait_for_an_answer(stages: Callable[..., Stage]) -> None:

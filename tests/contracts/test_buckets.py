@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.buckets import BUCKETS, Opener
+from tests.buckets import BUCKETS, Opener, s3_options
+from tests.s3_server import BUCKET
 
-from everlog.tiering import Bucket, check_bucket
+from everlog.tiering import Bucket, check_bucket, open_bucket
 
 
 @pytest.fixture(params=BUCKETS)
@@ -101,3 +102,11 @@ def test_a_deleted_object_is_gone_and_may_be_deleted_again(bucket: Bucket) -> No
 def test_a_bucket_that_keeps_to_conditions_passes_the_check(bucket: Bucket) -> None:
     check_bucket(bucket)
     assert list(bucket.find("probe")) == []
+
+
+def test_a_store_without_tls_is_reached_by_variables_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in s3_options().items():
+        monkeypatch.setenv(name, value)
+    bucket = open_bucket(f"s3://{BUCKET}/by-variables")
+    bucket.put("one", b"content")
+    assert bucket.get("one") == b"content"

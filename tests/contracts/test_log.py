@@ -81,7 +81,7 @@ class Opened:
         """Append messages, each to the shard of its topic; how many were taken."""
         table = TopicTable()
         columns = to_columns(messages, table)
-        routes = bytearray(b"".join(bytes((self.log.shard_of(name),)) * 4 for name in table.all_names()))
+        routes = bytearray(b"".join(bytes((self.log.shard_of(name),)) * 3 + b"\0" for name in table.all_names()))
         return sum(
             shard.append(columns, 0, len(messages), now_us, table, routes, number)
             for number, shard in enumerate(self.log.shards)

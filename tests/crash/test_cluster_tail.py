@@ -2,20 +2,25 @@
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from tests.cluster_shards import append, owned_log, owner_of, row_at
+from tests.fault_proxy import FaultProxy
 from tests.postgres_server import PostgresServer, ReplicatedServers, new_schema, shared_server
 
 from everlog.base import Fenced, StorageError, Unavailable
+from everlog.cluster import ClusterSettings, ShardHistory, cluster_shard
 from everlog.cluster.database import ClusterDatabase
 from everlog.cluster.ports import TABLES
 from everlog.cluster.postgres_tail import PostgresTail
 from everlog.cluster.rows import TailRow
 from everlog.cluster.schema import make_message_tables, read_store, tail_name
+from everlog.commitlog import RealDisk
+from everlog.tiering import MemoryBucket
 
 
 def fresh(**options: Any) -> ClusterDatabase:
@@ -168,11 +173,24 @@ class Attempt(threading.Thread):
         self.result: Any = "not ended"
         self.start()
 
+    def again(self) -> "Attempt":
+        """Make the same call anew."""
+        return Attempt(self._call)
+
     def run(self) -> None:
         try:
             self.result = self._call()
         except (Unavailable, StorageError) as error:
             self.result = error
+
+
+def until_waiting(pair: ReplicatedServers, attempt: Attempt) -> Attempt:
+    """Return an attempt that waits for the standby; one that ended before, on a busy machine, is made again."""
+    while not pair.is_waiting():
+        if not attempt.is_alive():
+            assert isinstance(attempt.result, Unavailable)
+            attempt = attempt.again()
+    return attempt
 
 
 @pytest.fixture
@@ -211,21 +229,69 @@ def test_doubt_is_settled_by_a_write_that_waits_for_the_standby(
         if kind is LookOnly:
             again.join()
         else:
-            pair.until_waiting()
-            assert again.is_alive()
+            again = until_waiting(pair, again)
             tail.interrupt()  # PostgreSQL gives up the wait, with a mere warning
             again.join()
             assert isinstance(again.result, Unavailable)
-            again = Attempt(lambda: tail.settle(0, rows))
-            pair.until_waiting()
+            again = until_waiting(pair, Attempt(lambda: tail.settle(0, rows)))
             pair.standby.start()
             again.join()
+            while isinstance(again.result, Unavailable):
+                again = Attempt(lambda: tail.settle(0, rows))
+                again.join()
         assert again.result is None
     pair.primary.kill()
     if kind is LookOnly:
         pair.standby.start()
     pair.standby.promote()
     assert len(rows_of(pair.standby.url, "everlog")) == (1 if kind is LookOnly else 2)
+
+
+class LooksOnly(ShardHistory):
+    """Believes what it sees (M1)."""
+
+    def make_certain(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("kind", [ShardHistory, LooksOnly])
+def test_a_follower_takes_in_only_what_a_failover_does_not_lose(
+    pair: ReplicatedServers, kind: type[ShardHistory], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_shard, "ShardHistory", kind)
+    database, settings = ClusterDatabase(pair.primary.url), ClusterSettings()
+    follower = cluster_shard.ClusterShard.open(
+        0, str(tmp_path / "copy"), 5, database, MemoryBucket(), RealDisk(), settings
+    )
+    with closing(follower):
+        target = owner_of(database, 1)
+        log = owned_log(target)
+        append(log, 3)
+        log.wait_committed(3, 20)
+        assert follower.catch_up() == 3
+        pair.standby.kill()
+        append(log, 4)
+        log.commit()
+        pair.until_waiting()
+        pair.primary.kill()
+        target.stop()
+        pair.primary.start()
+        with suppress(Unavailable):  # its connection is lost
+            follower.catch_up()
+        following = Attempt(follower.catch_up)
+        if kind is ShardHistory:
+            following = until_waiting(pair, following)
+            assert follower.log.committed == 3
+        else:
+            following.join()
+            assert follower.log.committed == 7  # its clients get what is lost in a moment
+        pair.primary.kill()
+        following.join()
+        log.close()
+        target.close()
+    pair.standby.start()
+    pair.standby.promote()
+    assert rows_of(pair.standby.url, "everlog")[-1][0] == 3
 
 
 def test_a_standby_is_not_used_nor_an_old_primary_that_lives_on(pair: ReplicatedServers) -> None:
@@ -281,6 +347,24 @@ def test_the_log_waits_for_a_database_that_restarts_and_goes_on_by_itself() -> N
         target.close()
     finally:
         server.stop()
+
+
+def test_a_commit_that_is_never_answered_is_given_up_when_the_shard_is_let_go_of() -> None:
+    database = fresh()
+    port = shared_server().port
+    with FaultProxy(port) as proxy:
+        through = ClusterDatabase(database.url.replace(f":{port}/", f":{proxy.port}/"), database.schema)
+        target = owner_of(through, 1)
+        log = owned_log(target)
+        proxy.hold_at(b"held back", both=True)
+        append(log, 1, b"held back")
+        log.commit()
+        assert proxy.is_held.wait(20)
+        target.stop()  # or this process would never join again
+        with pytest.raises(Unavailable):
+            log.wait_committed(1, 20)
+        log.close()
+        target.close()
 
 
 def test_nothing_is_acknowledged_below_the_standbys_that_are_demanded() -> None:

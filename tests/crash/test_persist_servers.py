@@ -163,7 +163,7 @@ async def test_without_its_storage_nothing_is_acknowledged_and_with_it_all_goes_
         async with working(made) as world:
             (tmp_path / "shared").rename(tmp_path / "away")
             async with Client(make_bus(made.nats.url), timeout_s=1) as client:
-                await _until_refused(client)
+                await until_refused(client)
             assert not (tmp_path / "shared").exists(), "it is not made anew where nobody else sees it"
             (tmp_path / "away").rename(tmp_path / "shared")
             await world.until_acked(5)
@@ -192,7 +192,7 @@ async def test_a_clock_that_jumps_by_a_year_expires_nothing_and_replaces_nobody(
             assert (await client.servers())[0].epochs == found
 
 
-async def _until_refused(client: Client) -> None:
+async def until_refused(client: Client) -> None:
     try:
         while True:
             await client.stream(STREAMS[0]).append(b"written or not")

@@ -138,9 +138,11 @@ class Subscriber(Client):
         self.seen: list[bytes] = []
         self.unreleased: dict[int, bytes] = {}
         self.answers: list[Packet] = []
+        self.open_ids: set[int] = set()  # of this connection, not answered to the end
 
     def begin(self) -> None:
         self.answers.clear()  # what was not acknowledged comes again
+        self.open_ids.clear()
         if not self.is_subscribed or self.subscribes_again:
             # retained messages come with a new subscription alone: each once, however often this is sent
             self.send(Subscribe(1, tuple(Subscription(text, self.qos, retain_handling=1) for text in self.filters)))
@@ -151,7 +153,10 @@ class Subscriber(Client):
 
     def answer(self, place: int) -> None:
         """Send one of the answers that wait."""
-        self.send(self.answers.pop(place % len(self.answers)))
+        answer = self.answers.pop(place % len(self.answers))
+        if isinstance(answer, Puback | Pubcomp):
+            self.open_ids.discard(answer.packet_id)
+        self.send(answer)
 
     def take(self, packet: Packet) -> None:
         if isinstance(packet, Suback):
@@ -172,6 +177,8 @@ class Subscriber(Client):
         if packet.qos == 2:
             self.unreleased[packet.packet_id] = packet.payload
         self.answers.append((Pubrec if packet.qos == 2 else Puback)(packet.packet_id))
+        self.open_ids.add(packet.packet_id)
+        assert len(self.open_ids) <= self.maximum, f"{self.open_ids} are more than the Receive Maximum"
 
 
 class World:

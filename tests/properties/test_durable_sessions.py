@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from tests.properties import session_world
 from tests.properties.session_world import WORKERS, World
 
-from everlog.broker.registry import write_behind
+from everlog.broker.registry import marks
 from everlog.sessions import pack_subscription, stored_session
 
 NAMES = ("one", "two", "three")
@@ -147,7 +147,7 @@ def test_a_subscription_that_begins_while_messages_are_on_their_way_loses_nothin
 
 
 def test_a_begin_that_is_stored_above_the_committed_end_is_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write_behind, "pack_subscription", lambda one, committed: pack_subscription(one, one.since))
+    monkeypatch.setattr(marks, "pack_subscription", lambda one, committed: pack_subscription(one, one.since))
     world.subscribe_meanwhile("two", "a/x", 1, ["a/x"] * 5)
     with pytest.raises(AssertionError, match="above the committed end"):
         world.check_stored()
@@ -155,7 +155,7 @@ def test_a_begin_that_is_stored_above_the_committed_end_is_found(world: World, m
 
 def test_such_a_begin_would_lose_messages(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_world, "STUCK_S", 1)
-    monkeypatch.setattr(write_behind, "pack_subscription", lambda one, committed: pack_subscription(one, one.since))
+    monkeypatch.setattr(marks, "pack_subscription", lambda one, committed: pack_subscription(one, one.since))
     monkeypatch.setattr(stored_session, "_cut", lambda rows, ends: rows)  # the repair of what earlier versions stored
     world.subscribe_meanwhile("two", "a/x", 1, ["a/x"] * 5)
     with pytest.raises(AssertionError, match="two never got"):

@@ -261,7 +261,7 @@ def test_position_and_time_are_those_of_the_record(
     times = [first + more for more in sorted(later_us)[: len(messages)]]
     for twin in TWINS:
         records = batch_of(messages, twin, times_us=times, base_offset=base_offset)
-        writer = twin.PublishWriter(5, positions=True)
+        writer = twin.PublishWriter(5, tells=1)
         written = writer.write(records, None, 0, len(records), 2, 1, first, shard=shard)
         packets, error = read_stream(written, 5, from_client=False)
         assert error is None

@@ -11,8 +11,7 @@ import pytest
 from msgspec.structs import replace
 from tests.properties.resume_world import World
 
-from everlog.broker.registry import registry as session_registry
-from everlog.broker.registry import write_behind
+from everlog.broker.registry import marks
 from everlog.broker.registry.write_behind import WriteBehind
 from everlog.sessions import Cursor, Session, stored_session
 
@@ -127,12 +126,11 @@ def test_crashes_among_anything_else_lose_and_double_nothing(seed: int) -> None:
 
 
 def _seen_before_stored(patch: pytest.MonkeyPatch) -> None:
-    """A QoS 2 message is sent before its packet id is stored."""
+    """A QoS 2 message is sent before its packet id is stored, in sessions that were read from the tables."""
 
     class NeverAhead(Session):
         ahead = property(lambda session: False, lambda session, ahead: None)
 
-    patch.setattr(session_registry, "Session", NeverAhead)
     patch.setattr(stored_session, "Session", NeverAhead)
 
 
@@ -147,10 +145,10 @@ def _ticket_of_now(self: WriteBehind) -> int:
 
 
 def _cursors(change: Callable[[Cursor], Cursor]) -> Callable[[pytest.MonkeyPatch], None]:
-    true = write_behind.cursor_of
+    true = marks.cursor_of
 
     def mutate(patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(write_behind, "cursor_of", lambda *of: change(true(*of)))
+        patch.setattr(marks, "cursor_of", lambda *of: change(true(*of)))
 
     return mutate
 

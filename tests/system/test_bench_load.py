@@ -6,14 +6,17 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.listening import eventually
 
-from everlog.bench.load import SCENARIOS, started
+from everlog.bench.load import ALL_CASES, SCENARIOS, started
 from everlog.bench.load.brokers import EVERLOG, Running
+from everlog.bench.load.cases import figure_of
+from everlog.bench.load.peers import play_case
 from everlog.cli import main
 
 ROOT = Path(__file__).parents[2]
@@ -25,6 +28,11 @@ SHORT = {
     "bystander": ["--seconds", "0.2", "--rate", "500"],
     "idle": ["--connections", "50", "--hold", "0.1"],
     "churn": ["--seconds", "0.2", "--connections", "30"],
+    "burst": ["--connections", "50"],
+    "filters": ["--connections", "5", "--topics", "20"],
+    "durable": ["--connections", "20", "--burst", "10"],
+    "comeback": ["--connections", "20"],
+    "stall": ["--seconds", "0.2"],
     "resume": ["--subscribers", "3", "--messages", "500"],
     "recall": ["--connections", "10", "--stored", "1000"],
     "retained": ["--messages", "100", "--subscribers", "2"],
@@ -49,6 +57,24 @@ def test_scenario_loses_nothing(broker: Running, capsys: pytest.CaptureFixture[s
     found = report(broker, capsys, scenario, *SHORT[scenario])
     assert found["broker"]
     assert found["duplicates"] == found["out_of_order"] == 0
+
+
+SMALL = {  # cases that need more of the broker than `bench load` has: a clock, metrics, a start in between
+    "burst-10k": ({"connections": 50, "settle": 0.1}, "ends.turn.cpu_ms"),
+    "back-50k": ({"connections": 200, "burst": 50}, "back_s"),
+    "same-1k": ({"subscribers": 5, "messages": 500}, "log_cpu_ms"),
+    "stall-q1-off": ({}, "ack_latency_us.max"),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_demands_on_fleets_find_their_figures(name: str) -> None:
+    options, figure = SMALL[name]
+    case = next(one for one in ALL_CASES if one.name == name)
+    found = play_case(replace(case, options={**case.options, **options}), EVERLOG, 0.5, None)
+    assert (found["status"], found["lost"]) == ("ok", 0), found
+    assert figure_of(found, figure)
+    assert found["grown_mb"] < 100
 
 
 @pytest.mark.parametrize("qos", ["0", "1", "2"])

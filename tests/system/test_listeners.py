@@ -39,10 +39,39 @@ def test_listeners_of_one_kind_have_their_own_terms(tmp_path: Path) -> None:
             assert client.connect("a").reason is Reason.NOT_AUTHORIZED
         with broker.client() as client:
             assert client.connect("a", user_name="anne", password=b"secret").reason is Reason.SUCCESS
-        with RawClient(inner) as client:
+        with eventual_client(inner) as client:
             assert client.connect("b").reason is Reason.SUCCESS
         with RawClient(inner) as client:
             assert client.connect("b", user_name="anne", password=b"wrong").reason is Reason.BAD_USER_NAME_OR_PASSWORD
+
+
+def eventual_client(port: int) -> RawClient:
+    """A connection to a port that may not be open yet."""
+
+    def listens() -> bool:
+        with socket.socket() as trial:
+            return trial.connect_ex(("127.0.0.1", port)) == 0
+
+    eventually(listens, "the listener is open")
+    return RawClient(port)
+
+
+def test_a_listener_has_a_mount_point(tmp_path: Path) -> None:
+    """Rules name topics as the broker has them, and so does history."""
+    inner, rules = free_port(), tmp_path / "acl"
+    rules.write_text("everyone readwrite acme/public/#\n")
+    more = f"tcp://127.0.0.1:{inner}?mount_point=acme/"
+    flags = ("--set", f"listener.more={more}", "--set", f"security.acl_file={rules}")
+    with BrokerProcess(tmp_path, *flags) as broker, broker.client() as outside, eventual_client(inner) as client:
+        client.connect("a")
+        outside.connect("b")
+        outside.subscribe("acme/public/t", qos=1)
+        assert client.publish("private/t", b"1", qos=1) is Reason.NOT_AUTHORIZED
+        assert client.publish("public/t", b"2", qos=1) is Reason.SUCCESS
+        assert outside.message().payload == b"2"
+        client.subscribe("$replay/-1h/public/#", qos=1)
+        message = client.message()
+        assert (message.topic, message.payload) == ("public/t", b"2")
 
 
 @pytest.mark.parametrize(
@@ -86,6 +115,10 @@ def test_who_is_no_proxy_is_refused(header: bytes) -> None:
         ("tcp://127.0.0.1:99999", "Port out of range"),
         ("tcp://127.0.0.1:1?mount=x/", "no option"),
         ("tcp://127.0.0.1:1?proxy=yes", "no option"),
+        ("tcp://127.0.0.1:1?mount_point=x", "no topics"),
+        ("tcp://127.0.0.1:1?mount_point=/", "no topics"),
+        ("tcp://127.0.0.1:1?mount_point=$SYS/", "no topics"),
+        ("tcp://127.0.0.1:1?mount_point=a/%2B/", "no topics"),
     ],
 )
 def test_a_text_that_is_no_listener_is_refused(text: str, told: str) -> None:

@@ -13,7 +13,7 @@ TOP = Path(__file__).parents[2]
 PAGES = {
     "README.md": 5,
     "docs/howto/configure.md": 12,
-    "docs/howto/replay.md": 11,
+    "docs/howto/replay.md": 13,
     "docs/howto/tls.md": 11,
     "docs/howto/websocket.md": 2,
     "docs/howto/authentication.md": 1,

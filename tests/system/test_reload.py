@@ -11,7 +11,7 @@ from tests.brokers import RunningBroker
 from tests.certificates import Authority, Pair, needs_openssl
 from tests.listening import opened
 
-from everlog.app.serve import _reload
+from everlog.app.serve import reload_security
 from everlog.broker import Listener, Security, set_password
 
 pytestmark = needs_openssl
@@ -69,12 +69,12 @@ def test_one_bad_file_leaves_all_that_was_in_force(tmp_path: Path, bad: str, cap
         port = listening.addresses()[0].port
         files.write(1)
         (tmp_path / bad).write_text("nonsense")
-        running.call(lambda: _reload(running.broker, listening))
+        running.call(lambda: reload_security(running.broker, listening))
         assert files.in_force(security, port) == [(True,) * 3, (False,) * 3]
         (line,) = [one.getMessage() for one in caplog.records if "reloaded" in one.getMessage()]
         assert "the old users, rules and certificates stay" in line
         assert str(tmp_path / bad) in line
 
         files.write(1)
-        running.call(lambda: _reload(running.broker, listening))
+        running.call(lambda: reload_security(running.broker, listening))
         assert files.in_force(security, port) == [(False,) * 3, (True,) * 3]

@@ -15,7 +15,7 @@ from tests.listening import eventually, opened
 from tests.raw_client import RawClient
 from tests.system.serving import Served
 
-from everlog.app.serve import _reload
+from everlog.app.serve import reload_security
 from everlog.broker import Listener, delete_user, set_password
 from everlog.mqtt import Connack, Connect, Pingreq, Pingresp, Puback, Publish, Reason, decode, encode
 
@@ -184,11 +184,11 @@ def test_clients_of_an_authority_that_is_removed_go_and_the_others_stay(tmp_path
             on_its_way.step()
             assert on_its_way.read()
 
-            running.call(lambda: _reload(running.broker, listening))  # the same authorities, read again
+            running.call(lambda: reload_security(running.broker, listening))  # the same authorities, read again
             assert all(isinstance(client.ask(Pingreq()), Pingresp) for client in clients)
 
             world.trust(world.both[1])
-            running.call(lambda: _reload(running.broker, listening))
+            running.call(lambda: reload_security(running.broker, listening))
             assert clients[0].ask(Pingreq()) is None
             assert all(isinstance(client.ask(Pingreq()), Pingresp) for client in clients[1:])
             on_its_way.shake_hands()
@@ -209,10 +209,10 @@ def test_of_an_intermediate_it_is_not_known_who_vouches_for_it(tmp_path: Path) -
         with opened(running, world.listener) as listening:
             port = listening.addresses()[0].port
             client = TlsClient(port, world.both[0], chain).shake_hands().connect("c")
-            running.call(lambda: _reload(running.broker, listening))
+            running.call(lambda: reload_security(running.broker, listening))
             assert isinstance(client.ask(Pingreq()), Pingresp)
             world.trust(world.both[1])
-            running.call(lambda: _reload(running.broker, listening))
+            running.call(lambda: reload_security(running.broker, listening))
             assert client.ask(Pingreq()) is None
             client.close()
             TlsClient(port, world.both[0], chain).shake_hands().connect("c").close()  # it is let in again

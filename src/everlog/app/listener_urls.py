@@ -42,14 +42,26 @@ def parse_listener(text: str, settings: Settings) -> Listener:
         raise UsageError(f"{text!r} is no listener: it needs tcp, tls, ws or wss, a host and a port", hint=_HINT)
     changes: dict[str, Any] = {"host": host, "port": port}
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
-        if name in _FILES:
+        if name == "mount_point":
+            changes[name] = _checked_mount(text, value)
+        elif name in _FILES:
             changes[name] = value
         elif name in _FLAGS and value in _WORDS:
             changes[_FLAGS[name]] = _WORDS[value]
         else:
             known = ", ".join((*(f"{flag}=true|false" for flag in _FLAGS), *(f"{file}=FILE" for file in _FILES)))
+            known += ", mount_point=TOPIC/"
             raise UsageError(f"{text!r} has {name}={value}, which is no option", hint=f"the options are {known}")
     return replace(_basis(settings, cast(Kind, parts.scheme)), **changes)
+
+
+def _checked_mount(text: str, value: str) -> str:
+    """Return a mount point, if it can stand before topics and filters."""
+    levels = value.split("/")
+    if len(levels) < 2 or levels[-1] or value[:1] in ("$", "/") or any(one in value for one in "+#\0"):
+        why = f"{text!r} has the mount point {value!r}, behind which there are no topics"
+        raise UsageError(why, hint="write it like a topic that ends in /: mount_point=customers/acme/")
+    return value
 
 
 def _basis(settings: Settings, kind: Kind) -> Listener:

@@ -45,7 +45,7 @@ def run_persist(settings: Settings) -> int:
     if persist.bus is None or persist.data is None:
         raise UsageError("a persist server needs a bus and a directory", hint="--bus URL --data DIR, or [persist]")
     set_up_logging(settings.logging.level, settings.logging.format)
-    gc.set_threshold(5_000, 5, 320)  # as in `everlog serve`: what requests make dies by itself
+    gc.set_threshold(2_000, 5, 800)  # as in `everlog serve`: what requests make dies by itself
     try:
         os.makedirs(persist.data, exist_ok=True)
     except OSError as error:

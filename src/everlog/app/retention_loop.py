@@ -2,7 +2,8 @@
 
 Readers that are behind hold nothing back, except those that were spilled, for which there is a limit of its own; what
 no table has is held back if the settings say so, and retained messages are until the session tables have them. What
-spills have left goes when nobody reads it any more. Files are touched in a thread.
+no setting keeps, left by spills or by durable sessions and groups, goes when nobody reads it any more. Files are
+touched in a thread.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from dataclasses import dataclass, replace
 from logging import WARNING
 
 from everlog.base import EverlogError, StorageError
-from everlog.broker import Doomed, Spills, UnreadLoss, event, run_in_slices
+from everlog.broker import NOTHING, Doomed, Spills, UnreadLoss, event, run_in_slices
 from everlog.commitlog import RetentionPlan, Thinned
 from everlog.store import LogStore, Positions, read_lake_record
 
@@ -54,6 +55,8 @@ class RetentionLoop:
         self._clock = clock
         self._look_again = 0.0
         self._warn_again = 0.0
+        self._collect_again = 0.0
+        self._owed: Sequence[int] | None = None  # what sessions and groups needed at the last look, and is stored since
 
     async def run(self, every_s: float = EVERY_S) -> None:
         """Remove what is to go, again and again."""
@@ -92,16 +95,26 @@ class RetentionLoop:
         finally:
             self._unread_loss.note_losses(False)
         await self._thin(now_us, _lowest(tabled if self._options.await_table else None, stored))
-        if self._spills is not None and store.has_spilled:
-            await self._collect_spilled(self._spills, stored)
+        if self._spills is not None and store.may_collect:
+            await self._collect(self._spills, stored, tabled if self._options.await_table else None)
 
-    async def _collect_spilled(self, spills: Spills, stored: Sequence[int] | None) -> None:
-        """Give back the disk of what spills have left, as far as nobody who is connected may still read it."""
+    async def _collect(self, spills: Spills, stored: Sequence[int] | None, tabled: Positions | None) -> None:
+        """Give back the disk of what no setting keeps, as far as nobody may still read it.
+
+        How far sessions and groups are is taken from the round before: by now the tables have it too, so that after a
+        crash nobody goes on in what is gone.
+        """
         needed, _ = await run_in_slices(spills.look(), self._clock)
-        removes = not self._unread_loss.has_stored_readers  # they would be told of messages that were never theirs
         below = _lowest(needed, stored) or ()
-        for shard, one in await asyncio.to_thread(self._store.collect_spilled, below, removes=removes):
-            self._told(shard, one, "spill_collected")
+        before = self._owed
+        if self._clock() >= self._collect_again:
+            looked, took_s = await run_in_slices(self._unread_loss.look_owed(), self._clock)
+            self._owed, self._collect_again = looked, self._clock() + _REST * took_s
+            if before is None and min(looked) < NOTHING:
+                before = (0,) * len(below)
+        owed = _lowest(below, tabled, before, self._owed)
+        for shard, one in await asyncio.to_thread(self._store.collect, below, owed or ()):
+            self._told(shard, one, "collected")
 
     async def _thin(self, now_us: int, below: Positions | None) -> None:
         """Empty what is too old of short-lived topics where other topics keep the segment."""

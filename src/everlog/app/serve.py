@@ -6,8 +6,10 @@ import logging
 import os
 import secrets
 import signal
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from everlog import _kernels
 from everlog.app.clock_watch import ClockWatch
@@ -35,7 +37,10 @@ from everlog.broker import Broker, Event, ExpiryClock, Listening, Security, list
 from everlog.commitlog import LogSettings
 from everlog.sessions import SqliteTables
 from everlog.store import ColdStore, FreeSpace, LogStore, place_shards, write_keep_rules
-from everlog.web import clock_is_believed, disk_has_room, is_listening, log_is_writable, not_stopping, start_web
+from everlog.web import Check, clock_is_believed, disk_has_room, is_listening, log_is_writable, not_stopping, start_web
+
+if TYPE_CHECKING:
+    from prometheus_client.registry import Collector
 
 _log = logging.getLogger("everlog")
 
@@ -45,8 +50,8 @@ def run(settings: Settings, config: Path | None = None) -> int:
     set_up_logging(settings.logging.level, settings.logging.format)
     file_limit = raise_file_limit()
     # What messages make dies by itself; what lives, sessions and names, is many. The first two steps of a collection
-    # look at 5,000 and 25,000 objects, a millisecond and a few; the third looks at all, and so is rare.
-    gc.set_threshold(5_000, 5, 320)
+    # look at 2,000 and 10,000 objects, less than a millisecond and one; the third looks at all, and so is rare.
+    gc.set_threshold(2_000, 5, 800)
     with ExitStack() as parts:
         log = settings.log
         limits = LogSettings(**log_arguments(settings))
@@ -78,6 +83,17 @@ def loop_factory() -> type[asyncio.AbstractEventLoop] | None:
     return uvloop.Loop
 
 
+def security_of(settings: Settings) -> Security:
+    """Return who may do what, by the settings' files."""
+    return Security(
+        allow_anonymous=settings.allows_anonymous,
+        password_file=settings.security.password_file,
+        acl_file=settings.security.acl_file,
+        methods=load_methods(settings.security.authentication_methods),
+        decoy_key=None if settings.security.password_file is None else read_decoy_key(settings.log.data),
+    )
+
+
 async def _serve(
     settings: Settings,
     store: LogStore,
@@ -87,19 +103,13 @@ async def _serve(
     file_limit: FileLimit,
     config: Path | None,
 ) -> None:
-    security = Security(
-        allow_anonymous=settings.allows_anonymous,
-        password_file=settings.security.password_file,
-        acl_file=settings.security.acl_file,
-        methods=load_methods(settings.security.authentication_methods),
-        decoy_key=None if settings.security.password_file is None else read_decoy_key(settings.log.data),
-    )
     broker = Broker(
         store,
         limits_of(settings),
-        security,
+        security_of(settings),
         keep=[(text, settings.keep.min_qos) for text in settings.keep.filters],
         never=settings.keep.never,
+        aged=tuple(settings.retention.classes),
         publishers=settings.keep.publishers,
         seed=secrets.randbits(64),
         tables=tables,
@@ -120,7 +130,7 @@ async def _serve(
             parts.push_async_callback(persistence.stop)
         listening = await listen(broker.connections, all_listeners(settings))
         parts.callback(listening.close)
-        url = await _serve_http(settings, broker, listening, watch.clock, parts)
+        url = await serve_http(settings, broker, listening, watch.clock, parts)
         topics = broker.sys_topics(settings.sys.interval)
         topics.start()
         parts.push_async_callback(topics.stop)
@@ -139,15 +149,21 @@ async def _serve(
         await stopping.wait()
 
 
-async def _serve_http(
-    settings: Settings, broker: Broker, listening: Listening, clock: ExpiryClock, parts: AsyncExitStack
+async def serve_http(
+    settings: Settings,
+    broker: Broker,
+    listening: Listening,
+    clock: ExpiryClock,
+    parts: AsyncExitStack,
+    more_checks: Sequence[Check] = (),
+    collectors: Sequence["Collector"] = (),
 ) -> str | None:
     """Metrics and health; None when nothing listens."""
     http = settings.http
     if http.port is None:
         return None
     checks = [not_stopping(lambda: broker.closing), is_listening(listening), log_is_writable(broker.log)]
-    checks.append(disk_has_room(broker.space))
+    checks += [disk_has_room(broker.space), *more_checks]
     warnings = [clock_is_believed(lambda: clock.is_believed)]
     port, must = http.port or DEFAULT_HTTP_PORT, bool(http.port)
     web = await start_web(
@@ -158,6 +174,7 @@ async def _serve_http(
         names_clients=http.client_ids,
         checks=checks,
         warnings=warnings,
+        collectors=collectors,
     )
     if web is None:
         return None
@@ -169,7 +186,7 @@ def _on_signals(stopping: asyncio.Event, broker: Broker, listening: Listening) -
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _stop, stopping)
-    loop.add_signal_handler(signal.SIGHUP, _reload, broker, listening)
+    loop.add_signal_handler(signal.SIGHUP, reload_security, broker, listening)
 
 
 def _stop(stopping: asyncio.Event) -> None:
@@ -179,7 +196,7 @@ def _stop(stopping: asyncio.Event) -> None:
     stopping.set()
 
 
-def _reload(broker: Broker, listening: Listening) -> None:
+def reload_security(broker: Broker, listening: Listening) -> None:
     """Users, rules and certificates anew, all of them or, if one file can't be used, none."""
     try:
         changes = [broker.security.prepare(), listening.prepare_certificates()]

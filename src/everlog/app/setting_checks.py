@@ -17,6 +17,9 @@ _FILES = (
     "listener.key_file",
     "listener.client_ca_file",
     "listener.crl_file",
+    "cluster.cert_file",
+    "cluster.key_file",
+    "cluster.ca_file",
     "security.acl_file",
 )
 
@@ -29,6 +32,7 @@ def contradictions(settings: Settings, source_of: SourceOf) -> list[UsageError]:
         *_directories(settings, source_of),
         *_filters(settings, source_of),
         *_classes(settings, source_of),
+        *_cluster(settings, source_of),
         *_open_to_the_world(settings, source_of),
     ]
 
@@ -116,6 +120,60 @@ def _filters(settings: Settings, source_of: SourceOf) -> Iterator[UsageError]:
                     f"{source_of(name)}: {text!r} is not a topic filter: {error.message}",
                     hint="write it like sensors/#",
                 )
+
+
+def _cluster(settings: Settings, source_of: SourceOf) -> Iterator[UsageError]:
+    cluster = settings.cluster
+    if cluster.url is None:
+        if cluster.bucket is not None:
+            yield UsageError(f"{source_of('cluster.bucket')}: only a cluster has one", hint="set cluster.url")
+        return
+    if not cluster.url.startswith(("postgresql://", "postgres://")):
+        yield UsageError(
+            f"{source_of('cluster.url')}: it is not the address of PostgreSQL",
+            hint="write it like postgresql://HOST/NAME",
+        )
+    if not cluster.schema.isidentifier():
+        yield UsageError(
+            f"{source_of('cluster.schema')}: {cluster.schema!r} can't be a schema", hint="use letters, digits and _"
+        )
+    if cluster.bucket is None:
+        yield UsageError(
+            f"{source_of('cluster.url')}: a cluster needs a bucket",
+            hint="set cluster.bucket (--bucket): s3://BUCKET/PREFIX, or a directory that all brokers share",
+        )
+    for name in ("link", "advertise", "client_address"):
+        text = getattr(cluster, name)
+        if text is not None and not _is_address(text):
+            yield UsageError(
+                f"{source_of(f'cluster.{name}')}: {text!r} is no HOST:PORT", hint="write it like 10.0.0.1:1884"
+            )
+    if cluster.advertise is None and cluster.link.startswith(("0.0.0.0:", "[::]:")):
+        yield UsageError(
+            f"{source_of('cluster.link')}: other brokers can't connect to {cluster.link}",
+            hint="set cluster.advertise to the address of this machine",
+        )
+    if settings.retention.classes:
+        yield UsageError(
+            f"{source_of('retention.classes')}: a cluster has one age for all topics: objects are not written again",
+            hint="set log.retention_age to the longest, or give topics with a shorter life a cluster of their own",
+        )
+    if settings.retention.await_table:
+        yield UsageError(
+            f"{source_of('retention.await_table')}: a cluster does not know how far a table goes",
+            hint="set log.retention_age to much longer than `everlog spark compact` is ever behind",
+        )
+    files = [name for name in ("cert_file", "key_file", "ca_file") if getattr(cluster, name) is not None]
+    if files and len(files) < 3:
+        yield UsageError(
+            f"{source_of(f'cluster.{files[0]}')}: TLS between brokers needs all of cert_file, key_file and ca_file",
+            hint="both sides show a certificate that ca_file has signed",
+        )
+
+
+def _is_address(text: str) -> bool:
+    host, colon, port = text.rpartition(":")
+    return bool(host and colon) and port.isdecimal() and int(port) <= 65_535
 
 
 def _classes(settings: Settings, source_of: SourceOf) -> Iterator[UsageError]:

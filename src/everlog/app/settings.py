@@ -52,7 +52,8 @@ class Listener(Section, frozen=True, kw_only=True):
         tuple[str, ...],
         Meta(
             description="further listeners, such as `tls://0.0.0.0:8884?anonymous=false`; options `anonymous`, `proxy` "
-            "(the PROXY protocol), `cert_file`, `key_file`, `client_ca_file`, `crl_file`, `require_client_cert`"
+            "(the PROXY protocol), `mount_point` (before its clients' topics), "
+            "`cert_file`, `key_file`, `client_ca_file`, `crl_file`, `require_client_cert`"
         ),
     ] = ()
     cert_file: Annotated[FilePath | None, Meta(description="the server's certificate chain (PEM)")] = None
@@ -326,6 +327,72 @@ class Persist(Section, frozen=True, kw_only=True):
     ] = None
 
 
+class Cluster(Section, frozen=True, kw_only=True):
+    """Several brokers with one history: PostgreSQL commits, a bucket remembers."""
+
+    url: Annotated[
+        str | None,
+        Meta(
+            description="the cluster's database, `postgresql://…`, made by `everlog cluster init`; `none`: one broker"
+        ),
+    ] = None
+    schema: Annotated[str, Meta(min_length=1, description="the schema of its tables")] = "everlog"
+    bucket: Annotated[
+        str | None,
+        Meta(
+            description="where complete segments go: a directory that all share, or a URL such as `s3://bucket/prefix`"
+        ),
+    ] = None
+    name: Annotated[
+        str | None, Meta(description="what this broker is called; `none`: a name that it finds and keeps in `log.data`")
+    ] = None
+    link: Annotated[str, Meta(description="where other brokers connect, `HOST:PORT`; port `0` takes any free one")] = (
+        "127.0.0.1:0"
+    )
+    advertise: Annotated[
+        str | None, Meta(description="how others reach `link`, `HOST:PORT`; `none`: as it listens")
+    ] = None
+    client_address: Annotated[
+        str | None,
+        Meta(
+            description="how clients reach this broker, `HOST:PORT`: MQTT 5 clients of a broker that is drained learn "
+            "it (Server Reference); `none`: nobody is referred to it"
+        ),
+    ] = None
+    refer_above: Annotated[
+        Annotated[float, Meta(ge=1.1)] | None,
+        Meta(
+            description="a broker with so many times the mean number of connections refers new MQTT 5 clients to the "
+            "one with the fewest that has a `client_address`; `none`: never"
+        ),
+    ] = None
+    cert_file: Annotated[
+        FilePath | None, Meta(description="certificate of this broker on links (PEM), for clients and servers")
+    ] = None
+    key_file: Annotated[FilePath | None, Meta(description="its private key (PEM)")] = None
+    ca_file: Annotated[FilePath | None, Meta(description="who signs the certificates of all brokers (PEM)")] = None
+    min_standbys: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="on so many standbys a commit must be before anything is acknowledged; PostgreSQL's "
+            "`synchronous_standby_names` must ask for as many",
+        ),
+    ] = 0
+    tail_bytes: Annotated[
+        Annotated[int, Meta(ge=1 << 20, extra=BYTES)],
+        Meta(description="of each shard in the database; when it is full, since the bucket is away, publishers wait"),
+    ] = 64 << 20
+    patience: Annotated[
+        float,
+        Meta(
+            ge=0.5,
+            extra=DURATION,
+            description="after so long without a sign of life a broker is replaced; the same for all",
+        ),
+    ] = 5.0
+
+
 class Settings(Struct, frozen=True, kw_only=True):
     """Everything that can be set; the defaults are a broker for one machine."""
 
@@ -337,6 +404,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     limits: Limits = field(default_factory=Limits)
     groups: Groups = field(default_factory=Groups)
     persist: Persist = field(default_factory=Persist)
+    cluster: Cluster = field(default_factory=Cluster)
     security: Security = field(default_factory=Security)
     http: Http = field(default_factory=Http)
     logging: Logging = field(default_factory=Logging)

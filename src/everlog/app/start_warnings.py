@@ -17,6 +17,12 @@ def warnings_of(settings: Settings, kernels: str = "compiled") -> list[str]:
             f"http.host={http.host}: everybody who can reach the HTTP port reads the broker's numbers{named}, "
             "without a password and unencrypted; guard it with a firewall or a proxy"
         )
+    cluster = settings.cluster
+    if cluster.url is not None and cluster.ca_file is None and not is_loopback(cluster.link.rpartition(":")[0]):
+        found.append(
+            f"cluster.link={cluster.link}: whoever can reach it can speak as a broker, without a password and "
+            "unencrypted; set cluster.cert_file, key_file and ca_file, or guard it with a firewall"
+        )
     takes_passwords = settings.security.password_file is not None
     for name, port in (("port", listener.port), ("websocket_port", listener.websocket_port)):
         if takes_passwords and port is not None and not settings.on_loopback:

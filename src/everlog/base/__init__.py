@@ -26,6 +26,7 @@ from everlog.base.block_pool import BlockPool
 from everlog.base.columns import (
     DROPPED,
     DUP,
+    FOR_SESSIONS,
     FOR_SPILL,
     HAS_ALIAS,
     HAS_EXPIRY,

@@ -12,6 +12,7 @@ DUP = 0x08
 HAS_EXPIRY = 0x10
 HAS_ALIAS = 0x20
 FOR_SPILL = 0x40  # of a record: kept for nobody but clients that were too slow for what waits in memory
+FOR_SESSIONS = 0x08  # of a record: kept for nobody but durable sessions and shared groups, by no setting
 DROPPED = 0x80  # set by whoever decides that the message goes nowhere
 
 

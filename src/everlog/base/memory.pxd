@@ -10,6 +10,7 @@ cdef extern from "Python.h":
     ctypedef struct PyObject
     PyObject *PyList_GET_ITEM(object buffers, Py_ssize_t place)
     Py_ssize_t Py_REFCNT(PyObject *buffer)
+    PyObject *PyDict_GetItemWithError(object table, object key) except? NULL
 
 cdef extern from *:
     """
@@ -242,6 +243,15 @@ cdef inline uint32_t check_of(const unsigned char* source, Py_ssize_t start, Py_
 
 cdef inline bint text_ok(const unsigned char* source, Py_ssize_t start, Py_ssize_t size) noexcept nogil:
     return everlog_text(source + start, size)
+
+
+cdef inline bytes part(const unsigned char* source, Py_ssize_t start, Py_ssize_t end):
+    return PyBytes_FromStringAndSize(<const char*>source + start, end - start)
+
+
+cdef inline object look_up(object table, object key):
+    cdef PyObject* found = PyDict_GetItemWithError(table, key)
+    return None if found is NULL else <object>found
 
 
 cdef inline bytes blank(Py_ssize_t size):

@@ -100,6 +100,16 @@ def text_ok(source: Buffer, start: int, size: int) -> bool:
         return False
 
 
+def part(source: Buffer, start: int, end: int) -> bytes:
+    """Return a copy of a range, which lies inside the buffer."""
+    return bytes(source[start:end])
+
+
+def look_up(table: dict[Any, Any], key: Any) -> Any:
+    """Return what a dictionary, of any class, has of a key, or None."""
+    return table.get(key)
+
+
 def blank(size: int) -> bytearray:
     """Return a writable block that must be filled completely; in C, a `bytes` object that is not cleared."""
     return bytearray(size)

@@ -10,6 +10,7 @@ from everlog.base.topic_table cimport TopicTable
 
 cdef enum:  # of columns and records
     DROPPED = 0x80
+    FOR_SESSIONS = 0x08
     FOR_SPILL = 0x40
     HAS_ALIAS = 0x20
     HEADER_BYTES = 64
@@ -42,7 +43,8 @@ cdef class RecordBuilder:
                    payloads="unsigned char*", payloads_at=Py_ssize_t, ids="uint32_t*", route="unsigned char*", filtered=bint, checked=bint,
                    delta=uint32_t, at=Py_ssize_t, property_at=Py_ssize_t, payload_at=Py_ssize_t, i=Py_ssize_t,
                    topic=Py_ssize_t, flag="unsigned char", begin=Py_ssize_t, middle=Py_ssize_t, size=Py_ssize_t,
-                   check=uint32_t, mark="unsigned char*", stored="unsigned char", room=Py_ssize_t, taken=Py_ssize_t)
+                   check=uint32_t, mark="unsigned char*", stored="unsigned char", marks="unsigned char",
+                   room=Py_ssize_t, taken=Py_ssize_t)
     cpdef Py_ssize_t append(self, MessageColumns columns, Py_ssize_t start, Py_ssize_t stop, uint64_t now_us,
                             TopicTable table, bytearray routes=*, int wanted=*, object publisher=*) except -1
 

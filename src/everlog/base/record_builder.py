@@ -8,7 +8,7 @@ from everlog.base.errors import UsageError
 
 if not cython.compiled:
     from everlog.base.block_pool import BlockPool
-    from everlog.base.columns import DROPPED, FOR_SPILL, HAS_ALIAS, MessageColumns
+    from everlog.base.columns import DROPPED, FOR_SESSIONS, FOR_SPILL, HAS_ALIAS, MessageColumns
     from everlog.base.memory import Buffer, address, check_of, copy, get32, pointer, pointer_at, resize, room, u32s
     from everlog.base.publisher_name import PublisherColumn, PublisherName
     from everlog.base.publisher_rows import PublisherRows, write_names
@@ -135,8 +135,9 @@ class RecordBuilder:
         """Take in messages `start` to before `stop`, which arrived at `now_us`, and return how many were taken.
 
         The columns' topic ids are those of `table`. With `routes` (a byte for each topic id and QoS, at 4 * id + QoS)
-        only the messages whose byte is `wanted` are taken. Where the byte at 4 * id + 3 is FOR_SPILL with the bit
-        1 << QoS, they get that flag. `publisher` is who sent all of them, or a column that says who sent which.
+        only the messages whose byte is `wanted` are taken. Where the byte at 4 * id + 3 has the bit 1 << QoS they get
+        the flag FOR_SPILL, and where it has 8 << QoS they get FOR_SESSIONS. `publisher` is who sent all of them, or a
+        column that says who sent which.
         """
         if columns.source is None or not 0 <= start <= stop <= columns.capacity:
             raise UsageError(f"no messages {start} to {stop} in columns of {columns.capacity}")
@@ -204,8 +205,12 @@ class RecordBuilder:
             middle = in_payloads[i]
             size = in_ends[i] - middle
             stored = flag & 0x17  # DUP and the alias belong to the connection, not to the message
-            if filtered and route[4 * topic + 3] & FOR_SPILL and route[4 * topic + 3] >> (flag >> 1 & 3) & 1:
-                stored |= FOR_SPILL
+            if filtered and route[4 * topic + 3]:
+                marks = route[4 * topic + 3] >> (flag >> 1 & 3)
+                if marks & 0x01:
+                    stored |= FOR_SPILL
+                elif marks & 0x08:
+                    stored |= FOR_SESSIONS
             check = marked(mark, now_us, stored) if checked else 0
             if middle > begin:
                 room = middle - begin

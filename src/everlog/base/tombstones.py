@@ -11,7 +11,7 @@ from everlog.base.records import VERSION
 
 if not cython.compiled:
     from everlog.base.batch_merge import BatchWriter
-    from everlog.base.columns import DROPPED, FOR_SPILL
+    from everlog.base.columns import DROPPED
     from everlog.base.memory import copy, get32, pointer, put32, u32s
     from everlog.base.records import (
         NO_PUBLISHER,
@@ -55,11 +55,11 @@ def bytes_of_topics(records: Records, chosen: bytearray) -> int:
 
 
 def empty_topics(
-    records: Records, ids: bytearray, gone: int, names: list[bytes], table: TopicTable, spilled: bool = False
+    records: Records, ids: bytearray, gone: int, names: list[bytes], table: TopicTable, marks: int = 0
 ) -> Records:
     """Return a verified batch with other topic ids: `ids` has a new id for each old one, `gone` to empty it.
 
-    With `spilled`, records with the flag FOR_SPILL are emptied too. `names` are those that are new in this batch, the
+    Records with one of the flags `marks` are emptied too. `names` are those that are new in this batch, the
     last ones of `table` so far, whose ids the new ones are.
     """
     known = len(ids) // 4
@@ -74,7 +74,7 @@ def empty_topics(
         topic = get32(raw, base + theirs.topics + 4 * i)
         if topic >= known or to[topic] >= table.count:
             raise UsageError(f"there is no new id for topic {topic}")
-        if to[topic] != gone and not (spilled and raw[base + theirs.flags + i] & FOR_SPILL):
+        if to[topic] != gone and not (raw[base + theirs.flags + i] & marks):
             payload_bytes += get32(raw, base + theirs.payload_ends + 4 * i + 4)
             payload_bytes -= get32(raw, base + theirs.payload_ends + 4 * i)
             if records.with_properties:
@@ -91,7 +91,7 @@ def empty_topics(
         if table.publishers is None:
             table.publishers = TopicTable(0, 1 << 30, 1 << 31)
         first_publisher = table.publishers.count
-        who = _publishers(records, ids, gone, spilled, table.publishers)
+        who = _publishers(records, ids, gone, marks, table.publishers)
         brought = table.publishers.all_names(first_publisher)
     if theirs.packet_ids:
         kind |= WITH_PACKET_IDS
@@ -104,7 +104,7 @@ def empty_topics(
     writer.base_offset = records.base_offset
     writer.first_time = records.first_time
     writer.last_time = records.last_time
-    _fill(writer, records, ids, gone, spilled)
+    _fill(writer, records, ids, gone, marks)
     _name(writer, writer.plan.name_ends, writer.plan.names, names)
     if theirs.publishers:
         copy(pointer(writer.block), writer.plan.publishers, pointer(who), 0, 4 * count)
@@ -112,7 +112,7 @@ def empty_topics(
     return writer.finish(table, table.count - new)
 
 
-def _publishers(records: Records, ids: bytearray, gone: int, spilled: bool, publishers: TopicTable) -> bytearray:
+def _publishers(records: Records, ids: bytearray, gone: int, marks: int, publishers: TopicTable) -> bytearray:
     """Return the column of publishers with the ids of another table, which gets the names of those that stay."""
     to = u32s(ids)
     raw = pointer(records.data)
@@ -126,7 +126,7 @@ def _publishers(records: Records, ids: bytearray, gone: int, spilled: bool, publ
     for i in range(records.count):
         out[i] = NO_PUBLISHER
         topic = to[get32(raw, base + theirs.topics + 4 * i)]
-        if topic == gone or (spilled and raw[base + theirs.flags + i] & FOR_SPILL):
+        if topic == gone or (raw[base + theirs.flags + i] & marks):
             continue
         who = get32(raw, base + theirs.publishers + 4 * i)
         if who != last:
@@ -138,7 +138,7 @@ def _publishers(records: Records, ids: bytearray, gone: int, spilled: bool, publ
     return column
 
 
-def _fill(writer: BatchWriter, records: Records, ids: bytearray, gone: int, spilled: bool) -> int:
+def _fill(writer: BatchWriter, records: Records, ids: bytearray, gone: int, marks: int) -> int:
     """Write every row."""
     to = u32s(ids)
     raw = pointer(records.data)
@@ -152,7 +152,7 @@ def _fill(writer: BatchWriter, records: Records, ids: bytearray, gone: int, spil
     copy(out, plan.times, raw, base + theirs.times, 4 * records.count)
     for i in range(records.count):
         topic = to[get32(raw, base + theirs.topics + 4 * i)]
-        if spilled and raw[base + theirs.flags + i] & FOR_SPILL:
+        if raw[base + theirs.flags + i] & marks:
             topic = gone
         put32(out, plan.topics + 4 * i, topic)
         put32(out, plan.payload_ends + 4 * i, payload_at)

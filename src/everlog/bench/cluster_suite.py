@@ -1,4 +1,5 @@
-"""An owned shard of a cluster against a local file with a sync: commits a second, and this process's CPU a message.
+"""An owned shard of a cluster against a local file with a sync: commits a second, and this process's CPU a message;
+and three brokers of a cluster, beside the single broker and Mosquitto.
 
 It needs a PostgreSQL whose address is in BENCH_POSTGRES, such as `postgresql://user@127.0.0.1/postgres`; it makes a
 schema of its own there and removes it. Without one there is nothing to measure.
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from everlog.base import TopicTable
+from everlog.bench.cluster import measure_brokers
 from everlog.bench.commitlog_suite import messages, opened, place
 from everlog.bench.measurement import Row
 from everlog.cluster import ClusterDatabase, ClusterLog, ClusterSettings, make_message_tables
@@ -39,7 +41,7 @@ def run() -> list[Row]:
             what = f"{run_size} messages, {topics} topics a commit: {kind}"
             rows.append((what, commits, "commits/s", "one at a time"))
             rows.append((what, cpu_us, "µs CPU a message", "this process, without the database's"))
-    return rows
+    return rows + measure_brokers(url)
 
 
 def committed(log: ShardLog, run_size: int, topics: int) -> tuple[float, float]:

@@ -11,12 +11,12 @@ from logging import ERROR, WARNING
 from everlog.base import StorageError, TopicTable
 from everlog.broker.auth import Security
 from everlog.broker.connection import BUFFER_BYTES, Connections
-from everlog.broker.delivery import ColdReader, History, Log, ReadRights, RetainedMessages, Router
+from everlog.broker.delivery import ColdReader, Forwarder, History, Log, ReadRights, RetainedMessages, Router
 from everlog.broker.events import event as report
-from everlog.broker.groups import GroupOptions, GroupRegistry
+from everlog.broker.groups import Dealers, FarGroups, GroupOptions, GroupRegistry
 from everlog.broker.limits import Limits
 from everlog.broker.metrics import Metrics
-from everlog.broker.registry import Registry, ReplayRequests, Subscriptions, WriteBehind, restore_sessions
+from everlog.broker.registry import Holding, Registry, ReplayRequests, Subscriptions, WriteBehind, restore_sessions
 from everlog.broker.reports import Reports, SysTopics, watch_space
 from everlog.broker.turns import Turns
 from everlog.mqtt import Reason
@@ -40,6 +40,7 @@ class Broker:
         *,
         keep: list[tuple[str, int]] | None = None,
         never: Sequence[str] = (),
+        aged: Sequence[str] = (),
         publishers: bool = True,
         seed: int = 0,
         tables: SessionTables | None = None,
@@ -48,39 +49,33 @@ class Broker:
         space: FreeSpace | None = None,
         now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
         due_us: Callable[[], int] | None = None,
+        forwarder: Forwarder | None = None,
+        holding: Holding | None = None,
+        dealers: Dealers | None = None,
     ) -> None:
-        limits = limits or Limits()
         self.log = log
-        self.limits = limits
+        self.limits = limits = limits or Limits()
         self.metrics = Metrics()
         self.security = security or Security()
         self.space = space
         self.now_us = now_us
+        self.holding = holding  # who serves which client id, if there are several brokers
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sweeper: asyncio.Task[None] | None = None
         table = TopicTable(seed, 2 * limits.topics, 2 * limits.topics_bytes + BUFFER_BYTES)
         retained = RetainedMessages(limits.retained_messages, limits.retained_bytes)
+        bounds = (limits.unwritten_bytes, limits.audiences_bytes, limits.spill_bytes, due_us, forwarder)
         max_topics = max(limits.topics, _CACHED_TOPICS)
-        self.router = Router(
-            log,
-            table,
-            retained,
-            self._soon,
-            now_us,
-            max_topics,
-            limits.unwritten_bytes,
-            limits.audiences_bytes,
-            limits.spill_bytes,
-            due_us,
-        )
-        self.router.kept.configure(keep or (), never)
+        self.router = Router(log, table, retained, self._soon, now_us, max_topics, *bounds)
+        self.router.kept.configure(keep or (), never, aged)
         self.router.names_publishers = publishers
         self.router.absent_qos_0 = limits.absent_qos_0
         self.write_behind = None if tables is None else WriteBehind(tables, self.router.routed, retained.saving)
         changed = (lambda key: None) if self.write_behind is None else self.write_behind.mark_group
-        self.groups = GroupRegistry(
-            self.router, groups or GroupOptions(), self.time, self._soon, changed, limits.groups_bytes
-        )
+        options = groups or GroupOptions()
+        self.groups = GroupRegistry(self.router, options, self.time, self._soon, changed, limits.groups_bytes)
+        if dealers is not None and self.write_behind is not None:
+            self.groups.far = FarGroups(self.groups, dealers, self.write_behind, self._soon)
         rights = ReadRights(self.security.may_receive, self.metrics) if self.security.has_rules else None
         self.router.use(self.groups, self.write_behind, rights)
         self.history = History(log, self.router.ends, cold)
@@ -90,8 +85,8 @@ class Broker:
         kept = tuple(parse_filter(text) for text, min_qos in keep or () if min_qos == 0)
         subscriptions = Subscriptions(self.router, self.groups, replays, *shared, kept)
         turns = Turns(self._soon)
-        self.registry = Registry(self.router, self.groups, subscriptions, *shared, turns)
-        self.connections = Connections(self.router, self.registry, subscriptions, *shared, self._soon, turns)
+        self.registry = Registry(self.router, self.groups, subscriptions, *shared, turns, holding)
+        self.connections = Connections(self.router, self.registry, subscriptions, *shared, self._soon, turns, holding)
         self.reports = Reports(self.router, self.registry, self.groups, self.connections, space)
 
     def time(self) -> float:
@@ -123,6 +118,12 @@ class Broker:
         if self.write_behind is not None:
             restore_sessions(self.write_behind.tables, self.registry, self.groups, self.router)
             self.write_behind.start(loop, self.registry.changes, self.registry.sleep)
+            if self.holding is not None:
+                self.write_behind.on_refused = self.holding.refused
+                self.write_behind.on_overruled = self.holding.overruled
+                self.holding.start(self.registry)
+            if self.groups.far is not None:
+                self.groups.far.start()
             if self.limits.session_expiry_s == 0:
                 self.registry.end_stored()
             self.registry.sweep(self.time())  # what became due while the broker was down
@@ -141,10 +142,12 @@ class Broker:
         await self._until(lambda: self.router.is_routed, deadline)  # wills, which leave the tables then
         if self._sweeper is not None:
             self._sweeper.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._sweeper
-        if self.write_behind is not None:
-            await self.write_behind.stop()
+            await asyncio.gather(self._sweeper, return_exceptions=True)
+        if self.groups.far is not None:
+            self.groups.far.halt()
+        for part in (self.write_behind, self.groups.far, self.holding):
+            if part is not None:
+                await part.stop()
         self.connections.gate.close()
         if self.router.catchup.cold is not None:
             await asyncio.to_thread(self.router.catchup.cold.close)
@@ -194,5 +197,4 @@ class Broker:
             self.connections.sweep(now)
             self.router.catchup.retry()
             self.router.spills.sweep()
-            if self.router.behind:  # nobody is held back longer than this without need
-                self._committed()
+            self._committed()  # nobody is held back longer than this without need

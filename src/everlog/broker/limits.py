@@ -26,8 +26,12 @@ class Limits:
     client_id_bytes: int = 256  # longer ones: CLIENT_IDENTIFIER_NOT_VALID
     receive_maximum: int = 4096  # QoS 1 and 2 messages of a client not yet answered: RECEIVE_MAXIMUM_EXCEEDED
     inflight_messages: int = 2048  # sent to a client and not acknowledged; more wait
-    inflight_bytes: int = 64 << 20  # answers held back until commit, over all clients; beyond, reading stops
-    unwritten_bytes: int = 64 << 20  # received and not yet written to a shard's log; beyond, reading stops
+    inflight_bytes: int = (
+        64 << 20  # answers held back until commit, over all clients; beyond, reading stops from those who wait for one
+    )
+    unwritten_bytes: int = (
+        64 << 20  # received and not yet written to a shard's log; beyond, reading stops from those who publish to it
+    )
     unfinished_bytes: int = (
         64 << 20
     )  # of incomplete packets, over all; beyond, who is stalled for longest: QUOTA_EXCEEDED

@@ -18,5 +18,7 @@ class Welcome(Struct, frozen=True, kw_only=True):
     followed: int = 0  # streams that somebody follows
     store: str = ""  # which storage it serves, if several servers share it
     epochs: dict[int, int] = {}  # of the shards that it owns, then
+    unfiled_rows: int = 0  # records that are committed or about to be, and not yet in the files of their streams
+    unfiled_bytes: int = 0
     is_draining: bool = False  # it gives away what it owns
     is_coordinator: bool = False  # it says which server each shard should be on

@@ -1,6 +1,6 @@
 cimport cython
 
-from everlog.base.memory cimport copy, pointer, resize
+from everlog.base.memory cimport copy, equal, part, pointer, resize
 from everlog.bus.delivery cimport Delivery, new_delivery
 
 
@@ -10,6 +10,8 @@ cdef class MqttInput:
     cdef dict _names, _replies
     cdef list _pieces
     cdef Py_ssize_t _held, _wanted
+    cdef bytes _section, _correlation
+    cdef str _reply
 
     cpdef object feed(self, bytes data)
 
@@ -21,7 +23,7 @@ cdef class MqttInput:
     @cython.locals(
         size=Py_ssize_t, topic=Py_ssize_t, length=Py_ssize_t, shift=int, raw=bytes, name=str, section=bytes, found=tuple
     )
-    cdef bint _publish(self, bytes data, const unsigned char* source, Py_ssize_t at, Py_ssize_t end) except -1
+    cdef bint _publish(self, const unsigned char* source, Py_ssize_t at, Py_ssize_t end) except -1
 
     cdef str _name(self, bytes raw)
     cpdef tuple reply_of(self, bytes section)

@@ -9,7 +9,7 @@ from everlog.base import PeerError
 from everlog.mqtt import Message, Properties, Publish, encode
 
 if not cython.compiled:
-    from everlog.base.memory import Buffer, copy, pointer, resize
+    from everlog.base.memory import Buffer, copy, equal, part, pointer, resize
     from everlog.bus.delivery import Delivery, new_delivery
 
 _KNOWN = 100_000  # topics, property sections and heads that are remembered; beyond it all are forgotten
@@ -26,6 +26,9 @@ class MqttInput:
         self.others: list[bytes] = []  # packets for the session
         self._names: dict[bytes, str] = {}
         self._replies: dict[bytes, tuple[str, bytes]] = {}
+        self._section = b""  # the last one that was looked up: one caller's requests often come together
+        self._reply = ""
+        self._correlation = b""
         self._pieces: list[bytes] = []
         self._held = 0  # bytes in the pieces
         self._wanted = 0  # before these are there, there is no whole packet
@@ -67,13 +70,13 @@ class MqttInput:
             if size - body < length:
                 self._wanted = body - at + length
                 return at
-            if source[at] != 0x30 or not self._publish(data, source, body, body + length):
+            if source[at] != 0x30 or not self._publish(source, body, body + length):
                 self.others.append(data[at : body + length])
             at = body + length
         self._wanted = 2
         return at
 
-    def _publish(self, data: bytes, source: "Buffer", at: int, end: int) -> bool:
+    def _publish(self, source: "Buffer", at: int, end: int) -> bool:
         """Take a PUBLISH at QoS 0; return False if it is not one as most are."""
         if end - at < 3:
             return False
@@ -94,18 +97,21 @@ class MqttInput:
         at += 1
         if end - at < length:
             return False
-        raw = data[topic : topic + size]
+        raw = part(source, topic, topic + size)
         name = self._names.get(raw)
         if name is None:
             name = self._name(raw)
         if length == 0:
-            self.deliveries.append(new_delivery(name, data[at:end], "", b""))
+            self.deliveries.append(new_delivery(name, part(source, at, end), "", b""))
             return True
-        section = data[at : at + length]
-        found = self._replies.get(section)
-        if found is None:
-            found = self.reply_of(section)
-        self.deliveries.append(new_delivery(name, data[at + length : end], found[0], found[1]))
+        if length != len(self._section) or not equal(source, at, pointer(self._section), 0, length):
+            section = part(source, at, at + length)
+            found = self._replies.get(section)
+            if found is None:
+                found = self.reply_of(section)
+            self._section = section
+            self._reply, self._correlation = found
+        self.deliveries.append(new_delivery(name, part(source, at + length, end), self._reply, self._correlation))
         return True
 
     def _name(self, raw: bytes) -> str:
@@ -178,5 +184,4 @@ class MqttOutput:
             copy(out, at, pointer(head), 0, len(head))
             copy(out, at + len(head), pointer(message.payload), 0, len(message.payload))
             at += size
-        out = pointer(self._room)
-        return bytes(out[0:at])
+        return part(pointer(self._room), 0, at)

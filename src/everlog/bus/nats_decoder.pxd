@@ -1,6 +1,6 @@
 cimport cython
 
-from everlog.base.memory cimport pointer
+from everlog.base.memory cimport part, pointer
 from everlog.bus.delivery cimport Delivery, new_delivery
 
 
@@ -22,7 +22,7 @@ cdef class NatsDecoder:
         number="long long", batch=list, reply=str
     )
     cdef Py_ssize_t _message(
-        self, bytes data, const unsigned char* source, Py_ssize_t at, Py_ssize_t stop, Py_ssize_t body, Py_ssize_t size
+        self, const unsigned char* source, Py_ssize_t at, Py_ssize_t stop, Py_ssize_t body, Py_ssize_t size
     ) except -1
 
     @cython.locals(name=str)

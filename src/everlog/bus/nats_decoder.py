@@ -10,7 +10,7 @@ from everlog.base import PeerError
 from everlog.bus.nats_subjects import from_nats
 
 if not cython.compiled:
-    from everlog.base.memory import Buffer, pointer
+    from everlog.base.memory import Buffer, part, pointer
     from everlog.bus.delivery import Delivery, new_delivery
 
 MAX_LINE = 1 << 16
@@ -68,13 +68,13 @@ class NatsDecoder:
                 self.lines.append(data[at:stop])
                 at = end + 1
                 continue
-            after = self._message(data, source, at, stop, end + 1, size)
+            after = self._message(source, at, stop, end + 1, size)
             if after == 0:
                 return at
             at = after
         return at
 
-    def _message(self, data: bytes, source: "Buffer", at: int, stop: int, body: int, size: int) -> int:
+    def _message(self, source: "Buffer", at: int, stop: int, body: int, size: int) -> int:
         """Take `MSG subject sid [reply] size` and its payload, if that is whole; return where it ends, else 0."""
         length = 0
         scale = 1
@@ -101,10 +101,10 @@ class NatsDecoder:
             return 0
         reply = ""
         if third + 1 < cut - 1:
-            reply = self._name(data[third + 1 : cut - 1])
+            reply = self._name(part(source, third + 1, cut - 1))
             if not reply.startswith(_REPLIES):
                 reply = ""
-        made = new_delivery(self._name(data[first:second]), data[body : body + length], reply, b"")
+        made = new_delivery(self._name(part(source, first, second)), part(source, body, body + length), reply, b"")
         batch = self.batches.get(number)
         if batch is None:
             self.batches[number] = [made]

@@ -1,9 +1,13 @@
 """Which handlers get a subject: exact patterns by a look-up, open ones by a walk that is cached."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from everlog.bus.delivery import Delivery
+import cython
+
 from everlog.bus.port import Handler
+
+if not cython.compiled:
+    from everlog.bus.delivery import Delivery
 
 _CACHED = 100_000  # subjects whose handlers are remembered; beyond it all are forgotten
 
@@ -14,6 +18,7 @@ class Routes:
     def __init__(self) -> None:
         self._handlers: dict[str, tuple[Handler, ...]] = {}
         self._found: dict[str, tuple[Handler, ...]] = {}
+        self._alike: dict[tuple[Handler, ...], tuple[Handler, ...]] = {}  # so that the same handlers are one tuple
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._handlers)
@@ -26,6 +31,7 @@ class Routes:
         before = self._handlers.get(pattern, ())
         self._handlers[pattern] = (*before, handler)
         self._found.clear()
+        self._alike.clear()
         return not before
 
     def remove(self, pattern: str, handler: Handler) -> bool:
@@ -37,6 +43,7 @@ class Routes:
         else:
             self._handlers.pop(pattern, None)
         self._found.clear()
+        self._alike.clear()
         return bool(before) and not rest
 
     def of_pattern(self, pattern: str) -> tuple[Handler, ...]:
@@ -49,17 +56,35 @@ class Routes:
         if found is None:
             if len(self._found) >= _CACHED:
                 self._found.clear()
+                self._alike.clear()
             found = tuple(
                 handler
                 for pattern, handlers in self._handlers.items()
-                if pattern == subject or (pattern.endswith("/#") and subject.startswith(pattern[:-1]))
+                if pattern == subject or (pattern.endswith("/#") and subject.startswith(pattern.removesuffix("#")))
                 for handler in handlers
             )
+            found = self._alike.setdefault(found, found)
             self._found[subject] = found
         return found
 
-    def dispatch(self, deliveries: Iterable[Delivery]) -> None:
-        """Hand deliveries to their handlers, all of one handler together."""
+    def dispatch(self, deliveries: "list[Delivery]") -> None:
+        """Hand deliveries to their handlers, all of one handler together; the list is the handlers' then."""
+        only = None
+        for delivery in deliveries:
+            handlers = self._found.get(delivery.subject)
+            if handlers is None:
+                handlers = self.of_subject(delivery.subject)
+            if only is None:
+                only = handlers
+            elif handlers is not only:
+                self._dispatch_mixed(deliveries)
+                return
+        if only is not None:
+            for handler in only:
+                handler(deliveries if len(only) == 1 else list(deliveries))
+
+    def _dispatch_mixed(self, deliveries: "list[Delivery]") -> None:
+        """Hand deliveries that have various handlers to them."""
         batches: dict[Handler, list[Delivery]] = {}
         for delivery in deliveries:
             for handler in self.of_subject(delivery.subject):

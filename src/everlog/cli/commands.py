@@ -44,6 +44,7 @@ COMMANDS: dict[str, Command] = {
     "stream": Command("everlog.cli.persist.stream:app", "Streams: append, read, delete, follow, download."),
     "kv": Command("everlog.cli.persist.kv:app", "Key-value stores: put, get, delete, list, follow."),
     "persist": Command("everlog.cli.persist.persist:app", "Servers of streams and key-value stores."),
+    "cluster": Command("everlog.cli.cluster:app", "Several brokers with one history: make, see, drain."),
     "top": Command("everlog.cli.top:top", "Watch a running broker."),
     "sessions": Command("everlog.cli.sessions:app", "List, show and drop durable sessions."),
     "log": Command("everlog.cli.log:app", "Look into the log: segments, topics, the end, any range."),

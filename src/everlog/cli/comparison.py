@@ -126,12 +126,13 @@ def _notes(report: Report, verdicts: Sequence[Verdict]) -> str:
 def print_verdicts(verdicts: Sequence[Verdict], reports: Mapping[tuple[str, str], Report]) -> None:
     """Print a line for each demand: what was asked for, what was found, and whether it holds."""
     table = Table(title="what the project demands of itself, brokers on the first CPU, generator on the last")
-    for name in ("case", "demand", "ours", "bound", ""):
-        table.add_column(name, justify="right" if name in ("ours", "bound") else "left")
+    for name in ("case", "demand", "ours", "bound", "mosquitto", ""):
+        table.add_column(name, justify="left" if name in ("case", "demand", "") else "right")
     before = ""
     for verdict in verdicts:
         case = verdict.case if verdict.case != before else ""
-        table.add_row(case, verdict.demand.words, _number(verdict.ours), _number(verdict.bound), _outcome(verdict))
+        figures = (verdict.ours, verdict.bound, verdict.peer)
+        table.add_row(case, verdict.demand.words, *map(_number, figures), _outcome(verdict))
         before = verdict.case
     console = Console(width=max(_WIDTH, Console().width))
     console.print(table)

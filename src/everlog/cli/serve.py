@@ -25,6 +25,18 @@ def serve(
     retention_bytes: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Delete the oldest beyond this: 10GiB.")
     ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(metavar="URL", help="Be one of several brokers: postgresql://… (everlog cluster).")
+    ] = None,
+    bucket: Annotated[
+        str | None, typer.Option(metavar="PLACE", help="With --cluster: s3://bucket/prefix, or a shared directory.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="With --cluster: what this broker is called.")
+    ] = None,
+    link: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="With --cluster: where other brokers connect.")
+    ] = None,
     tls_port: Annotated[str | None, typer.Option(metavar="PORT", help="MQTT over TLS.")] = None,
     websocket_port: Annotated[str | None, typer.Option(metavar="PORT", help="MQTT over WebSocket.")] = None,
     websocket_tls_port: Annotated[str | None, typer.Option(metavar="PORT", help="MQTT over secure WebSocket.")] = None,
@@ -66,6 +78,10 @@ def serve(
         "--retention-bytes": ("log.retention_bytes", retention_bytes),
         "--keep": ("keep.filters", keep),
         "--keep-min-qos": ("keep.min_qos", keep_min_qos),
+        "--cluster": ("cluster.url", cluster),
+        "--bucket": ("cluster.bucket", bucket),
+        "--name": ("cluster.name", name),
+        "--link": ("cluster.link", link),
         "--allow-anonymous": ("security.allow_anonymous", allow_anonymous),
         "--password-file": ("security.password_file", password_file),
         "--acl-file": ("security.acl_file", acl_file),
@@ -76,7 +92,8 @@ def serve(
     }
     flags = [(flag, path, value) for flag, (path, value) in named.items()]
     loaded = load(config, flags=[*flags, *_others(settings or [])])
-    run: Any = importlib.import_module("everlog.app.serve").run  # heavy, so only once the settings are known to be good
+    module = "everlog.app.serve" if loaded.settings.cluster.url is None else "everlog.app.cluster_serve"
+    run: Any = importlib.import_module(module).run  # heavy, so only once the settings are known to be good
     return int(run(loaded.settings, loaded.config))
 
 

@@ -223,7 +223,7 @@ class Requester:
         body = self._encode(Call(request, *self._seen.get(shard, (0, -1))))
         first = encode_frame(FrameKind.REQUEST, id, WINDOW, 0, body)
         replies = self._series[id] = _Replies()
-        number, granted, is_over = 0, WINDOW, False
+        number, granted, epoch, is_over = 0, WINDOW, 0, False
         deadline, attempts = self._loop.time() + timeout_s, 0
         try:
             self._publish(subject, first)
@@ -244,6 +244,9 @@ class Requester:
                     raise SeriesLost(answer.message) if number and answer.code in RETRIED else error_of(answer)
                 if answer.epoch < self._seen.get(shard, (0, -1))[0]:
                     raise SeriesLost("an owner that was replaced goes on answering")
+                if number and answer.epoch != epoch:
+                    raise SeriesLost("another owner goes on answering, and its answers need not follow on these")
+                epoch = answer.epoch
                 number += 1
                 is_over = bool(frame.flags & LAST)
                 if granted - number < WINDOW // 2 or is_over:

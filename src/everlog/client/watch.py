@@ -143,14 +143,19 @@ class Watch:
             except (SeriesLost, TimedOut, NotServed):
                 if self._state_is_partial:  # a part of a state is worth nothing
                     self._state_is_partial = False
-                    self._chain.at = None
+                    self._begin_anew()
                     yield FeedReset("interrupted")
                 await asyncio.sleep(_AGAIN_S)
             except PersistError as error:
                 if error.code is not ErrorCode.RESET:
                     raise
-                self._chain.at = None
+                self._begin_anew()
                 yield FeedReset(error.message)
+
+    def _begin_anew(self) -> None:
+        """Forget what was reached: the state comes once more, and "caught up" after it, however little it is."""
+        self._chain.at = None
+        self._has_begun = False
 
     async def _ask(self) -> AsyncGenerator[Item, None]:
         """Yield what the server tells of the state, or of what was missed."""

@@ -7,6 +7,7 @@ so a copy that goes further than the database shows that commits were lost there
 
 import contextlib
 import logging
+from collections.abc import Mapping
 
 import crc32c
 
@@ -18,11 +19,19 @@ _log = logging.getLogger("everlog.cluster")
 
 
 def keep_what_fits(
-    disk: Disk, directory: str, origin: Origin, salt: int, rows: list[RowFacts], listed: list[ListedSegment], end: int
+    disk: Disk,
+    directory: str,
+    origin: Origin,
+    salt: int,
+    rows: list[RowFacts],
+    listed: list[ListedSegment],
+    end: int,
+    gaps: Mapping[int, int],
 ) -> int:
     """Remove what can't be trusted, and return the epoch of the last segment that stays, 0 if there is none.
 
-    `end` is where the database ends; raise StorageError if a file of this shard goes further.
+    `end` is where the database ends; raise StorageError if a file of this shard goes further. Files follow each other
+    but for `gaps`, which were never given out.
     """
     disk.make_directory(directory)
     names = disk.list(directory)
@@ -39,7 +48,7 @@ def keep_what_fits(
             _log.warning("%s does not fit what the database has committed: it is read again from there", path)
             _remove(disk, directory, bases[place:])
             break
-        here, epoch = fitting
+        here, epoch = gaps.get(fitting[0], fitting[0]), fitting[1]
     disk.sync_directory(directory)
     return epoch
 
@@ -84,7 +93,8 @@ def commits_lost(shard: int, end: int, here: int) -> StorageError:
     """Return what to say when a local copy goes further than the database."""
     return StorageError(
         f"shard {shard} ends at {end} in the database, and at {here} here: commits were lost",
-        hint="look which database this is and what its failover lost; remove the local copy to go on without them",
+        hint="look which database this is and what its failover lost; after a restore from a backup run: "
+        "everlog cluster restored DATABASE",
     )
 
 

@@ -9,9 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import astuple
 
+from everlog.cluster.outbox_rows import put_sent
+from everlog.cluster.retained_backlog import RetainedBacklog
 from everlog.cluster.retained_rows import write_retained
 from everlog.cluster.session_schema import key_of
-from everlog.sessions import Changes, Cursor, GroupRow, Refused, SessionRow, SubscriptionRow, WillRow
+from everlog.sessions import (
+    DEAL_BACK,
+    DEAL_TAKEN,
+    Changes,
+    Cursor,
+    GroupDeal,
+    GroupRow,
+    Refused,
+    SessionRow,
+    SubscriptionRow,
+    WillRow,
+)
 
 if TYPE_CHECKING:
     import psycopg
@@ -39,7 +52,7 @@ select * from unnest(%b::bytea[], %b::bytea[], %s::integer[], %b::bytea[], %b::b
     %b::bytea[])
 on conflict (client) do update set positions = excluded.positions, next_id = excluded.next_id,
     inflight = excluded.inflight, received = excluded.received, unsure = excluded.unsure, doubt = excluded.doubt,
-    feeds = excluded.feeds
+    feeds = excluded.feeds, unsure_of = 0
 """
 _PUT_WILLS = """
 insert into session_wills as old (client, client_id, holder, username, will)
@@ -67,13 +80,32 @@ update session_groups as old set is_kept = false, options = 0, positions = '', o
 from unnest(%b::bytea[], %b::bytea[]) as gone (name_key, filter_key)
 where old.name_key = gone.name_key and old.filter_key = gone.filter_key
 """
+_PUT_DEALS = """
+insert into group_deals (name_key, filter_key, position, client_id, taker)
+select * from unnest(%b::bytea[], %b::bytea[], %s::bigint[], %s::text[], %s::bigint[])
+on conflict (name_key, filter_key, position) do update set client_id = excluded.client_id, taker = excluded.taker
+"""
+_END_DEALS = b"""
+delete from group_deals as old using unnest(%b::bytea[], %b::bytea[], %s::bigint[])
+    as gone (name_key, filter_key, position)
+where old.name_key = gone.name_key and old.filter_key = gone.filter_key and old.position = gone.position
+"""
 
 
-def write_changes(cursor: "DbCursor", me: int, shards: int, changes: Changes) -> Refused:
-    """Write a batch as an incarnation that has locked its row; return what another has."""
+def write_changes(
+    cursor: "DbCursor", me: int, shards: int, changes: Changes, backlog: RetainedBacklog | None = None
+) -> Refused:
+    """Write a batch as an incarnation that has locked its row; return what another has.
+
+    With it goes what is in the `backlog` of retained messages, as far as that may be written by now.
+    """
     sessions = _write_sessions(cursor, me, changes)
     groups = _write_groups(cursor, me, changes) if changes.groups or changes.ended_groups else ()
-    write_retained(cursor, me, shards, changes)
+    if changes.sent_wills:
+        put_sent(cursor, me, changes.sent_wills, sessions, shards)
+    if changes.deals:
+        _write_deals(cursor, me, [one for one in changes.deals if one.client_id not in sessions or one.taker > 0])
+    write_retained(cursor, me, changes, RetainedBacklog(shards) if backlog is None else backlog)
     return Refused(tuple(sorted(sessions)), tuple(sorted(groups)))
 
 
@@ -190,6 +222,28 @@ def put_groups(cursor: "DbCursor", me: int, rows: Sequence[GroupRow]) -> set[tup
     keyed = sorted((key_of(row.name), key_of(row.filter), *astuple(row)) for row in rows)
     cursor.execute(_PUT_GROUPS, (me, *columns(keyed, 8)))
     return {(name, text) for name, text in cursor.fetchall()}
+
+
+def _write_deals(cursor: "DbCursor", me: int, deals: Sequence[GroupDeal]) -> None:
+    """Write to whom groups have dealt, and remove what sessions have from now on, or groups owe."""
+    dealt = sorted((*_deal_key(one), one.client_id, one.taker) for one in deals if one.taker > 0)
+    if dealt:
+        cursor.execute(_PUT_DEALS, columns(dealt, 5))
+    taken = [_deal_key(one) for one in deals if one.taker == DEAL_TAKEN]
+    if taken:
+        cursor.execute(_END_DEALS + b" and old.taker = %s", (*columns(sorted(taken), 3), me))
+    back = [_deal_key(one) for one in deals if one.taker == DEAL_BACK]
+    if back:
+        cursor.execute(_END_DEALS, columns(sorted(back), 3))
+
+
+def _deal_key(deal: GroupDeal) -> tuple[bytes, bytes, int]:
+    return key_of(deal.name), key_of(deal.filter), as_signed(deal.position)
+
+
+def as_signed(position: int) -> int:
+    """Return a position as PostgreSQL's bigint has it."""
+    return position - (1 << 64) if position >> 63 else position
 
 
 def columns(rows: Iterable[Sequence[Any]], count: int) -> list[list[Any]]:

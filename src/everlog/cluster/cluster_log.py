@@ -5,17 +5,26 @@ segments. The event loop never does.
 """
 
 import threading
+import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
 
 from everlog.base import EverlogError
 from everlog.cluster.cluster_settings import ClusterSettings
 from everlog.cluster.cluster_shard import ClusterShard
 from everlog.cluster.database import ClusterDatabase
+from everlog.cluster.history import end_query
 from everlog.cluster.schema import read_store
-from everlog.commitlog import Disk, RealDisk
-from everlog.store import LogStore
-from everlog.tiering import Bucket
+from everlog.commitlog import Disk, RealDisk, RetentionPlan
+from everlog.store import LogStore, Positions
+from everlog.tiering import Bucket, Database
+
+if TYPE_CHECKING:
+    import psycopg
+
+    Cursor = psycopg.Cursor[tuple[Any, ...]]
 
 TEND_S = 1.0
 
@@ -26,25 +35,29 @@ class Repeated:
     def __init__(self, name: str, act: Callable[[], None], period_s: float) -> None:
         self._act = act
         self._period_s = period_s
-        self._wanted = threading.Event()
+        self._wakes: SimpleQueue[None] = SimpleQueue()  # cheaper than an event; at most a few are in it
+        self._is_awake = False
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def wake(self) -> None:
         """Do it soon."""
-        self._wanted.set()
+        if not self._is_awake:
+            self._is_awake = True
+            self._wakes.put(None)
 
     def stop(self) -> None:
         """Do it no more."""
         self._is_stopping = True
-        self._wanted.set()
+        self._wakes.put(None)
         self._thread.join()
 
     def _run(self) -> None:
         while not self._is_stopping:
-            self._wanted.wait(self._period_s)
-            self._wanted.clear()
+            with suppress(Empty):
+                self._wakes.get(timeout=self._period_s)
+            self._is_awake = False  # before it is done: who wakes it later wants it again
             if not self._is_stopping:
                 self._act()
 
@@ -52,9 +65,20 @@ class Repeated:
 class ClusterLog(LogStore):
     """All shards of a cluster. One thread appends; any may read with a reader of its own."""
 
-    def __init__(self, shards: list[ClusterShard], settings: ClusterSettings) -> None:
+    def __init__(
+        self, shards: list[ClusterShard], settings: ClusterSettings, connection: Database | None = None
+    ) -> None:
         super().__init__([shard.log for shard in shards])
         self.cluster_shards = shards
+        self._connection = connection  # by which all shards of others are followed
+        ends = [f"(select {shard.number} as shard, ({end_query(shard.number)}) as stop)" for shard in shards]
+        self._ends = " union all ".join(ends).encode()
+        self._poll_s = settings.poll_s
+        self._poll_at = 0.0
+        self.tail_limit_bytes = settings.tail_bytes
+        self.ends: dict[int, int] = {}  # of shards, as the database said at the last look
+        self._seen = [(0, 0)] * len(shards)  # where each ended here and in the database, at the last look
+        self.starts = [0] * len(shards)  # below these offsets the cluster has nothing any more, as far as is known
         self.follow_trouble: EverlogError | None = None  # why other brokers' shards can't be followed just now
         self._follower = Repeated("everlog-follow", self._follow, settings.poll_s)
         self._keeper = Repeated("everlog-upload", self.tend, TEND_S)
@@ -74,14 +98,18 @@ class ClusterLog(LogStore):
         disk = disk if disk is not None else RealDisk()
         store = read_store(database)
         with ExitStack() as opened:
+            connection = database.connect()
+            opened.callback(connection.close)
             shards = []
             for number in range(store.shards):
                 place = f"{directory}/shard-{number}"
-                shard = ClusterShard.open(number, place, store.identity, database, bucket, disk, settings)
+                shard = ClusterShard.open(
+                    number, place, store.identity, database, bucket, disk, settings, connection=connection
+                )
                 opened.callback(shard.close)
                 shards.append(shard)
             opened.pop_all()
-        return cls(shards, settings)
+        return cls(shards, settings, connection)
 
     def own(self, epochs: Mapping[int, int], incarnation: int) -> None:
         """Own shards from now on at epochs that were claimed, as an incarnation; it may wait for the database."""
@@ -92,6 +120,11 @@ class ClusterLog(LogStore):
         """Own shards no more, and follow them; what was not committed is dropped."""
         for number in numbers:
             self.cluster_shards[number].release()
+
+    def stuck_s(self, now: float) -> float:
+        """Return for how long the oldest commit has waited for the database, by the monotonic clock."""
+        since = [shard.waits_since for shard in self.cluster_shards]
+        return max((now - one for one in since if one is not None), default=0.0)
 
     def offer(self, shard: int, epoch: int, segment: int, base: int, body: bytes) -> None:
         """Take a batch that the owner of a shard says it has committed."""
@@ -108,20 +141,69 @@ class ClusterLog(LogStore):
         for shard in self.cluster_shards:
             shard.tend()
 
+    @property
+    def limits_retention(self) -> bool:
+        """Whether something may go: the cluster decides, and the copy follows."""
+        return True
+
+    def plan_retention(self, now_us: int, keep_from: Positions | None = None) -> list[RetentionPlan]:
+        """Return for each shard what of the copy the cluster no longer has."""
+        return [log.plan_trim(below) for log, below in zip(self.shards, self._trims(keep_from), strict=True)]
+
+    def run_retention(self, now_us: int, keep_from: Positions | None = None) -> None:
+        """Remove from the copy what the cluster no longer has."""
+        for log, sealed, below in zip(self.shards, self._sealed, self._trims(keep_from), strict=True):
+            log.trim(below)
+            sealed.trim()
+
+    def _trims(self, keep_from: Positions | None) -> list[int]:
+        return self.starts if keep_from is None else [*map(min, self.starts, keep_from)]
+
     def _follow(self) -> None:
         trouble = None
-        for shard in self.cluster_shards:
+        behind = [shard for shard in self.cluster_shards if shard.take_offered()]
+        if self._connection is not None and time.monotonic() >= self._poll_at:
+            self._poll_at = time.monotonic() + self._poll_s
             try:
-                shard.catch_up()
+                behind += self._poll(self._connection)
+            except EverlogError as error:
+                trouble = error
+        for shard in dict.fromkeys(behind):
+            try:
+                here = shard.catch_up()
+                self._seen[shard.number] = here, here
             except EverlogError as error:
                 trouble = error
         self.follow_trouble = trouble
+
+    def _poll(self, connection: Database) -> list[ClusterShard]:
+        """Return the shards of others that are behind the database, asked for all at once.
+
+        Of a shard whose batches come by the link, the last ones are on their way: it is behind only if it has not
+        reached the end that it had at the last look.
+        """
+
+        def act(cursor: "Cursor") -> dict[int, int | None]:
+            cursor.execute(self._ends)
+            return dict(cursor.fetchall())
+
+        self.ends = ends = {shard: end or 0 for shard, end in connection.call(act).items()}
+        behind = []
+        for shard in self.cluster_shards:
+            here, end = shard.log.committed, ends.get(shard.number, 0)
+            was_here, last_end = self._seen[shard.number]
+            self._seen[shard.number] = here, end
+            if not shard.epoch and here != end and not (was_here < here and last_end <= here < end):
+                behind.append(shard)
+        return behind
 
     def close(self) -> None:
         """Commit what was appended, and let go of everything."""
         self._follower.stop()
         self._keeper.stop()
         with ExitStack() as closing:
+            if self._connection is not None:
+                closing.callback(self._connection.close)
             for sealed, shard in zip(self._sealed, self.cluster_shards, strict=True):
                 closing.callback(shard.close)
                 closing.callback(sealed.close)

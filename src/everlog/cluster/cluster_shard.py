@@ -1,12 +1,13 @@
 """One shard of a cluster, as one broker has it: it follows what another commits, or owns it and commits itself.
 
 The log is a local copy that is always right up to where it ends. While another broker owns the shard, batches come as
-that one offers them, and from tail and bucket where there is a gap. The calls that may wait (`catch_up`, `own`,
-`close_origin`) are made by one thread at a time; `offer` and appends never wait.
+that one offers them, and from tail and bucket where there is a gap; nothing is taken in that a failover could lose. The
+calls that may wait (`catch_up`, `own`, `close_origin`) are made by one thread at a time; `offer` and appends do not.
 """
 
 import threading
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from everlog.base import (
@@ -17,19 +18,19 @@ from everlog.base import (
     PublisherName,
     StorageError,
     TopicTable,
-    Unavailable,
 )
 from everlog.cluster.cache import commits_lost, keep_what_fits
 from everlog.cluster.cluster_settings import ClusterSettings
 from everlog.cluster.database import ClusterDatabase
 from everlog.cluster.history import ShardHistory, Trimmed
 from everlog.cluster.postgres_tail import PostgresTail
+from everlog.cluster.rows import TailRow
 from everlog.cluster.segment_list import SegmentList
 from everlog.cluster.shard_target import ShardTarget
-from everlog.cluster.uploads import Uploads
+from everlog.cluster.uploads import RetentionLimits, Uploads
 from everlog.commitlog import Disk, Origin, ShardLog
 from everlog.store import TopicIndexer
-from everlog.tiering import Bucket
+from everlog.tiering import Bucket, Database
 
 CLOSE_S = 5.0  # how long a commit may take that is under way when the shard is closed
 OFFERED_BYTES = 32 << 20  # of batches that wait to be taken in; beyond it they are read from the tail
@@ -53,8 +54,10 @@ class ClusterShard:
         self._database = database
         self._bucket = bucket
         self._settings = settings
+        self.on_batches: Callable[[int, Sequence[TailRow]], None] | None = None  # of this shard, committed here
         self._target: ShardTarget | None = None
         self._uploads: Uploads | None = None
+        self._doubts = 0  # of targets before
         self._offers: deque[tuple[int, int, int, bytes]] = deque()
         self._offered_bytes = 0
         self._offering = threading.Lock()
@@ -72,14 +75,15 @@ class ClusterShard:
         settings: ClusterSettings,
         *,
         background: bool = True,
+        connection: Database | None = None,
     ) -> "ClusterShard":
         """Open the local copy, of which only what was committed stays."""
-        history = ShardHistory(database, bucket, number)
+        history = ShardHistory(database, bucket, number, connection)
         try:
             salt, start = history.salt(), history.start()
             rows, listed = history.look(0)
             origin = Origin(store, number)
-            epoch = keep_what_fits(disk, directory, origin, salt, rows, listed, history.end())
+            epoch = keep_what_fits(disk, directory, origin, salt, rows, listed, history.end(), history.gaps)
             log = ShardLog.open(
                 disk,
                 directory,
@@ -109,6 +113,33 @@ class ClusterShard:
         """How many bytes of an owned shard are in the tail."""
         return self._target.held_bytes if self._target is not None else 0
 
+    @property
+    def target(self) -> ShardTarget | None:
+        """Where commits of an owned shard go, for numbers."""
+        return self._target
+
+    @property
+    def doubts(self) -> int:
+        """How many commits here were not confirmed at once."""
+        target = self._target
+        return self._doubts + (target.doubts if target is not None else 0)
+
+    @property
+    def listed_to(self) -> int | None:
+        """Where the bucket's segments of an owned shard end, if that is known."""
+        uploads = self._uploads
+        return uploads.listed_to if uploads is not None else None
+
+    @property
+    def waits_since(self) -> float | None:
+        """Since when a commit waits for the database, on the monotonic clock; a full tail is no such wait."""
+        return self._target.waits_since if self._target is not None else None
+
+    @property
+    def upload_trouble(self) -> EverlogError | None:
+        """Why segments of an owned shard do not reach the bucket just now."""
+        return self._uploads.trouble if self._uploads is not None else None
+
     def offer(self, epoch: int, segment: int, base: int, body: bytes) -> bool:
         """Take a batch that the owner says it has committed; return whether it was kept for `catch_up`."""
         with self._offering:
@@ -124,6 +155,17 @@ class ClusterShard:
             while not self.epoch and (self._take_offers() or self._read_on()):
                 pass
             return self.log.committed
+
+    def take_offered(self) -> bool:
+        """Take in what was offered, without a wait; return whether something before the rest of it is missing."""
+        if not self._offers or not self._moving.acquire(blocking=False):
+            return False
+        try:
+            if not self.epoch:
+                self._take_offers()
+            return bool(self._offers) and not self.epoch
+        finally:
+            self._moving.release()
 
     def _take_offers(self) -> bool:
         """Take in what was offered and follows; return whether that was something."""
@@ -146,6 +188,10 @@ class ClusterShard:
     def _read_on(self) -> bool:
         if self._is_at_end():
             return False
+        behind = self._history.gaps.get(self.log.committed)
+        if behind is not None:
+            self.log.skip_to(behind, over_gap=True)
+            return True
         try:
             found = self._history.read(self.log.committed)
         except Trimmed as trimmed:
@@ -154,6 +200,7 @@ class ClusterShard:
             self.log.skip_to(trimmed.start)
             return True
         if found is not None:
+            self._history.make_certain()
             self.log.take_in(found.epoch, found.segment, found.bodies)
         return found is not None
 
@@ -181,6 +228,7 @@ class ClusterShard:
                 target.close()
                 raise
             target.troubled = self.log.note_trouble
+            target.wrote = self._wrote
             self._target = target
             segments = SegmentList(self._database, self.number)
             self._uploads = Uploads(self.log, target, segments, self._bucket, self._settings)
@@ -208,16 +256,34 @@ class ClusterShard:
         target, uploads = self._target, self._uploads
         self._target = self._uploads = None
         if target is not None:
+            self._doubts += target.doubts
             target.stop()
             target.close()
         if uploads is not None:
             uploads.close()
+
+    def _wrote(self, rows: Sequence[TailRow]) -> None:
+        if self.on_batches is not None:
+            self.on_batches(self.number, rows)
 
     def tend(self) -> None:
         """Store complete segments of an owned shard in the bucket, and empty what is superfluous in the tail."""
         uploads = self._uploads
         if uploads is not None and self.epoch:
             uploads.step()
+
+    def retain(self, limits: RetentionLimits, keep_from: int | None) -> int:
+        """Drop what is too old or too much of an owned shard's history; return how many bytes `keep_from` held back."""
+        uploads = self._uploads
+        return uploads.retain(limits, keep_from).held_bytes if uploads is not None and self.epoch else 0
+
+    def clean(self, *, scrubs: bool) -> None:
+        """Delete what was dropped long enough ago, and if it `scrubs` what is in no list, of an owned shard."""
+        uploads = self._uploads
+        if uploads is not None and self.epoch:
+            uploads.delete_dropped()
+            if scrubs:
+                uploads.scrub()
 
     def append_from(
         self,
@@ -280,6 +346,10 @@ class ClusterShard:
             return  # nobody was told that it was committed
 
 
-def not_owned(number: int) -> Unavailable:
+class NotOwned(Fenced):
+    """A shard is followed here, as it should be: it was never owned, or let go of in order."""
+
+
+def not_owned(number: int) -> NotOwned:
     """Return why nothing may be appended to a shard here."""
-    return Fenced(f"shard {number} is not owned by this broker", hint="send it to the broker that owns the shard")
+    return NotOwned(f"shard {number} is not owned by this broker", hint="send it to the broker that owns the shard")

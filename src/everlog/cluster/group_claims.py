@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from everlog.cluster.change_writer import columns, lock_groups, put_groups, write_changes
+from everlog.cluster.change_writer import as_signed, columns, lock_groups, put_groups, write_changes
 from everlog.cluster.incarnation_row import lock_dead, lock_own, resolved, rows_of
 from everlog.cluster.session_schema import key_of
 from everlog.ownership import NOBODY
-from everlog.sessions import GROUP_SERVED, Changes, GroupRow, Refused, pack_offsets
+from everlog.sessions import GROUP_SERVED, SHARED_PREFIX, Changes, GroupRow, Refused, pack_offsets
 from everlog.tiering import Database
 
 if TYPE_CHECKING:
@@ -40,6 +40,37 @@ _FORGET = """
 delete from session_groups as old using unnest(%b::bytea[], %b::bytea[]) as gone (name_key, filter_key)
 where old.name_key = gone.name_key and old.filter_key = gone.filter_key and not is_kept
 """
+_FREE_DEALS = """
+update group_deals as old set taker = 0 from unnest(%b::bytea[], %b::bytea[]) as mine (name_key, filter_key)
+where old.name_key = mine.name_key and old.filter_key = mine.filter_key and taker = any(%s)
+"""
+_READ_DEALS = """
+select name, filter, position, client_id, taker from group_deals
+join session_groups using (name_key, filter_key)
+join unnest(%b::bytea[], %b::bytea[]) as mine (name_key, filter_key) using (name_key, filter_key)
+order by position
+"""
+_SETTLE = """
+update group_deals set taker = 0 where name_key = %b and filter_key = %b and position = any(%s) and taker = %s
+"""
+_LEFT = """
+select position from group_deals where name_key = %b and filter_key = %b and position = any(%s) and taker = 0
+"""
+_LOCK_UNHELD = """
+select name, filter from session_groups
+where not exists (select 1 from incarnations where number = holder and is_alive)
+order by name_key, filter_key limit %s for update skip locked
+"""
+_FORGET_UNHELD = """
+delete from session_groups as old using unnest(%b::bytea[], %b::bytea[]) as gone (name_key, filter_key)
+where old.name_key = gone.name_key and old.filter_key = gone.filter_key
+"""
+_FORGET_DEALS = """
+delete from group_deals as old using unnest(%b::bytea[], %b::bytea[]) as gone (name_key, filter_key)
+where old.name_key = gone.name_key and old.filter_key = gone.filter_key
+"""
+_FORGOTTEN_AT_ONCE = 1000
+_USED = "select distinct filter from session_filters where key = any(%b) and filter like '$share/%%'"
 
 
 @dataclass(slots=True)
@@ -48,6 +79,7 @@ class GroupAnswer:
 
     taken: dict[GroupKey, GroupRow | None] = field(default_factory=dict)  # None: nothing is stored
     held: dict[GroupKey, int] = field(default_factory=dict)  # by a living incarnation, to be asked for it
+    deals: dict[GroupKey, list[tuple[int, str, int]]] = field(default_factory=dict)  # position, client id, taker or 0
 
 
 class GroupClaims:
@@ -86,7 +118,18 @@ class GroupClaims:
         rows = {key: settled_group(row, routed[holders[key]][0], ends) for key, row in left.items()}
         put_groups(cursor, me, list(rows.values()))
         answer.taken.update(rows)
+        self._read_deals(cursor, answer)
         return answer
+
+    def _read_deals(self, cursor: "Cursor", answer: GroupAnswer) -> None:
+        """Read what was dealt and is with no session; what a dead broker was given is with nobody from now on."""
+        keys = columns(map(_keys, answer.taken), 2)
+        cursor.execute("select distinct taker from group_deals where taker <> 0")
+        dead = lock_dead(cursor, {taker for (taker,) in cursor.fetchall()} - {self.incarnation})
+        cursor.execute(_FREE_DEALS, (*keys, sorted(dead)))
+        cursor.execute(_READ_DEALS, keys)
+        for name, text, position, client_id, taker in cursor.fetchall():
+            answer.deals.setdefault((name, text), []).append((position % (1 << 64), client_id, taker))
 
     def _lock(self, cursor: "Cursor", keys: set[GroupKey]) -> dict[GroupKey, int]:
         """Lock the rows of all, which are added where there is none; return the holder of each."""
@@ -96,6 +139,38 @@ class GroupClaims:
             holders = lock_groups(cursor, keys)
             if len(holders) == len(keys):
                 return holders  # else one was forgotten between the two
+
+    def settle(self, key: GroupKey, taker: int, positions: Sequence[int]) -> list[int]:
+        """Return what of deals to a broker no session has; that broker can't store it any more. May be called again."""
+        mine = list(map(as_signed, positions))
+
+        def act(cursor: "Cursor") -> list[int]:
+            lock_own(cursor, self.incarnation)
+            cursor.execute(_SETTLE, (*_keys(key), mine, taker))
+            cursor.execute(_LEFT, (*_keys(key), mine))
+            return [position % (1 << 64) for (position,) in cursor.fetchall()]
+
+        return self._database.transact(act)
+
+    def is_dead(self, incarnation: int) -> bool:
+        """Return whether a broker is dead: all that it ever wrote can be read by then."""
+        return self._database.transact(lambda cursor: incarnation in lock_dead(cursor, {incarnation}))
+
+    def unused(self, keys: Collection[GroupKey]) -> list[GroupKey]:
+        """Return the groups that no stored session is subscribed to."""
+        return self._database.transact(lambda cursor: _unused(cursor, keys))
+
+    def forget_unheld(self) -> int:
+        """Forget groups that nobody living holds and nobody is subscribed to; return how many."""
+
+        def act(cursor: "Cursor") -> int:
+            cursor.execute(_LOCK_UNHELD, (_FORGOTTEN_AT_ONCE,))  # nobody takes them meanwhile
+            gone = _unused(cursor, [(name, text) for name, text in cursor.fetchall()])
+            for statement in (_FORGET_DEALS, _FORGET_UNHELD):
+                cursor.execute(statement, columns(map(_keys, gone), 2))
+            return len(gone)
+
+        return self._database.transact(act)
 
     def release(self, keys: Collection[GroupKey], changes: Changes) -> Refused:
         """Write the last changes and let go of groups, in one transaction; return those that another has already."""
@@ -133,6 +208,13 @@ def settled_group(row: GroupRow, routed: tuple[int, ...], ends: Sequence[int]) -
         positions=resolved(row.positions, routed),
         doubt=pack_offsets(tuple(ends)) if was_served else row.doubt,
     )
+
+
+def _unused(cursor: "Cursor", keys: Collection[GroupKey]) -> list[GroupKey]:
+    texts = {key: f"{SHARED_PREFIX}{key[0]}/{key[1]}" for key in keys}
+    cursor.execute(_USED, ([key_of(text) for text in texts.values()],))
+    used = {text for (text,) in cursor.fetchall()}
+    return [key for key, text in texts.items() if text not in used]
 
 
 def _keys(key: GroupKey) -> tuple[bytes, bytes]:

@@ -5,6 +5,7 @@ is gone by the time it is read was listed or dropped meanwhile, so all is looked
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import crc32c
@@ -17,7 +18,7 @@ from everlog.cluster.rows import ListedSegment, RowFacts, State
 from everlog.cluster.schema import tail_name
 from everlog.cluster.segment_list import read_list
 from everlog.commitlog import HEADER_BYTES, read_segment
-from everlog.tiering import Bucket
+from everlog.tiering import Bucket, Database
 
 if TYPE_CHECKING:
     import psycopg
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 READ_BYTES = 4 << 20  # of rows at once
 _LOOKS = 20  # before a gap is called one
+_WRITE_NOTHING = "select pg_logical_emit_message(true, 'everlog', '')"  # a record in the WAL, and in no table
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +47,41 @@ class Trimmed(Unavailable):
         self.start = start
 
 
+def end_query(shard: int) -> str:
+    """Return the query for where all that a shard has committed ends."""
+    ends = [
+        f"(select base + count as stop from {tail_name(shard, number)} order by base desc limit 1)"
+        for number in range(TABLES)
+    ]
+    ends.append(f"select max(stop) from message_segments where shard = {shard} and state <> {State.CLAIMED}")
+    ends.append(f"select max(stop) from message_gaps where shard = {shard}")
+    return f"select max(stop) from ({' union all '.join(ends)}) as ends"
+
+
 class ShardHistory:
     """What a shard has committed, as anybody may read it. For one thread at a time."""
 
-    def __init__(self, database: ClusterDatabase, bucket: Bucket, shard: int) -> None:
+    def __init__(
+        self, database: ClusterDatabase, bucket: Bucket, shard: int, connection: Database | None = None
+    ) -> None:
         self._bucket = bucket
         self._shard = shard
-        self._connection = database.connect()
+        self._is_shared = connection is not None
+        self._connection = connection or database.connect()
         columns = "base, count, epoch, segment, crc, size"
         tables = [f"select {number} as number, {columns} from {tail_name(shard, number)}" for number in range(TABLES)]
         self._facts = f"select * from ({' union all '.join(tables)}) as rows where base + count > %s order by base"
-        ends = [
-            f"(select base + count as stop from {tail_name(shard, n)} order by base desc limit 1)"
-            for n in range(TABLES)
-        ]
-        ends.append(f"select max(stop) from message_segments where shard = {shard} and state <> {State.CLAIMED}")
-        self._end = f"select max(stop) from ({' union all '.join(ends)}) as ends"
+        self._end = end_query(shard)
+
+    @cached_property
+    def gaps(self) -> dict[int, int]:
+        """Offsets that were never given out: where each gap begins and what it ends before. No broker makes any."""
+
+        def act(cursor: "Cursor") -> dict[int, int]:
+            cursor.execute("select start, stop from message_gaps where shard = %s", (self._shard,))
+            return dict(cursor.fetchall())
+
+        return self._connection.call(act)
 
     def look(self, offset: int) -> tuple[list[RowFacts], list[ListedSegment]]:
         """Return the rows and the listed segments that end behind an offset, of which some may be both."""
@@ -88,6 +109,14 @@ class ShardHistory:
             return int(found[0]) if found is not None and found[0] is not None else 0
 
         return self._connection.call(act)
+
+    def make_certain(self) -> None:
+        """Return when all that was seen so far is on the standbys too, which a look alone does not tell.
+
+        A row whose commit was not confirmed can be seen, after a crash of the primary or a wait that was given up, and
+        be lost by a failover. A transaction that writes waits for all before it.
+        """
+        self._connection.call(lambda cursor: cursor.execute(_WRITE_NOTHING))
 
     def _shard_row(self) -> tuple[int, int]:
         def act(cursor: "Cursor") -> tuple[int, int]:
@@ -172,5 +201,6 @@ class ShardHistory:
         return None if found is None else read_alone(found[0], found[1])
 
     def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
+        """Close the connection, unless others use it."""
+        if not self._is_shared:
+            self._connection.close()

@@ -8,11 +8,11 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from everlog.base import Fenced
-from everlog.cluster.change_writer import columns, lock_sessions, write_changes
+from everlog.cluster.change_writer import lock_sessions, write_changes
 from everlog.cluster.incarnation_row import lock_own
+from everlog.cluster.outbox_rows import put_wills
 from everlog.cluster.session_schema import key_of
-from everlog.sessions import Changes, Refused, unpack_will
-from everlog.store import shard_of
+from everlog.sessions import Changes, Refused
 from everlog.tiering import Database
 
 if TYPE_CHECKING:
@@ -76,6 +76,30 @@ class Outbox:
 
         return self._database.transact(act)
 
+    def waiting_in(self, shards: Sequence[int]) -> dict[int, list[OutboxRow]]:
+        """Return what is to be appended to some shards, where there is something."""
+
+        def act(cursor: "Cursor") -> list[tuple[Any, ...]]:
+            cursor.execute(
+                "select shard, number, client_id, username, will from outbox where shard = any(%s) "
+                "order by shard, number limit 1000",
+                (list(shards),),
+            )
+            return cursor.fetchall()
+
+        found: dict[int, list[OutboxRow]] = {}
+        for shard, *row in self._database.transact(act):
+            found.setdefault(shard, []).append(OutboxRow(*row))
+        return found
+
+    def take_off(self, shard: int, last: int) -> None:
+        """Remove the wills of a shard up to a number: they are in its log."""
+
+        def act(cursor: "Cursor") -> None:
+            cursor.execute("delete from outbox where shard = %s and number <= %s", (shard, last))
+
+        self._database.transact(act)
+
     def close(self) -> None:
         """Close the connection."""
         self._database.close()
@@ -100,19 +124,3 @@ def move_wills(cursor: "Cursor", client_ids: Collection[str], holders: Collectio
         (list(map(key_of, client_ids)), sorted(holders)),
     )
     put_wills(cursor, cursor.fetchall(), shards)
-
-
-def put_wills(cursor: "Cursor", wills: Sequence[tuple[Any, ...]], shards: int) -> None:
-    """Put wills (client id, user, will) in the outbox of the shards of their topics."""
-    if not wills:
-        return
-    rows = []
-    for client_id, user, packed in wills:
-        will = unpack_will(packed)
-        assert will is not None
-        rows.append((shard_of(will.topic.encode(), shards), client_id, user, packed))
-    cursor.execute(
-        "insert into outbox (shard, client_id, username, will) "
-        "select * from unnest(%s::integer[], %s::text[], %s::text[], %b::bytea[])",
-        columns(rows, 4),
-    )

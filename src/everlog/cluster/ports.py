@@ -1,11 +1,12 @@
-"""What the log of a cluster asks of the database: tables that hold a shard's tail, and fence whoever is not its owner.
+"""What a cluster asks of the database, tables of a shard's tail that fence whoever is not its owner, and of peers.
 
 Errors: `Fenced` if another owner has the shard, which is the end for this one; `Unavailable` if the answer is not known
 (done, not done, or done and not on the standbys): the same is then to be settled; `StorageError` if it can't be done.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Protocol
 
 from everlog.cluster.rows import TailRow
@@ -53,3 +54,71 @@ class TailTables(Protocol):
 
     def close(self) -> None:
         """Let go of everything."""
+
+
+class LinkKind(IntEnum):
+    """What a broker says to another; numbers are never used for something else."""
+
+    HELLO = 1  # who speaks, of which cluster, and which versions it understands
+    PUBLISH = 2  # messages for a shard that the other one owns, numbered
+    CONFIRM = 3  # up to which number they are committed
+    OFFER = 4  # a batch that was committed, byte for byte
+    UNKEPT = 5  # messages that nothing keeps, best effort
+    ASK = 6  # a question, with its number and kind
+    REPLY = 7  # the answer to a question
+    PING = 8  # nothing: the link is there
+    REFUSE = 9  # messages of a PUBLISH were not taken, and none will be
+    OWNED = 10  # the speaker owns a shard, and has so much of the other's messages there
+    GROUP_DEAL = 11  # what members of a shared group are given that are connected to the other one
+    GROUP_NEWS = 12  # what became of that, and who the members are
+    GROUP_SEATED = 13  # the speaker deals for a group, and has heard of the other one's members
+    GROUP_MOVED = 14  # the speaker deals for some groups no more
+    RELEASE_SESSION = 32  # let go of a client id
+    CLOSE_ORIGIN = 33  # take nothing more from a dead incarnation, and say its final number in a shard
+    GROUP_JOIN = 34  # deal to these members
+    GROUP_HELD = 35  # say what your members have of groups that the asker deals for from now on
+    MOVED = 64  # the board has changed: look at it now
+    CLIENTS = 65  # how many clients the speaker has
+
+
+Answerer = Callable[[int, bytes], Awaitable[bytes]]  # of who asks, and what
+Hearer = Callable[[int, int, bytes], None]  # of who says it, its number, and what
+LinkWatcher = Callable[[int, bool], None]  # of an incarnation, and whether there is a link to it
+
+
+class Peers(Protocol):
+    """The other brokers, as far as they can be reached; used on the event loop's thread."""
+
+    @property
+    def living(self) -> Collection[int]: ...  # incarnations that there is a link to
+
+    def ask(self, incarnation: int, kind: LinkKind, body: bytes) -> Awaitable[bytes]:
+        """Return another's answer; raise `Unavailable` if it does not come: whether it was done is not known then."""
+
+    def tell(self, incarnation: int, kind: LinkKind, body: bytes) -> None:
+        """Say something that may get lost."""
+
+    def answer(self, kind: LinkKind, call: Answerer) -> None:
+        """Have questions of a kind answered, and what is told heard; an error there is the asker's `Unavailable`."""
+
+    def watch(self, call: LinkWatcher) -> None:
+        """Have a call made when a link is there, and when it is no more."""
+
+
+class ShardLinks(Protocol):
+    """The links as messages of shards use them: in order, and lost with the link; on the event loop's thread."""
+
+    @property
+    def living(self) -> Collection[int]: ...  # incarnations that there is a link to
+
+    def send(self, incarnation: int, kind: LinkKind, number: int, body: bytes | bytearray | memoryview) -> bool:
+        """Say something with a number; return False if there is no link."""
+
+    def offer(self, kind: LinkKind, number: int, body: bytes | bytearray | memoryview) -> int:
+        """Say something to all that are not slow; return how many did not get it."""
+
+    def hear(self, kind: LinkKind, call: Hearer) -> None:
+        """Have a call made with the sender, the number and the body of what others tell."""
+
+    def watch(self, call: LinkWatcher) -> None:
+        """Have a call made when a link is there, and when it is no more."""

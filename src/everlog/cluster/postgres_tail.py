@@ -83,6 +83,8 @@ class PostgresTail:
         listed = cursor.fetchone()
         origins = _numbers(listed[1]) if listed is not None else {}
         end = max(end, listed[0] if listed is not None else 0)
+        cursor.execute("select max(stop) from message_gaps where shard = %s", (self._shard,))
+        end = max(end, _one(cursor)[0] or 0)
         if last_base >= 0:
             origins = self._origins(cursor, segment) or origins
         cursor.execute("select origin, final from message_origins where shard = %s", (self._shard,))

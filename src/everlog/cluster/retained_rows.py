@@ -8,9 +8,9 @@ then the rows, and follows the log from that offset on.
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from everlog.cluster.retained_backlog import RetainedBacklog
 from everlog.cluster.session_schema import key_of, message_shard
 from everlog.sessions import Changes, RetainedNames, RetainedRow
-from everlog.store import shard_of
 
 if TYPE_CHECKING:
     import psycopg
@@ -28,10 +28,12 @@ on conflict (shard) do update set as_of = excluded.as_of where old.as_of <= excl
 """
 
 
-def write_retained(cursor: "Cursor", me: int, shards: int, changes: Changes) -> None:
+def write_retained(cursor: "Cursor", me: int, changes: Changes, backlog: RetainedBacklog) -> None:
     """Write the retained messages of those shards that the incarnation owns, and the names that are its own."""
-    if changes.retained or changes.retained_at is not None:
-        _write_rows(cursor, me, shards, changes)
+    if changes.retained or changes.retained_at is not None or len(backlog):
+        written = _write_rows(cursor, me, changes, backlog)
+        cursor.execute("select shard, as_of from retained_shards")
+        backlog.found = written, dict(cursor.fetchall())
     if changes.ended_names:
         cursor.execute(
             "delete from retained_names where incarnation = %s and first = any(%s)", (me, list(changes.ended_names))
@@ -44,8 +46,8 @@ def write_retained(cursor: "Cursor", me: int, shards: int, changes: Changes) -> 
         )
 
 
-def _write_rows(cursor: "Cursor", me: int, shards: int, changes: Changes) -> None:
-    rows = {row.topic: (shard_of(row.topic.encode(), shards), row) for row in changes.retained}
+def _write_rows(cursor: "Cursor", me: int, changes: Changes, backlog: RetainedBacklog) -> set[int]:
+    rows = backlog.with_new(changes)
     ends = dict(enumerate(changes.retained_at or ()))
     wanted = {message_shard(shard): shard for shard in {shard for shard, _ in rows.values()} | ends.keys()}
     cursor.execute(
@@ -66,6 +68,7 @@ def _write_rows(cursor: "Cursor", me: int, shards: int, changes: Changes) -> Non
         cursor.execute("delete from retained_messages where key = any(%b)", (gone,))
     if there:
         cursor.execute(_PUT_ROWS, [list(column) for column in zip(*there, strict=True)])
+    return owned
 
 
 def read_ends(cursor: "Cursor") -> tuple[int, ...]:

@@ -4,7 +4,7 @@
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import cython
 
@@ -72,6 +72,30 @@ def read_alone(body: bytes, names: bytes) -> Records:
         table.publishers = TopicTable(0, 1 << 30, 1 << 31)
         _fill(table.publishers, publishers, plan.first_publisher, records.new_publishers(), lost_publisher)
     return records
+
+
+def read_together(rows: Sequence[tuple[bytes, bytes]]) -> list[Records]:
+    """Return the batches of rows of one segment that follow each other, checked, with one table for all of them."""
+    table = TopicTable(0, 1 << 30, 1 << 31)
+    batches = [Records(body, 0, table) for body, _ in rows]
+    topics: dict[int, bytes] = {}
+    publishers: dict[int, bytes] = {}
+    with_publishers = False
+    for records, (_, names) in zip(batches, rows, strict=True):
+        if not records.verify():
+            raise StorageError(f"the row at offset {records.base_offset} is damaged", hint="restore it from a backup")
+        known, at = _unpack(names, 0)
+        topics |= known
+        topics |= dict(enumerate(records.new_names(), records.first_new_topic))
+        publishers |= _unpack(names, at)[0]
+        if records.layout.publishers:
+            with_publishers = True
+            publishers |= dict(enumerate(records.new_publishers(), records.layout.first_publisher))
+    _fill(table, topics, max(topics, default=-1) + 1, [], lambda number: b"\0lost/%d" % number)
+    if with_publishers:
+        table.publishers = TopicTable(0, 1 << 30, 1 << 31)
+        _fill(table.publishers, publishers, max(publishers, default=-1) + 1, [], lost_publisher)
+    return batches
 
 
 def _unpack(names: bytes, at: int) -> tuple[dict[int, bytes], int]:

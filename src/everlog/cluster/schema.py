@@ -19,8 +19,11 @@ MAX_SHARDS = 256
 _TABLES = """
 create table if not exists message_store (
     is_one boolean primary key default true check (is_one), version integer not null, store bigint not null,
-    shards integer not null
+    shards integer not null, format integer not null default 1,
+    importing boolean not null default false
 );
+alter table message_store add column if not exists format integer not null default 1;
+alter table message_store add column if not exists importing boolean not null default false;
 create table if not exists message_shards (
     shard integer primary key, epoch bigint not null, probe bigint not null, salt bigint not null,
     start bigint not null
@@ -34,6 +37,13 @@ create table if not exists message_segments (
     crc bigint, origins jsonb
 );
 create unique index if not exists message_segments_present on message_segments (shard, base) where state = 1;
+create table if not exists message_gaps (
+    shard integer not null, start bigint not null, stop bigint not null, primary key (shard, start)
+);
+create table if not exists message_pins (
+    number bigint generated always as identity primary key, reader text not null,
+    since timestamptz not null default clock_timestamp(), until timestamptz not null
+);
 """
 _TAIL = """
 create table if not exists {name} (

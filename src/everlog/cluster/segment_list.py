@@ -4,6 +4,7 @@ A name is claimed before anything is stored under it, and has a random part, so 
 restored backup. Every change is made behind the shard's fence.
 """
 
+import re
 import secrets
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,19 @@ if TYPE_CHECKING:
 
 _LISTED = "select base, stop, epoch, size, crc, name from message_segments where shard = %s and state = %s"
 _LOCK_WAIT = "100ms"  # for readers of a table that is to be emptied: who comes behind waits as long at most
+
+
+_NAME = re.compile(r"shard-\d+/\d{20}-\d+-[0-9a-f]{16}\.log")
+
+
+def segment_folder(shard: int) -> str:
+    """Return the folder of the bucket that has a shard's segments."""
+    return f"shard-{shard}"
+
+
+def is_segment_name(name: str) -> bool:
+    """Return whether an object is a segment by its name, and not somebody else's in the same folder."""
+    return _NAME.fullmatch(name) is not None
 
 
 def read_list(cursor: "Cursor", shard: int, offset: int) -> list[ListedSegment]:
@@ -42,7 +56,7 @@ class SegmentList:
 
     def claim(self, base: int, epoch: int) -> str:
         """Return a name for a segment that nothing was ever stored under."""
-        name = f"shard-{self._shard}/{base:020d}-{epoch}-{secrets.token_hex(8)}.log"
+        name = f"{segment_folder(self._shard)}/{base:020d}-{epoch}-{secrets.token_hex(8)}.log"
 
         def act(cursor: "Cursor") -> None:
             self._fence(cursor, epoch)
@@ -127,14 +141,50 @@ class SegmentList:
 
         self._connection.transact(act)
 
+    def behind_gap(self, offset: int | None) -> int | None:
+        """Return where offsets go on behind a gap that begins at one, or None if none does."""
+
+        def act(cursor: "Cursor") -> int | None:
+            cursor.execute("select stop from message_gaps where shard = %s and start = %s", (self._shard, offset))
+            found = cursor.fetchone()
+            return None if found is None else int(found[0])
+
+        return self._connection.transact(act)
+
+    def with_ages(self) -> list[tuple[ListedSegment, float]]:
+        """Return all listed segments in order, each with for how many seconds it has been listed."""
+
+        def act(cursor: "Cursor") -> list[tuple[ListedSegment, float]]:
+            cursor.execute(
+                "select base, stop, epoch, size, crc, name, extract(epoch from clock_timestamp() - changed)::float8 "
+                "from message_segments where shard = %s and state = %s order by base",
+                (self._shard, State.PRESENT),
+            )
+            return [(ListedSegment(*row[:6]), row[6]) for row in cursor.fetchall()]
+
+        return self._connection.transact(act)
+
+    def names(self) -> set[str]:
+        """Return all names that were claimed and are not forgotten."""
+
+        def act(cursor: "Cursor") -> set[str]:
+            cursor.execute("select name from message_segments where shard = %s", (self._shard,))
+            return {name for (name,) in cursor.fetchall()}
+
+        return self._connection.transact(act)
+
     def forgotten(self, dropped_s: float, claimed_s: float) -> list[str]:
-        """Return the names of objects that were dropped, or claimed and never listed, so long ago."""
+        """Return the names of objects that were dropped, or claimed and never listed, so long ago.
+
+        What was listed when a pin was stored stays as long as the pin holds.
+        """
 
         def act(cursor: "Cursor") -> list[str]:
             cursor.execute(
                 "select name from message_segments as old where shard = %s and ((state = %s and stop < (select "
                 "max(stop) from message_segments where shard = old.shard) and changed < clock_timestamp() - "
-                "make_interval(secs => %s)) or (state = %s and changed < clock_timestamp() - "
+                "make_interval(secs => %s) and not exists (select 1 from message_pins where since <= old.changed and "
+                "until > clock_timestamp())) or (state = %s and changed < clock_timestamp() - "
                 "make_interval(secs => %s)))",
                 (self._shard, State.DROPPED, dropped_s, State.CLAIMED, claimed_s),
             )

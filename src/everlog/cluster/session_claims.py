@@ -65,6 +65,7 @@ class ClaimAnswer:
     taken: dict[str, StoredSession | None] = field(default_factory=dict)  # None: nothing is stored
     held: dict[str, int] = field(default_factory=dict)  # by a living incarnation, to be asked for it
     anothers: set[str] = field(default_factory=set)  # sessions of another user, whoever holds them
+    unproven: dict[str, int] = field(default_factory=dict)  # of those taken: whose numbers decide on QoS 2 ids
 
 
 class SessionClaims:
@@ -72,8 +73,8 @@ class SessionClaims:
 
     def __init__(self, database: Database, incarnation: int, shards: int) -> None:
         self.incarnation = incarnation
-        self._database = database
-        self._shards = shards
+        self.database = self._database = database
+        self.shards = self._shards = shards
 
     def claim(self, claimants: Iterable[Claimant], ends: Sequence[int]) -> ClaimAnswer:
         """Take sessions, many in each transaction; `ends` is where each shard ends: all below may have been sent.
@@ -88,6 +89,7 @@ class SessionClaims:
             answer.taken |= found.taken
             answer.held |= found.held
             answer.anothers |= found.anothers
+            answer.unproven |= found.unproven
         return answer
 
     def _claim(self, cursor: "DbCursor", claimants: list[Claimant], ends: Sequence[int]) -> ClaimAnswer:
@@ -107,7 +109,9 @@ class SessionClaims:
             else:
                 answer.taken[one.client_id] = found[one.client_id] if is_kept else None
         left = {one: holder for one, (holder, _) in holders.items() if one in answer.taken and holder in dead}
+        self._note_unproven(cursor, answer, left)
         self._settle(cursor, answer, left, ends)
+        self._keep_unproven(cursor, answer.unproven)
         users = {one.client_id: one.user for one in claimants}
         rows = [stored.row if stored else SessionRow(one, users[one]) for one, stored in answer.taken.items()]
         self._hold(cursor, rows)
@@ -136,6 +140,21 @@ class SessionClaims:
         if one.is_sweep or row.user is None or row.user == one.user:
             return False
         return is_kept or not one.to_end_it
+
+    def _note_unproven(self, cursor: "DbCursor", answer: ClaimAnswer, left: dict[str, int]) -> None:
+        """Note whose numbers decide which QoS 2 ids count: the last holder's, or an earlier one's if that is open."""
+        unsure = [one for one, stored in answer.taken.items() if stored is not None and stored.cursor.unsure]
+        if unsure:
+            cursor.execute(
+                "select client_id, unsure_of from sessions join session_cursors using (client) where client = any(%b)",
+                (list(map(key_of, unsure)),),
+            )
+            origins = {one: origin or left.get(one, NOBODY) for one, origin in cursor.fetchall()}
+            answer.unproven = {one: origin for one, origin in origins.items() if origin != NOBODY}
+
+    def _keep_unproven(self, cursor: "DbCursor", unproven: dict[str, int]) -> None:
+        for client_id, origin in unproven.items():
+            cursor.execute("update session_cursors set unsure_of = %s where client = %b", (origin, key_of(client_id)))
 
     def _settle(self, cursor: "DbCursor", answer: ClaimAnswer, left: dict[str, int], ends: Sequence[int]) -> None:
         """Put what LIVE stood for in its place, and end "connected", in what the dead have left."""
@@ -169,7 +188,7 @@ class SessionClaims:
             stored = read_sessions(cursor, kept)
             ended = {client_id: settled(one, routed, alive_us, ()) for client_id, one in stored.items()}
             put_sessions(cursor, self.incarnation, [one.row for one in ended.values()])
-            put_cursors(cursor, {client_id: one.cursor for client_id, one in ended.items()})
+            self._put_cursors(cursor, {client_id: one.cursor for client_id, one in ended.items()})
             cursor.execute("update sessions set holder = %s where client = any(%b)", (NOBODY, kept))
             forgotten = [key_of(client_id) for client_id, is_kept in ours.items() if not is_kept]
             cursor.execute("delete from sessions where client = any(%b)", (forgotten,))
@@ -177,6 +196,17 @@ class SessionClaims:
             return Refused(tuple(sorted(anothers.union(refused.sessions))), refused.groups)
 
         return self._database.transact(act)
+
+    def _put_cursors(self, cursor: "DbCursor", cursors: dict[str, Cursor]) -> None:
+        """Write cursors, and leave open what is to be decided by another's numbers."""
+        keys = list(map(key_of, cursors))
+        cursor.execute(
+            "select client, unsure_of from session_cursors where client = any(%b) and unsure_of <> 0", (keys,)
+        )
+        open_ones = cursor.fetchall()
+        put_cursors(cursor, cursors)
+        for key, origin in open_ones:
+            cursor.execute("update session_cursors set unsure_of = %s where client = %b", (origin, key))
 
     def unattended(self, now_us: int, after: str = "", limit: int = 1000) -> list[str]:
         """Return client ids, from one on, whose session or will nobody living holds and that may be due by now.

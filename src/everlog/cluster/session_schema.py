@@ -6,7 +6,7 @@ from everlog.tiering import make_schema
 
 _TABLES = """
 create table if not exists session_brokers (
-    incarnation bigint primary key, routed bytea not null, alive_us bigint not null
+    incarnation bigint primary key, routed bytea not null, alive_us bigint not null, wills bigint not null default 0
 ) with (fillfactor = 50);
 create table if not exists sessions (
     client bytea primary key, client_id text not null, holder bigint not null, is_kept boolean not null,
@@ -19,7 +19,8 @@ create table if not exists session_filters (
 );
 create table if not exists session_cursors (
     client bytea primary key, positions bytea not null, next_id integer not null, inflight bytea not null,
-    received bytea not null, unsure bytea not null, doubt bytea not null, feeds bytea not null
+    received bytea not null, unsure bytea not null, doubt bytea not null, feeds bytea not null,
+    unsure_of bigint not null default 0
 ) with (fillfactor = 50);
 create table if not exists session_wills (
     client bytea primary key, client_id text not null, holder bigint not null, username text, will bytea not null
@@ -30,6 +31,11 @@ create table if not exists session_groups (
     holder bigint not null, is_kept boolean not null, options smallint not null, positions bytea not null,
     owed bytea not null, doubt bytea not null, primary key (name_key, filter_key)
 ) with (fillfactor = 50);
+create index if not exists session_filters_shared on session_filters (key) where filter like '$share/%';
+create table if not exists group_deals (
+    name_key bytea not null, filter_key bytea not null, position bigint not null, client_id text not null,
+    taker bigint not null, primary key (name_key, filter_key, position)
+) with (fillfactor = 50);
 create table if not exists retained_messages (
     key bytea primary key, topic text not null, shard integer not null, message bytea not null, after bigint not null
 );
@@ -39,10 +45,10 @@ create table if not exists retained_names (
     primary key (incarnation, first)
 );
 create table if not exists outbox (
-    number bigint generated always as identity primary key, shard integer not null, client_id text not null,
-    username text, will bytea not null
+    shard integer not null, number bigint not null, client_id text not null, username text, will bytea not null,
+    primary key (shard, number)
 );
-create index if not exists outbox_by_shard on outbox (shard, number);
+create table if not exists outbox_ends (shard integer primary key, last bigint not null) with (fillfactor = 50);
 """
 _WHOLE_BYTES = 1000  # of a name that is its own key: an index takes up to 2,700 bytes, and a name may have 65,535
 _PREFIX_BYTES = 968

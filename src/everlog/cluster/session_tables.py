@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from everlog.cluster.change_writer import write_changes
 from everlog.cluster.incarnation_row import lock_own, remove_unnamed, rows_of
+from everlog.cluster.retained_backlog import RetainedBacklog
 from everlog.cluster.retained_rows import read_ends, read_names, read_rows
 from everlog.sessions import (
     Changes,
@@ -53,6 +54,7 @@ class PostgresTables:
         self.incarnation = incarnation
         self._database = database
         self._shards = shards
+        self._backlog = RetainedBacklog(shards)
 
     def load(self) -> Snapshot:
         """Return what the incarnation holds, and all retained messages, read as they are iterated."""
@@ -80,9 +82,16 @@ class PostgresTables:
 
         def act(cursor: "DbCursor") -> Refused:
             lock_own(cursor, self.incarnation, changes.routed, changes.alive_us)
-            return write_changes(cursor, self.incarnation, self._shards, changes)
+            return write_changes(cursor, self.incarnation, self._shards, changes, self._backlog)
 
-        return self._database.transact(act)
+        refused = self._database.transact(act)
+        self._backlog.settle(changes)
+        return refused
+
+    def stored_retained(self) -> tuple[int, ...]:
+        """Return as of which offset of each shard the tables have its retained messages."""
+        ends = self._database.transact(read_ends)
+        return (*ends, *(0,) * (self._shards - len(ends)))
 
     def remove_unnamed(self) -> int:
         """Remove the rows of dead incarnations that no session, will or group names; return how many."""

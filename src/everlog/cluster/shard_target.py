@@ -7,6 +7,7 @@ confirmed or the shard is found to be another's. While it lasts, and while the t
 
 import random
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -39,7 +40,11 @@ class ShardTarget:
         self.shard = shard
         self.epoch = epoch
         self.end = 0  # where the committed rows end
+        self.is_in_doubt = False  # whether a commit was not confirmed and is being settled
+        self.doubts = 0  # commits that were not confirmed at once
+        self.waits_since: float | None = None  # when the commit began that the database has not confirmed, monotonic
         self.troubled: Troubled = lambda trouble: None
+        self.wrote: Callable[[Sequence[TailRow]], None] | None = None  # told of rows that are committed
         self._tables = tables
         self._own = own
         self._table_bytes = max(1, tail_bytes // TABLES)
@@ -85,23 +90,35 @@ class ShardTarget:
             nonlocal is_doubted
             call = self._tables.settle if is_doubted else self._tables.insert
             is_doubted = True
-            call(table, rows)
+            try:
+                call(table, rows)
+            except Fenced:
+                raise
+            except EverlogError:
+                self.doubts += not self.is_in_doubt
+                self.is_in_doubt = True
+                raise
 
         self._until_done(act)
+        self.is_in_doubt = False
         with self._lock:
             fill = self._fills[table]
             fill.size, fill.rows, fill.end = fill.size + size, fill.rows + len(rows), rows[-1].end
         self.end = rows[-1].end
+        if self.wrote is not None:
+            self.wrote(rows)
 
     def _until_done(self, act: Callable[[], T]) -> T:
         """Do something until it is confirmed."""
         attempt = 0
+        self.waits_since = time.monotonic()
         while True:
             if self._is_stopped:
                 raise Unavailable(f"shard {self.shard} was closed before a commit was confirmed")
             try:
                 result = act()
             except Fenced:
+                self.waits_since = None
                 raise
             except EverlogError as error:
                 self._note(error)
@@ -109,6 +126,7 @@ class ShardTarget:
                     self._lock.wait_for(lambda: self._is_stopped, self._pause(attempt))
                 attempt += 1
             else:
+                self.waits_since = None
                 self._note(None)
                 return result
 
@@ -160,6 +178,12 @@ class ShardTarget:
         """How many bytes the tail holds."""
         with self._lock:
             return sum(fill.size for fill in self._fills)
+
+    @property
+    def held_rows(self) -> int:
+        """How many rows the tail holds."""
+        with self._lock:
+            return sum(fill.rows for fill in self._fills)
 
     def close_origin(self, origin: int, final: int) -> None:
         """Store the final number of an origin, all of whose messages are committed."""

@@ -5,6 +5,8 @@
 
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import crc32c
 
@@ -12,12 +14,29 @@ from everlog.base import EverlogError, Fenced, StorageError, Unavailable
 from everlog.cluster.cluster_settings import ClusterSettings
 from everlog.cluster.ports import TABLES
 from everlog.cluster.rows import ListedSegment
-from everlog.cluster.segment_list import SegmentList
+from everlog.cluster.segment_list import SegmentList, is_segment_name, segment_folder
 from everlog.cluster.shard_target import ShardTarget
-from everlog.commitlog import HEADER_BYTES, SegmentView, ShardLog, read_segment
-from everlog.tiering import Bucket
+from everlog.commitlog import HEADER_BYTES, RetentionPlan, SegmentView, ShardLog, plan_retention, read_segment
+from everlog.tiering import Bucket, bucket_clock, plan_scrub
 
 CLAIMED_S = 24 * 3600.0  # after which nobody stores anything under a claimed name any more
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionLimits:
+    """How much of a cluster's history stays: None for no limit."""
+
+    age_s: float | None = None
+    shard_bytes: int | None = None  # of a shard's segments in the bucket
+
+
+class _Facts(NamedTuple):
+    """A listed segment as retention sees it; it is 0 o'clock now."""
+
+    base_offset: int
+    end_offset: int
+    last_time: int
+    size_bytes: int
 
 
 class Uploads:
@@ -35,6 +54,11 @@ class Uploads:
         self.trouble: EverlogError | None = None  # why nothing reaches the bucket just now
         self._stepping = threading.Lock()
         self._is_closed = False
+
+    @property
+    def listed_to(self) -> int | None:
+        """Where the segments in the bucket end, once that is known."""
+        return self._listed
 
     def step(self) -> None:
         """Store what is complete and empty what may be; what fails is tried again at the next step."""
@@ -69,7 +93,7 @@ class Uploads:
         """Store one segment under a new name, then list it."""
         data = view.read_at(0, view.size_bytes)
         header, batches = read_segment(data, f"the segment at offset {view.base_offset}")
-        if not batches or batches[0][0] != self._listed:
+        if not batches or batches[0][0] not in (self._listed, self._segments.behind_gap(self._listed)):
             raise StorageError(f"the segment at offset {view.base_offset} does not follow {self._listed}")
         end = batches[-1][0] + batches[-1][1]
         if end != view.end_offset:
@@ -100,6 +124,31 @@ class Uploads:
     def drop(self, below: int) -> None:
         """Let the history begin at the first segment that ends behind an offset."""
         self._segments.drop(below, self._target.epoch)
+
+    def retain(self, limits: RetentionLimits, keep_from: int | None) -> RetentionPlan:
+        """Drop the segments that are too old or too many, and return what was dropped.
+
+        How old a segment is says the database's clock: since it was listed. What ends behind `keep_from` stays.
+        """
+        facts = [_Facts(one.base, one.end, -round(age_s * 1e6), one.size) for one, age_s in self._segments.with_ages()]
+        age_us = None if limits.age_s is None else round(limits.age_s * 1e6)
+        plan = plan_retention(facts, 0, limits.shard_bytes, age_us, keep_from=keep_from)
+        if plan.remove:
+            self.drop(plan.start)
+        return plan
+
+    def scrub(self) -> list[str]:
+        """Delete objects of the shard that are not in the list, once they are a day old; return their names.
+
+        An owner that was replaced may store one at any time. The bucket is looked at first: a name is in the list
+        before anything is stored under it.
+        """
+        folder = segment_folder(self._target.shard)
+        found = [one for one in self._bucket.find(folder) if is_segment_name(one.name)]
+        doomed = plan_scrub(found, self._segments.names(), bucket_clock(self._bucket, folder)) if found else []
+        for name in doomed:
+            self._bucket.delete(name)
+        return doomed
 
     def delete_dropped(self) -> int:
         """Delete objects that no reader can be in any more; return how many."""

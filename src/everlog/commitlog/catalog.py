@@ -34,7 +34,7 @@ class Segment:
     last_time: int = _UNKNOWN
     size_bytes: int = _UNKNOWN
     sealed: bool = False
-    contents: int = 0  # of a sealed one, SPILLED and HOLLOW as in its side file
+    contents: int = 0  # of a sealed one, SPILLED, OWED and HOLLOW as in its side file
     previous_end: int = 0  # as in its header
     reader: SegmentReader | None = None  # held while the segment is written; else the cache holds it
 

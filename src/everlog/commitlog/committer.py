@@ -362,7 +362,7 @@ class Committer:
             self._stepping.release()
 
     def skip_to(self, offset: int) -> None:
-        """Let a barred log that holds nothing go on at a later offset: nothing below it is there any more."""
+        """Let a barred log go on at a later offset, in a new segment: what is between is not there."""
         self._enter()
         try:
             with self._gate:

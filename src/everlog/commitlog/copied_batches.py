@@ -19,6 +19,11 @@ def read_batches(bodies: Sequence[bytes], base_offset: int, table: TopicTable) -
     return batches
 
 
+def read_whole(bodies: Sequence[bytes], base_offset: int) -> list[Records]:
+    """Return all batches of a segment, checked, with a table of their own."""
+    return read_batches(bodies, base_offset, new_table())
+
+
 def _learn(table: TopicTable, records: Records) -> None:
     """Add the names that a batch brings; raise if it is not the one that follows."""
     _add(table, records.first_new_topic, records.new_names())

@@ -11,13 +11,13 @@ from functools import partial
 from time import monotonic
 
 from everlog.commitlog.catalog import Catalog, Segment
+from everlog.commitlog.collector import Collector
 from everlog.commitlog.committer import Committer
 from everlog.commitlog.log_settings import LogSettings
 from everlog.commitlog.paths import TEMPORARY, segment_path, side_path
 from everlog.commitlog.ports import Classes, Indexer
 from everlog.commitlog.retention import RetentionPlan
 from everlog.commitlog.sealer import Sealer
-from everlog.commitlog.spill_collector import SpillCollector
 from everlog.commitlog.topic_retention import Thinned, Thinner
 
 TRY_AGAIN_S = 10.0  # after a segment could not be sealed
@@ -41,7 +41,7 @@ class Maintenance:
         self._lock = threading.Lock()
         self.sealer = Sealer(catalog, settings, indexer)
         self.thinner = Thinner(catalog, self.sealer, settings, classes) if classes is not None else None
-        self._spill_collector = SpillCollector(catalog, self.sealer)
+        self._collector = Collector(catalog, self.sealer, settings)
         self.wake: Callable[[], None] = lambda: None
         self._clock = clock
         self._failed: dict[int, tuple[Segment, str]] = {}  # by base offset, what could not be sealed, and why
@@ -146,17 +146,19 @@ class Maintenance:
             due = thinner.due(now_us, below)
             return self._rewrite([(segment, partial(thinner.thin, segment, classes)) for segment, classes in due])
 
-    def collect_spilled(self, below: int, *, removes: bool) -> list[Thinned]:
-        """Empty what spills have left in sealed segments that end at or before `below`; return which.
+    def collect(self, spilled: int, owed: int) -> list[Thinned]:
+        """Empty what no setting keeps in sealed segments: what spills have left below `spilled`, and what was there for
+        sessions and groups below `owed`; return which.
 
-        If it `removes`, the oldest segments that are left with nothing go.
+        The oldest segments below `owed` that are left with nothing go.
         """
         with self._lock:
-            collector = self._spill_collector
+            collector = self._collector
             if self._committer.failure is not None:
                 return []
-            done = self._rewrite([(one, partial(collector.empty, one)) for one in collector.due(below)])
-            if removes and (hollow := collector.hollow()):
+            due = collector.due(spilled, owed)
+            done = self._rewrite([(one, partial(collector.empty, one, marks)) for one, marks in due])
+            if hollow := collector.hollow(owed):
                 self._remove(hollow)
             return done
 

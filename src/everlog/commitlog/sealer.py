@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 
-from everlog.base import DROPPED, FOR_SPILL, Records, TopicTable, gather
+from everlog.base import DROPPED, FOR_SESSIONS, FOR_SPILL, Records, TopicTable, gather
 from everlog.commitlog import side_file
 from everlog.commitlog.batch_index import GrowingIndex
 from everlog.commitlog.catalog import Catalog, Segment
@@ -20,12 +20,12 @@ from everlog.commitlog.scan import flags_of, topic_ids
 from everlog.commitlog.segment_format import FRAME_BYTES, HEADER_BYTES, Frame
 from everlog.commitlog.segment_reader import SegmentReader, load_complete
 from everlog.commitlog.segment_view import TOPICS
-from everlog.commitlog.side_file import HOLLOW, SEALED, SPILLED, SideSummary
+from everlog.commitlog.side_file import HOLLOW, OWED, SEALED, SPILLED, SideSummary
 from everlog.commitlog.write_again import write_again
 
 READ_BYTES = 4 << 20
 WRITE_BYTES = 4 << 20
-NOT_SPILLED = bytes(flags for flags in range(256) if not flags & FOR_SPILL)
+UNMARKED = {mark: bytes(flags for flags in range(256) if not flags & mark) for mark in (FOR_SPILL, FOR_SESSIONS)}
 _EMPTIED = bytes((DROPPED,))
 
 
@@ -159,8 +159,10 @@ class Sealer:
         columns, contents = [], HOLLOW
         for topics, flags in self._columns(reader):
             columns.append(topics)
-            if flags.translate(None, NOT_SPILLED):
+            if flags.translate(None, UNMARKED[FOR_SPILL]):
                 contents |= SPILLED
+            if flags.translate(None, UNMARKED[FOR_SESSIONS]):
+                contents |= OWED
             if flags.strip(_EMPTIED):
                 contents &= ~HOLLOW
         if len(columns) != len(reader.index):

@@ -1,7 +1,9 @@
 """A whole segment file as bytes, such as an object in a bucket: its header and its batches."""
 
+from collections.abc import Sequence
+
 from everlog.base import StorageError
-from everlog.commitlog.segment_format import FRAME_BYTES, HEADER_BYTES, SegmentHeader, read_frame, read_header
+from everlog.commitlog.segment_format import FRAME_BYTES, HEADER_BYTES, Frame, SegmentHeader, read_frame, read_header
 
 
 def read_segment(data: bytes, label: str) -> tuple[SegmentHeader, list[tuple[int, int, bytes]]]:
@@ -18,3 +20,13 @@ def read_segment(data: bytes, label: str) -> tuple[SegmentHeader, list[tuple[int
         batches.append((frame.base_offset, frame.records, data[at + FRAME_BYTES : frame.end]))
         at = frame.end
     return header, batches
+
+
+def write_segment(header: SegmentHeader, batches: Sequence[tuple[int, int, bytes]]) -> bytes:
+    """Return a segment of batches, each with its base offset and count, as a log writes them that is not synced."""
+    parts, at = [header.to_bytes()], HEADER_BYTES
+    for base, count, body in batches:
+        frame = Frame(at, base, len(body), count, after_sync=False)
+        parts += (frame.to_bytes(header.salt), body)
+        at = frame.end
+    return b"".join(parts)

@@ -180,15 +180,16 @@ class ShardLog(HotPath):
             raise StorageError(f"a segment that begins at {segment} can't go on at {committer.committed}")
         table = writing.reader.table if goes_on and writing is not None and writing.reader is not None else new_table()
         batches = read_batches(bodies, committer.committed, table)
-        self.origin = replace(self.origin, epoch=epoch)
+        if epoch != self.origin.epoch:
+            self.origin = replace(self.origin, epoch=epoch)
         try:
             committer.take_in(segment, batches)
         except OSError as error:
             raise StorageError(f"writing to {self._catalog.directory} failed: {error}") from error
 
-    def skip_to(self, offset: int) -> None:
-        """Let a followed log that holds nothing begin at an offset."""
-        if self._catalog.segments:
+    def skip_to(self, offset: int, *, over_gap: bool = False) -> None:
+        """Let a followed log that holds nothing begin at an offset, or go on there if none was given out before it."""
+        if self._catalog.segments and not over_gap:
             raise StorageError(f"{self._catalog.directory} has segments, so nothing can be skipped")
         self._writing().skip_to(offset)
 
@@ -341,6 +342,22 @@ class ShardLog(HotPath):
         except OSError as error:
             raise StorageError(f"removing segments from {self._catalog.directory} failed: {error}") from error
 
+    def plan_trim(self, below: int) -> RetentionPlan:
+        """Return what `trim` would remove: the segments that end at or below an offset, and never the last one."""
+        segments = self._catalog.segments
+        going = [one.base_offset for one in segments[:-1] if 0 <= one.end_offset <= below]
+        start = segments[len(going)].base_offset if segments else 0
+        return RetentionPlan(tuple(going), start, start)
+
+    def trim(self, below: int) -> RetentionPlan:
+        """Remove segments that end at or below an offset, whatever the limits say, and return what was removed."""
+        self._writing()
+        assert self._maintenance is not None
+        try:
+            return self._maintenance.run_retention(0, lambda: self.plan_trim(below))
+        except OSError as error:
+            raise StorageError(f"removing segments from {self._catalog.directory} failed: {error}") from error
+
     @property
     def limits_retention(self) -> bool:
         """Whether there is any limit of age or size."""
@@ -360,15 +377,15 @@ class ShardLog(HotPath):
             self._tail.forget(done[-1].end_offset)
         return done
 
-    def collect_spilled(self, below: int, *, removes: bool) -> list[Thinned]:
-        """Empty what spills have left in sealed segments that end at or before `below`.
+    def collect(self, spilled: int, owed: int) -> list[Thinned]:
+        """Empty in sealed segments what spills have left below `spilled`, and what no setting keeps below `owed`.
 
-        If it `removes`, the oldest segments that are left with nothing go.
+        The oldest segments below `owed` that are left with nothing go.
         """
         self._writing()
         assert self._maintenance is not None
         try:
-            done = self._maintenance.collect_spilled(below, removes=removes)
+            done = self._maintenance.collect(spilled, owed)
         except OSError as error:
             raise StorageError(f"reading from {self._catalog.directory} failed: {error}") from error
         if done:
@@ -376,8 +393,8 @@ class ShardLog(HotPath):
         return done
 
     @property
-    def has_spilled(self) -> bool:
-        """Whether sealed segments hold records that spills have left, or nothing at all."""
+    def may_collect(self) -> bool:
+        """Whether sealed segments hold records that no setting keeps, or nothing at all."""
         return any(segment.contents for segment in self._catalog.segments)
 
     def repair(self) -> int:

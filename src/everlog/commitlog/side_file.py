@@ -19,6 +19,7 @@ VERSION = 1
 HEADER_BYTES = 512
 MAX_SECTIONS = 8
 SPILLED = 0x02  # some records are there for clients that were too slow, and for nobody else
+OWED = 0x08  # some records are there for durable sessions and groups, and for nobody else
 HOLLOW = 0x04  # all records are emptied
 SEALED = 0x01  # the segment is complete; otherwise the file covers its first `covered` bytes, and it may grow
 

@@ -133,16 +133,16 @@ def _measure(reader: SegmentReader, chosen: bytearray) -> tuple[int, int]:
 
 
 def emptied(
-    reader: SegmentReader, names: list[bytes], chosen: bytearray, table: TopicTable, *, spilled: bool = False
+    reader: SegmentReader, names: list[bytes], chosen: bytearray, table: TopicTable, *, marks: int = 0
 ) -> Iterator[Records]:
-    """Yield the batches with the records of the chosen topics emptied, and with `spilled` those that are there for
-    nobody but slow clients; `table` gets the other names."""
+    """Yield the batches with the records of the chosen topics emptied, and those with one of the flags `marks`;
+    `table` gets the other names."""
     ids = bytearray(4 * len(names))
     new_ids = memoryview(ids).cast("I")
     gone = _NOBODY
     for batch in each_batch(reader):
         brought = []
-        if spilled and gone == _NOBODY:
+        if marks and gone == _NOBODY:
             gone = table.intern(GONE)
             brought.append(GONE)
         for topic in range(batch.first_new_topic, batch.first_new_topic + batch.new_topics):
@@ -154,4 +154,4 @@ def emptied(
                     gone = table.intern(GONE)
                     brought.append(GONE)
                 new_ids[topic] = gone
-        yield empty_topics(batch, ids, gone, brought, table, spilled)
+        yield empty_topics(batch, ids, gone, brought, table, marks)

@@ -9,6 +9,8 @@ from everlog.mqtt.message import Message
 from everlog.mqtt.outbound import (
     ANY_BYTES,
     MAX_PACKET_BYTES,
+    TELL_PLACE,
+    TELL_PUBLISHER,
     PublishWriter,
     write_acks,
     write_answers,

@@ -1,14 +1,18 @@
 """CONNECT and CONNACK (sections 3.1 and 3.2), read and written."""
 
+import cython
 from msgspec import Struct
 
 from everlog.base import PeerError, UsageError
 from everlog.mqtt import primitives
 from everlog.mqtt.packet_type import PacketType
 from everlog.mqtt.packets import Connack, Connect, Will
-from everlog.mqtt.primitives import Reader, malformed, protocol_error
+from everlog.mqtt.primitives import malformed, protocol_error
 from everlog.mqtt.properties import NO_PROPERTIES, Properties, check_topic_name, decode_properties, encode_properties
 from everlog.mqtt.reasons import ALLOWED, RETURN_CODES, Reason, return_code
+
+if not cython.compiled:
+    from everlog.mqtt.primitives import Reader
 
 # The first seven or nine bytes of a CONNECT that we can read, protocol name and level, by version and whether it is of
 # a bridge: those of Mosquitto set the upper bit of the level, and try again without if they are refused.

@@ -34,10 +34,11 @@ cdef class Decoder:
     cdef public Py_ssize_t max_events, max_new_topics
     cdef readonly Py_ssize_t topics_made
     cdef readonly bint has_more
+    cdef bint is_mounted
     cdef readonly Carried carried
     cdef public int version
     cdef readonly bint from_client, failed
-    cdef bytes kinds
+    cdef bytes kinds, mount
     cdef bytearray carry, alias_ids
     cdef list alias_names
     cdef Py_ssize_t carry_at, carry_size, need, alias_generation
@@ -76,6 +77,9 @@ cdef class Decoder:
 
     @cython.locals(alias=int, topic=Py_ssize_t)
     cdef Py_ssize_t _topic(self, const unsigned char* source, Py_ssize_t at, Py_ssize_t size) except -2
+
+    @cython.locals(name=bytes, topic=Py_ssize_t)
+    cdef Py_ssize_t _mounted(self, const unsigned char* source, Py_ssize_t at, Py_ssize_t size) except -2
 
     @cython.locals(topic=Py_ssize_t)
     cdef Py_ssize_t _aliased(self, int alias) except -2

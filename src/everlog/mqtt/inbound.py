@@ -89,8 +89,8 @@ class Decoder:
     `max_topic_bytes` or `max_topic_levels`, or more new ones than `max_topics`, is refused before the table takes it
     in. The last event may be a `PeerError`: what came before it in the chunk counts, nothing after it is read.
 
-    After `max_events`, after `max_new_topics` or after a packet that its receiver may not be done with at once, it
-    stops: `has_more` says that the rest of what was fed waits for a call of `more`.
+    Topic names are taken in with `mount` before them. It stops after `max_events`, after `max_new_topics` or after a
+    packet that its receiver may not be done with at once: `has_more` says that the rest waits for a call of `more`.
     """
 
     def __init__(
@@ -108,33 +108,26 @@ class Decoder:
         max_events: int = NO_LIMIT,
         max_new_topics: int = NO_LIMIT,
         max_publish_bytes: int = 0,
+        mount: bytes = b"",
     ) -> None:
-        self.columns = columns
-        self.table = table
-        self.max_packet_bytes = max_packet_bytes
+        self.columns, self.table = columns, table
+        self.max_packet_bytes, self.max_aliases = max_packet_bytes, max_aliases
         self.max_publish_bytes = max_publish_bytes or max_packet_bytes
-        self.max_aliases = max_aliases
-        self.version = version
-        self.from_client = from_client
-        self.max_topic_bytes = max_topic_bytes
-        self.max_topic_levels = max_topic_levels
-        self.max_topics = max_topics
-        self.max_events = max_events
-        self.max_new_topics = max_new_topics
+        self.version, self.from_client = version, from_client
+        self.max_topic_bytes, self.max_topic_levels = max_topic_bytes, max_topic_levels
+        self.max_topics, self.max_new_topics = max_topics, max_new_topics
+        self.max_events, self.mount, self.is_mounted = max_events, mount, len(mount) > 0
         self.topics_made = 0
         self.carried = _ALONE if carried is None else carried
-        self.failed = False
+        self.failed = self.has_more = False
         self.kinds = _FROM_CLIENT if from_client else _FROM_SERVER
-        self.has_more = False
         self.carry: Any = None
-        self.carry_at = 0  # up to where it is parsed
-        self.carry_size = 0  # up to where it is filled
+        self.carry_at = self.carry_size = 0  # up to where it is parsed, and filled
         self.arrives_in_carry = False  # the next bytes do, instead of in the shared buffer
         self.need = 0
-        self.alias = 0
+        self.alias, self.alias_generation = 0, -1
         self.alias_names: Any = None
         self.alias_ids: Any = None
-        self.alias_generation = -1
 
     def feed(self, chunk: Buffer, size: int = -1) -> list[Any]:
         """Return the packets that these bytes complete, in order; `size` if the chunk is a larger buffer."""
@@ -383,16 +376,14 @@ class Decoder:
         topic = packet.topic  # type: ignore[attr-defined]
         if not topic and not self._knows(alias):
             raise PeerError(Reason.PROTOCOL_ERROR, f"topic alias {alias} has no topic yet", clause="MQTT-3.3.2.3.4")
-        size, levels = len(topic.encode()), topic.count("/") + 1
+        size, levels = len(self.mount + topic.encode()), self.mount.count(b"/") + topic.count("/") + 1
         if size > self.max_topic_bytes or levels > self.max_topic_levels:
-            raise PeerError(
-                Reason.TOPIC_NAME_INVALID, f"a topic name of {size} bytes and {levels} levels is over the limits"
-            )
+            why = f"a topic name of {size} bytes and {levels} levels is over the limits"
+            raise PeerError(Reason.TOPIC_NAME_INVALID, why)
         if self.topics_made >= self.max_topics:
             raise PeerError(Reason.QUOTA_EXCEEDED, f"more than {self.max_topics} new topics")
-        raise PeerError(
-            Reason.QUOTA_EXCEEDED, "too many distinct topics", hint="raise the limit of topics, or use fewer"
-        )
+        hint = "raise the limit of topics, or use fewer"
+        raise PeerError(Reason.QUOTA_EXCEEDED, "too many distinct topics", hint=hint)
 
     def _publish(self, source: Buffer, first: int, at: int, end: int, row: int) -> int:
         """Parse a PUBLISH into its row; return its flags, or -1 when the plain decoder must judge it."""
@@ -459,6 +450,8 @@ class Decoder:
             return _BAD
         if size == 0:
             return self._aliased(alias) if alias else _BAD
+        if self.is_mounted:
+            return self._mounted(source, at, size)
         topic = self.table.find(source, at, size)
         if topic < 0:
             if not self._may_be_new(source, at, size):
@@ -467,6 +460,13 @@ class Decoder:
             self.topics_made += 1
         if alias and topic >= 0:
             self._set_alias(alias, topic)
+        return topic
+
+    def _mounted(self, source: Buffer, at: int, size: int) -> int:
+        name = self.mount + source[at : at + size]
+        self.is_mounted = False
+        topic = self._topic(name, 0, len(name))
+        self.is_mounted = True
         return topic
 
     def _may_be_new(self, source: Buffer, at: int, size: int) -> bool:

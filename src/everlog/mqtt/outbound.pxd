@@ -13,6 +13,7 @@ cdef enum:  # of columns
 
 cdef bytes _TIME_PROPERTY, _POSITION_PROPERTY
 cdef Py_ssize_t _SCATTER_BYTES, _TIME_BYTES, _TIME_AT, _POSITION_BYTES
+cdef int _PLACE, _PUBLISHER
 
 
 cdef Py_ssize_t varint_bytes(Py_ssize_t value) noexcept nogil
@@ -36,14 +37,18 @@ cdef int put_date(unsigned char* target, Py_ssize_t at, uint64_t seconds) noexce
 cdef class PublishWriter:
     cdef readonly int version, max_qos
     cdef readonly Py_ssize_t max_packet_bytes, max_aliases, written, payload_bytes, left_out, ids_used, stopped_at
-    cdef readonly bint retain_as_published, positions, is_cut
-    cdef readonly bytes identifiers
+    cdef readonly bint retain_as_published, is_cut
+    cdef readonly int tells
+    cdef readonly bytes identifiers, mount
     cdef readonly unsigned int next_id
     cdef bytearray alias_topics
     cdef readonly bytearray scratch
     cdef TopicTable alias_table
     cdef object stamp
     cdef int64_t stamp_second
+    cdef TopicTable named
+    cdef uint32_t publisher
+    cdef bytes publisher_pairs
 
     @cython.locals(total=Py_ssize_t)
     cpdef bytes write(self, Records records, rows, Py_ssize_t start, Py_ssize_t stop, int max_qos, int first_id,
@@ -58,10 +63,10 @@ cdef class PublishWriter:
 
     @cython.locals(count=Py_ssize_t, lengths="uint32_t*", raw="unsigned char*", plan=Layout, base=Py_ssize_t,
                    name_ends="uint32_t*", known=Py_ssize_t, chosen="uint32_t*", every=bint, v5=bint, aliases=bint,
-                   own=Py_ssize_t, placed=bint, written=Py_ssize_t, used=Py_ssize_t, total=Py_ssize_t, k=Py_ssize_t,
+                   own=Py_ssize_t, tells=int, written=Py_ssize_t, used=Py_ssize_t, total=Py_ssize_t, k=Py_ssize_t,
                    i=Py_ssize_t, flags="unsigned int", topic=Py_ssize_t, ends=Py_ssize_t, size=Py_ssize_t, name=Py_ssize_t,
                    qos="unsigned int", alias=uint32_t, section=Py_ssize_t, whole=Py_ssize_t,
-                   payload=Py_ssize_t, payloads=Py_ssize_t)
+                   payload=Py_ssize_t, payloads=Py_ssize_t, skip=Py_ssize_t)
     cdef Py_ssize_t _measure(self, Records records, rows, Py_ssize_t start, Py_ssize_t stop, int max_qos,
                              uint64_t now_us, Py_ssize_t max_ids, int shard, Py_ssize_t max_bytes) except -1
 
@@ -70,11 +75,18 @@ cdef class PublishWriter:
                    identifiers="unsigned char*", packet_id="unsigned int", at=Py_ssize_t, k=Py_ssize_t,
                    size=Py_ssize_t, i=Py_ssize_t, flags="unsigned int", qos="unsigned int", first="unsigned int",
                    topic=Py_ssize_t, alias=uint32_t, name=Py_ssize_t, section=Py_ssize_t, begin=Py_ssize_t,
-                   head=Py_ssize_t)
+                   head=Py_ssize_t, skip=Py_ssize_t, tells=int, begun=Py_ssize_t)
     cdef int _fill(self, Records records, rows, Py_ssize_t start, Py_ssize_t stop, unsigned int max_qos, int first_id,
                    uint64_t now_us, bint dup, int shard, unsigned char* out, list parts) except -1
 
-    cdef Py_ssize_t _place_bytes(self, Records records, Py_ssize_t i, int shard) except -1
+    @cython.locals(size=Py_ssize_t)
+    cdef Py_ssize_t _told_bytes(self, Records records, Py_ssize_t i, int shard) except -1
+
+    @cython.locals(pairs=bytes)
+    cdef Py_ssize_t _tell(self, Records records, Py_ssize_t i, int shard, unsigned char* out, Py_ssize_t at) except -1
+
+    @cython.locals(number=uint32_t)
+    cdef bytes _publisher_of(self, Records records, Py_ssize_t i)
 
     @cython.locals(offset=uint64_t, before=Py_ssize_t, behind=Py_ssize_t, arrived=uint64_t, second=int64_t,
                    stamp="unsigned char*")
@@ -92,6 +104,9 @@ cdef class PublishWriter:
     @cython.locals(interval=uint64_t)
     cdef int _count_down(self, Records records, Py_ssize_t i, uint64_t now_us, unsigned char* out, Py_ssize_t at,
                          Py_ssize_t end) except -1
+
+    @cython.locals(name=bytes)
+    cdef bint _is_mounted(self, TopicTable table, uint32_t topic) except -1
 
     cdef int _bind_aliases(self, Records records) except -1
 

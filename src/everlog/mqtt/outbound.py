@@ -2,14 +2,15 @@
 
 A `PublishWriter` holds what is the subscriber's own: version, identifiers, aliases, limits. Records that have expired
 or exceed the subscriber's packet size are left out and counted; all others are written in order. A subscriber that
-asked for it is told each message's position and time as user properties.
+asked for it is told each message's position and time, or its publisher, as user properties.
 """
 
 from typing import Any
 
 import cython
 
-from everlog.base import UsageError
+from everlog.base import NO_PUBLISHER, UsageError, split_publisher
+from everlog.mqtt.properties import encode_pair
 
 if not cython.compiled:
     from everlog.base import HAS_EXPIRY, NOT_KEPT, QOS_BITS, PublishRun, Records
@@ -20,6 +21,10 @@ MAX_PACKET_BYTES = 268_435_455 + 5
 ANY_BYTES = 1 << 62
 _SCATTER_BYTES = 8 << 10  # a packet, on average; from here on a copy costs more than two parts of a write
 
+TELL_PLACE = 1  # of `tells`: messages carry their position and time
+TELL_PUBLISHER = 2  # and who has published them, as far as the log says
+_PLACE = TELL_PLACE
+_PUBLISHER = TELL_PUBLISHER
 _TIME_PROPERTY = b"\x26\x00\x0ceverlog-time\x00\x1b0000-00-00T00:00:00.000000Z"
 _POSITION_PROPERTY = b"\x26\x00\x10everlog-position\x00"  # the length's low byte and the value follow
 _TIME_BYTES = len(_TIME_PROPERTY)
@@ -93,7 +98,8 @@ class PublishWriter:
     `identifiers` are the encoded Subscription Identifier properties. After each `write`, `next_id` is the packet id
     that comes after the `ids_used`, `written` and `left_out` count records, and `is_cut` tells that
     it ended early to stay within the bytes it was given. With `max_aliases` each topic gets the
-    alias that its id selects, so that an alias may pass to another topic but the table never grows.
+    alias that its id selects, so that an alias may pass to another topic but the table never grows. Topics lose the
+    `mount` at their beginning; those without it are left out.
     """
 
     def __init__(
@@ -103,14 +109,16 @@ class PublishWriter:
         max_aliases: int = 0,
         retain_as_published: bool = False,
         identifiers: bytes = b"",
-        positions: bool = False,
+        tells: int = 0,
+        mount: bytes = b"",
     ) -> None:
         self.version = version
+        self.mount = mount
         self.max_packet_bytes = max_packet_bytes
         self.max_aliases = max_aliases if version == 5 else 0
         self.retain_as_published = retain_as_published
         self.identifiers = identifiers if version == 5 else b""
-        self.positions = positions and version == 5
+        self.tells = tells if version == 5 else 0
         self.next_id = 1
         self.written = 0
         self.payload_bytes = 0
@@ -122,8 +130,11 @@ class PublishWriter:
         self.alias_topics: Any = None
         self.alias_table: Any = None
         self.scratch = bytearray()
-        self.stamp = bytearray(_TIME_PROPERTY) if self.positions else b""
+        self.stamp = bytearray(_TIME_PROPERTY) if self.tells else b""
         self.stamp_second = -1
+        self.named: Any = None  # the table whose publisher was told last, its id there, and what that is told by
+        self.publisher = NO_PUBLISHER
+        self.publisher_pairs = b""
 
     def write(
         self,
@@ -213,11 +224,8 @@ class PublishWriter:
         if aliases:
             self._bind_aliases(records)
         own = len(self.identifiers)
-        placed = self.positions and shard != NOT_KEPT
-        if self.positions:
-            own += _TIME_BYTES
-        if placed:
-            own += _POSITION_BYTES + digits(shard) + 1
+        tells = self.tells
+        skip = len(self.mount)
         written = 0
         used = 0
         total = 0
@@ -240,7 +248,9 @@ class PublishWriter:
             ends = base + plan.payload_ends + 4 * i
             payload = get32(raw, ends + 4) - get32(raw, ends)
             size = 2 + payload
-            name = name_ends[topic + 1] - name_ends[topic]
+            name = name_ends[topic + 1] - name_ends[topic] - skip
+            if skip and not self._is_mounted(records.table, topic):
+                continue
             qos = flags >> 1 & 3
             if qos and max_qos:
                 if used == max_ids:
@@ -250,8 +260,8 @@ class PublishWriter:
             alias = 0
             if v5:
                 section = own
-                if placed:
-                    section += digits(records.offset(i))
+                if tells:
+                    section += self._told_bytes(records, i, shard)
                 if records.with_properties:
                     ends = base + plan.property_ends + 4 * i
                     section += get32(raw, ends + 4) - get32(raw, ends)
@@ -311,6 +321,8 @@ class PublishWriter:
         every = rows is None
         v5 = self.version == 5
         own = len(self.identifiers)
+        tells = self.tells
+        skip = len(self.mount)
         identifiers = pointer(self.identifiers)
         packet_id = first_id
         view: Any = None if parts is None else memoryview(records.data)
@@ -334,10 +346,10 @@ class PublishWriter:
             at = put_varint(out, at + 1, size)
             topic = get32(raw, base + plan.topics + 4 * i)
             alias = lengths[2 * k + 1]
-            name = 0 if alias > 0xFFFF else name_ends[topic + 1] - name_ends[topic]
+            name = 0 if alias > 0xFFFF else name_ends[topic + 1] - name_ends[topic] - skip
             out[at] = name >> 8
             out[at + 1] = name & 0xFF
-            copy(out, at + 2, names, name_ends[topic], name)
+            copy(out, at + 2, names, name_ends[topic] + skip, name)
             at += 2 + name
             if qos:
                 out[at] = packet_id >> 8
@@ -350,7 +362,10 @@ class PublishWriter:
                 if records.with_properties:
                     begin = get32(raw, base + plan.property_ends + 4 * i)
                     section = get32(raw, base + plan.property_ends + 4 * i + 4) - begin
-                at = put_varint(out, at, section + own + self._place_bytes(records, i, shard) + (3 if alias else 0))
+                begun = section + own + (3 if alias else 0)
+                if tells:
+                    begun += self._told_bytes(records, i, shard)
+                at = put_varint(out, at, begun)
                 if alias:
                     out[at] = 0x23
                     out[at + 1] = alias >> 8 & 0xFF
@@ -362,8 +377,8 @@ class PublishWriter:
                 at += section
                 copy(out, at, identifiers, 0, own)
                 at += own
-                if self.positions:
-                    at = self._put_place(records, i, shard, out, at)
+                if tells:
+                    at = self._tell(records, i, shard, out, at)
             begin = get32(raw, base + plan.payload_ends + 4 * i)
             size = get32(raw, base + plan.payload_ends + 4 * i + 4) - begin
             if parts is None:
@@ -376,13 +391,40 @@ class PublishWriter:
         self.next_id = packet_id
         return 0
 
-    def _place_bytes(self, records: Records, i: int, shard: int) -> int:
-        """Return how many bytes a record's position and time take."""
-        if not self.positions:
-            return 0
-        if shard == NOT_KEPT:
-            return _TIME_BYTES
-        return _TIME_BYTES + _POSITION_BYTES + digits(shard) + 1 + digits(records.offset(i))
+    def _told_bytes(self, records: Records, i: int, shard: int) -> int:
+        """Return how many bytes it takes to tell of a record what was asked for."""
+        size = 0
+        if self.tells & _PLACE:
+            size = _TIME_BYTES
+            if shard != NOT_KEPT:
+                size += _POSITION_BYTES + digits(shard) + 1 + digits(records.offset(i))
+        if self.tells & _PUBLISHER:
+            size += len(self._publisher_of(records, i))
+        return size
+
+    def _tell(self, records: Records, i: int, shard: int, out: bytearray, at: int) -> int:
+        """Write what was asked for of a record; return where it ends."""
+        if self.tells & _PLACE:
+            at = self._put_place(records, i, shard, out, at)
+        if self.tells & _PUBLISHER:
+            pairs = self._publisher_of(records, i)
+            copy(out, at, pointer(pairs), 0, len(pairs))
+            at += len(pairs)
+        return at
+
+    def _publisher_of(self, records: Records, i: int) -> bytes:
+        """Return the user properties that tell who has published a record, nothing if that is not known."""
+        number = records.publisher(i)
+        if number == NO_PUBLISHER or records.table.publishers is None:
+            return b""
+        if number != self.publisher or self.named is not records.table.publishers:  # most are of the one before
+            self.named = records.table.publishers
+            self.publisher = number
+            client_id, user = split_publisher(self.named.name(number))
+            self.publisher_pairs = encode_pair("everlog-publisher", client_id) if client_id else b""
+            if user is not None:
+                self.publisher_pairs += encode_pair("everlog-user", user)
+        return self.publisher_pairs
 
     def _put_place(self, records: Records, i: int, shard: int, out: bytearray, at: int) -> int:
         """Write a record's position, if it has one, and its time; return where they end."""
@@ -443,6 +485,10 @@ class PublishWriter:
             out[at + 2] = interval >> 8 & 0xFF
             out[at + 3] = interval & 0xFF
         return 0
+
+    def _is_mounted(self, table: Any, topic: int) -> bool:
+        name = table.name(topic)
+        return name.startswith(self.mount) and len(name) > len(self.mount)
 
     def _bind_aliases(self, records: Records) -> int:
         """Start aliases anew with another table of names, since they are kept by topic id."""

@@ -7,15 +7,20 @@ filters of a long packet are checked and stay bytes (`LongList`).
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+import cython
+
 from everlog.base import UsageError
 from everlog.mqtt import primitives
 from everlog.mqtt.entry_scan import skip_filters
 from everlog.mqtt.long_list import LONG_BYTES, LongList
 from everlog.mqtt.packet_type import PacketType
 from everlog.mqtt.packets import Suback, Subscribe, Subscription, Unsuback, Unsubscribe
-from everlog.mqtt.primitives import Reader, malformed, protocol_error
+from everlog.mqtt.primitives import malformed, protocol_error
 from everlog.mqtt.properties import NO_PROPERTIES, Properties, decode_properties, encode_properties
 from everlog.mqtt.reasons import ALLOWED, Reason
+
+if not cython.compiled:
+    from everlog.mqtt.primitives import Reader
 
 NO_LOCAL, RETAIN_AS_PUBLISHED = 0x04, 0x08
 _FAILURE = Reason.UNSPECIFIED_ERROR  # the one error code of a 3.1.1 SUBACK
@@ -24,8 +29,13 @@ _AT_MOST_FAILURE = bytes(min(code, _FAILURE) for code in range(256))
 E = TypeVar("E")
 
 
-def _read_list(reader: Reader, version: int, read: Callable[[Reader], E]) -> tuple[E, ...] | LongList[E]:
-    """Read entries to the end of the packet; `version` is that of their options, 0 if they have none."""
+def _read_list(
+    reader: Reader, version: int, read: Callable[[Reader], E], again: Callable[[Reader], E]
+) -> tuple[E, ...] | LongList[E]:
+    """Read entries to the end of the packet; `version` is that of their options, 0 if they have none.
+
+    A long list is checked, and its entries are read `again` when they are used.
+    """
     if reader.end - reader.pos <= LONG_BYTES:
         entries = []
         while reader.pos < reader.end:
@@ -36,7 +46,7 @@ def _read_list(reader: Reader, version: int, read: Callable[[Reader], E]) -> tup
         reader.pos = skip_filters(reader.data, reader.pos, reader.end, version)
         if reader.pos < reader.end:
             read(reader)  # raises what is wrong with it
-    return LongList(reader.data, begin, read)
+    return LongList(reader.data, begin, again)
 
 
 def _read_packet_id(reader: Reader, clause: str) -> int:
@@ -77,6 +87,21 @@ def _read_5(reader: Reader) -> Subscription:
     return Subscription(text, qos, no_local, bool(options & RETAIN_AS_PUBLISHED), options >> 4)
 
 
+def _filter_again(reader: Reader) -> str:
+    data, begin = reader.data, reader.pos + 2
+    reader.pos = end = begin + (data[begin - 2] << 8 | data[begin - 1])
+    return data[begin:end].decode()
+
+
+def _subscription_again(reader: Reader) -> Subscription:
+    text = _filter_again(reader)
+    options = reader.data[reader.pos]
+    reader.pos += 1
+    if options <= 2:
+        return Subscription(text, options)
+    return Subscription(text, options & 3, bool(options & NO_LOCAL), bool(options & RETAIN_AS_PUBLISHED), options >> 4)
+
+
 def decode_subscribe(reader: Reader, version: int) -> Subscribe:
     """Read a SUBSCRIBE."""
     packet_id = _read_packet_id(reader, "MQTT-2.2.1-3")
@@ -85,7 +110,8 @@ def decode_subscribe(reader: Reader, version: int) -> Subscribe:
         properties = decode_properties(reader, PacketType.SUBSCRIBE)
     if reader.pos == reader.end:
         protocol_error("a SUBSCRIBE without a topic filter", "MQTT-3.8.3-2")
-    return Subscribe(packet_id, _read_list(reader, version, _read_5 if version == 5 else _read_3_1_1), properties)
+    read = _read_5 if version == 5 else _read_3_1_1
+    return Subscribe(packet_id, _read_list(reader, version, read, _subscription_again), properties)
 
 
 def encode_subscribe(packet: Subscribe, version: int) -> bytes:
@@ -110,7 +136,7 @@ def decode_unsubscribe(reader: Reader, version: int) -> Unsubscribe:
     properties = decode_properties(reader, PacketType.UNSUBSCRIBE) if version == 5 else NO_PROPERTIES
     if reader.pos == reader.end:
         protocol_error("an UNSUBSCRIBE without a topic filter", "MQTT-3.10.3-2")
-    return Unsubscribe(packet_id, _read_list(reader, 0, _read_filter), properties)
+    return Unsubscribe(packet_id, _read_list(reader, 0, _read_filter, _filter_again), properties)
 
 
 def encode_unsubscribe(packet: Unsubscribe, version: int) -> bytes:

@@ -13,6 +13,9 @@ from everlog.ownership.ports import COORDINATOR, NOBODY, Board, Claim, Overruled
 from everlog.ownership.rules import living
 from everlog.ownership.suspicion import REFUSED_S, Suspicion
 
+SUSPECT_S = 3.0  # for which a member whose connection was lost is looked at again and again
+WATCH_S = 1.5  # a counter that stands still for longer than between two beats
+
 
 def always() -> bool:
     """Return True: for a process that is well as long as it beats."""
@@ -47,13 +50,17 @@ class Membership:
         self._refuses = refuses
         self._clock = clock
         self._suspicion = suspicion or Suspicion()
+        self._suspects: dict[int, float] = {}  # whose connection was lost: until when they are worth a look each time
+        self._is_joining = False  # a join that failed may be stored: who has this name by now may be this process
         self.incarnation = NOBODY
         self.board = Board()
 
     def join(self) -> int:
         """Become a member and return the incarnation."""
         self._suspicion.interrupt()
+        self._is_joining = True
         self.incarnation = self._ownership.join(self._name, self._address)
+        self._is_joining = False
         self.board = self._ownership.read()
         return self.incarnation
 
@@ -67,6 +74,8 @@ class Membership:
             return self._tick()
         except Overruled:
             self._suspicion.interrupt()
+            if self._is_joining:
+                raise
             if any(member.name == self._name for member in self._ownership.read().members.values()):
                 raise Replaced(
                     f"another process joined as {self._name!r}", hint="give each server a name of its own"
@@ -94,6 +103,15 @@ class Membership:
             raise
         return self.board
 
+    def suspect(self, incarnation: int) -> None:
+        """Look at once whether a member's machine refuses connections, not only when its counter stands still."""
+        self._suspects[incarnation] = self._clock() + SUSPECT_S
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether somebody may be dead, and looking more often would find out sooner."""
+        return bool(self._suspects) or bool(self._suspicion.standing(WATCH_S))
+
     def leave(self) -> None:
         """Stop being a member; what is owned is free for others at once."""
         self._ownership.leave(self.incarnation)
@@ -101,7 +119,11 @@ class Membership:
     def _bury(self) -> None:
         """Declare those dead whose counters stood still."""
         members = self.board.members
-        for incarnation in self._suspicion.standing(REFUSED_S):
+        standing = self._suspicion.standing(REFUSED_S)
+        for incarnation, until in list(self._suspects.items()):
+            if incarnation not in members or until < self._clock():
+                self._suspects.pop(incarnation, None)
+        for incarnation in {*standing, *list(self._suspects)}:
             if incarnation in members and self._refuses(members[incarnation].address):
                 self._suspicion.refuse(incarnation, self._clock())
             else:

@@ -33,6 +33,7 @@ class Member(Struct, frozen=True):
     address: str  # where others reach it
     token: str  # by which the process knows its own row again when the answer to `join` was lost
     draining: bool = False  # gives away what it owns, and is given nothing
+    about: str = ""  # what it tells the others beside, if they want to know anything
 
 
 class Claim(Struct, frozen=True):

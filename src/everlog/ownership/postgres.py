@@ -20,8 +20,9 @@ _TABLES = """
 create table if not exists incarnations (
     number bigint generated always as identity primary key, name text not null, address text not null,
     token text not null unique, beat bigint not null default 0, draining boolean not null default false,
-    is_alive boolean not null default true
+    is_alive boolean not null default true, about text not null default ''
 ) with (fillfactor = 50);
+alter table incarnations add column if not exists about text not null default '';
 create table if not exists claims (thing text primary key, owner bigint not null, epoch bigint not null);
 create table if not exists placement (thing text primary key, server text not null);
 """
@@ -35,8 +36,9 @@ def make_ownership_tables(url: str, schema: str = "everlog") -> None:
 class PostgresOwnership:
     """Ownership in the tables of a schema; any thread may call."""
 
-    def __init__(self, url: str, schema: str = "everlog") -> None:
-        self._database = Database(url, schema)
+    def __init__(self, url: str, schema: str = "everlog", database: Database | None = None) -> None:
+        self._database = database or Database(url, schema)
+        self.told = ""  # to the others, by this server's row
 
     def close(self) -> None:
         """Close the connection."""
@@ -50,13 +52,17 @@ class PostgresOwnership:
             cursor.execute("select number from incarnations where name = %s and is_alive for update", (name,))
             for (number,) in cursor.fetchall():
                 _end(cursor, number)
+            self._check_join(cursor)
             cursor.execute(
-                "insert into incarnations (name, address, token) values (%s, %s, %s) returning number",
-                (name, address, token),
+                "insert into incarnations (name, address, token, about) values (%s, %s, %s, %s) returning number",
+                (name, address, token, self.told),
             )
             return _number(cursor)
 
         return self._database.transact(act)
+
+    def _check_join(self, cursor: "Cursor") -> None:
+        """Raise if this server may not be a member; in the transaction in which it becomes one."""
 
     def leave(self, incarnation: int) -> None:
         """End an incarnation that is done."""
@@ -153,7 +159,9 @@ class PostgresOwnership:
 
 def _read(cursor: "Cursor") -> Board:
     cursor.execute("set transaction isolation level repeatable read read only")
-    cursor.execute("select number, name, address, token, draining from incarnations where is_alive order by number")
+    cursor.execute(
+        "select number, name, address, token, draining, about from incarnations where is_alive order by number"
+    )
     members = {row[0]: Member(*row) for row in cursor.fetchall()}
     cursor.execute("select thing, owner, epoch from claims")
     claims = {thing: Claim(owner, epoch) for thing, owner, epoch in cursor.fetchall()}

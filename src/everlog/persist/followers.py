@@ -1,5 +1,7 @@
 """Which streams somebody follows: feed events of others are not made."""
 
+from collections.abc import Callable
+
 LEASE_S = 90.0  # a follower asks more often than this
 
 
@@ -8,6 +10,7 @@ class Followers:
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}
+        self.wants: Callable[[str], bool] = self._until.__contains__  # whether somebody follows a stream
 
     def __len__(self) -> int:
         return len(self._until)
@@ -15,10 +18,6 @@ class Followers:
     def add(self, name: str, now: float) -> None:
         """Note that somebody follows a stream for a while."""
         self._until[name] = now + LEASE_S
-
-    def wants(self, name: str) -> bool:
-        """Return whether somebody follows a stream."""
-        return name in self._until
 
     def sweep(self, now: float) -> None:
         """Forget those that nobody asked for again."""

@@ -68,6 +68,11 @@ class OwnedShard:
         return self._shard is not None
 
     @property
+    def unfiled(self) -> tuple[int, int]:
+        """How many records wait for the files of their streams, and their bytes."""
+        return (0, 0) if self._shard is None else self._shard.unfiled
+
+    @property
     def plain(self) -> PlainRequests | None:
         """Who decides plain requests, if the shard is open."""
         return None if self._shard is None else self._shard.plain

@@ -392,6 +392,7 @@ class PersistServer:
 
     def welcome(self) -> Welcome:
         """Return who this server is, and how it does."""
+        unfiled = [one.unfiled for one in self._shards.values()]
         welcome = Welcome(
             server=self.name,
             address=self._address,
@@ -403,6 +404,8 @@ class PersistServer:
             requests=self.requests,
             under_way=len(self._active),
             followed=len(self._followers),
+            unfiled_rows=sum(rows for rows, _ in unfiled),
+            unfiled_bytes=sum(size for _, size in unfiled),
             store=self._store,
         )
         return self.tell(welcome)

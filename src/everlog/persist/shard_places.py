@@ -25,6 +25,11 @@ def find_shards(path: str, bucket: str = "") -> list[ShardPlace]:
 
     `bucket` is where a server with a directory of its own has the files of streams that are not on its disk.
     """
+    if path.startswith(("postgresql://", "postgres://")):
+        raise UsageError(
+            "streams whose journal is in PostgreSQL can't be read without their servers",
+            hint="copy them with everlog.client, or give servers a bucket or a directory as --storage",
+        )
     if "://" in path:
         data = open_bucket(path).get(FILE_NAME)
         place = path

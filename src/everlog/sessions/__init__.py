@@ -8,15 +8,20 @@ from everlog.sessions.outgoing_rows import OutgoingRows, is_within, row_at
 from everlog.sessions.retained_feed import RetainedFeed
 from everlog.sessions.retained_row import unpack_retained
 from everlog.sessions.row_format import (
+    pack_ids,
     pack_offsets,
+    pack_positions,
     pack_session,
     pack_subscription,
+    pack_unsure,
     pack_will,
     unpack_inflight,
     unpack_offsets,
     unpack_owed,
+    unpack_positions,
     unpack_session,
     unpack_subscription,
+    unpack_unsure,
     unpack_will,
 )
 from everlog.sessions.session import Packets, Session
@@ -32,21 +37,27 @@ from everlog.sessions.stored_session import (
     settle_group,
     stored,
     stored_bytes,
+    without_retained,
+    without_unproven,
 )
 from everlog.sessions.subscriber import SHARED_PREFIX
 from everlog.sessions.subscription import Subscribed
 from everlog.sessions.table_check import TablesFound, check_tables
 from everlog.sessions.tables import (
     ALIVE,
+    DEAL_BACK,
+    DEAL_TAKEN,
     GROUP_ORDERED,
     GROUP_SERVED,
     LIVE,
     Changes,
     Cursor,
+    GroupDeal,
     GroupRow,
     Refused,
     RetainedNames,
     RetainedRow,
+    SentWill,
     SessionRow,
     SessionTables,
     Snapshot,

@@ -177,6 +177,11 @@ class GroupCursor:
         self.acked(stay)
         return len(self._return(position for position in mine if position in self._inflight))
 
+    def give_back(self, member: str, positions: Iterable[int]) -> int:
+        """Owe messages again that a member had and will not have; return how many were its own."""
+        mine = [one for one in positions if one in self._inflight and self._deal_of(one).member == member]
+        return len(self._return(mine))
+
     def overdue(self, before: float, members: Iterable[str]) -> dict[str, list[int]]:
         """Take back what these members have had since `before` or longer; in an ordered group, all of a topic."""
         late = {

@@ -6,7 +6,7 @@ cdef class MergedSubscription:
     cdef public bint retain_as_published
     cdef public bint no_local
     cdef public tuple since
-    cdef public bint position
+    cdef public int tells
     cdef public tuple until
     cdef public tuple parts
     cdef public MergedSubscription own

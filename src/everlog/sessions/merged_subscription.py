@@ -24,7 +24,7 @@ class MergedSubscription:
     retain_as_published: bool = False
     no_local: bool = False
     since: tuple[int, ...] = ()
-    position: bool = False  # messages carry their position and time
+    tells: int = 0  # what messages carry besides: TELL_PLACE, TELL_PUBLISHER
     until: tuple[int, ...] = ()
     parts: tuple[Subscribed, ...] = ()
     own: "MergedSubscription | None" = None

@@ -11,6 +11,7 @@ if not cython.compiled:
     from everlog.base import PublishRun
     from everlog.sessions.received_ids import ReceivedIds
 
+_NO_END = 1 << 62
 _MAX_OWN = 10_000  # stretches of the session's own messages that it must not get; of more, the oldest are forgotten
 
 Unsure: TypeAlias = tuple[int, int, bytes]  # shard, end, QoS 2 ids not known committed
@@ -54,6 +55,13 @@ class Publisher:
     def own_is_unknown(self, between: dict[int, tuple[int, int]]) -> None:
         """Note offsets, by shard, of which it does not know whether it published them: before the broker started."""
         self._unknown_own = between
+
+    def published_elsewhere(self, shard: int, floor: int) -> None:
+        """Note that another broker appends messages of it to a shard: only the log knows which, from `floor` on."""
+        if self._unknown_own is None:
+            self._unknown_own = {}
+        first, stop = self._unknown_own.get(shard, (floor, 0))
+        self._unknown_own[shard] = min(first, floor) if stop > floor else floor, _NO_END
 
     def unknown_own(self, shard: int) -> tuple[int, int]:
         """Return between which offsets it does not know what it published itself."""

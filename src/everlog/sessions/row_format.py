@@ -6,6 +6,7 @@ that is away costs one byte string instead of a tree of objects.
 
 import re
 import struct
+from array import array
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -58,6 +59,18 @@ def pack_offsets(offsets: tuple[int, ...]) -> bytes:
 def unpack_offsets(packed: bytes) -> tuple[int, ...]:
     """Return the offsets that `pack_offsets` has packed."""
     return struct.unpack(f"<{len(packed) // 8}q", packed) if packed else ()
+
+
+def pack_positions(positions: Iterable[int]) -> bytes:
+    """Pack positions in 8 bytes each."""
+    return array("Q", positions).tobytes()
+
+
+def unpack_positions(packed: bytes) -> list[int]:
+    """Return the positions that `pack_positions` has packed."""
+    found = array("Q")
+    found.frombytes(packed)
+    return found.tolist()
 
 
 def pack_unsure(entries: list[tuple[int, int, bytes]]) -> bytes:
@@ -164,8 +177,8 @@ def unpack_will(packed: bytes | None) -> Will | None:
 
 def pack_subscription(one: Subscribed, committed: Sequence[int]) -> SubscriptionRow:
     """Return a subscription as it is stored, with no begin above the committed end: a crash cuts what lies there."""
-    # the options of the SUBSCRIBE packet (section 3.8.3.1), and in a reserved bit whether positions were asked for
-    options = one.qos | one.no_local << 2 | one.retain_as_published << 3 | one.retain_handling << 4 | one.position << 6
+    # the options of the SUBSCRIBE packet (section 3.8.3.1), and in its reserved bits what messages are to tell
+    options = one.qos | one.no_local << 2 | one.retain_as_published << 3 | one.retain_handling << 4 | one.tells << 6
     return SubscriptionRow(one.filter, options, one.identifier, pack_offsets(tuple(map(min, one.since, committed))))
 
 
@@ -173,7 +186,7 @@ def unpack_subscription(row: SubscriptionRow) -> Subscribed:
     """Return a stored subscription as a session holds it."""
     bits, since = row.options, unpack_offsets(row.since)
     return Subscribed(
-        row.filter, bits & 3, bool(bits & 4), bool(bits & 8), bits >> 4 & 3, row.identifier, since, bool(bits & 0x40)
+        row.filter, bits & 3, bool(bits & 4), bool(bits & 8), bits >> 4 & 3, row.identifier, since, bits >> 6 & 3
     )
 
 

@@ -21,8 +21,9 @@ cdef class Session(Subscriber):
     cdef public Counters counters
     cdef public object user, copies_total
     cdef public bint ready, cut, ahead, scatters
-    cdef public tuple memberships
-    cdef bint _is_long, _has_room, _halted
+    cdef public int early
+    cdef public list early_packets
+    cdef bint _is_long, _has_room, _halted, _takes_early
     cdef object _again, _copies, _feeds, _queue, _writers
     cdef Window _window
 
@@ -30,6 +31,9 @@ cdef class Session(Subscriber):
     cpdef bint shares_runs(self, shard) except -1
     cpdef PublishWriter writer(self, MergedSubscription merged)
     cpdef object push(self, OutgoingRows out, shard, uint64_t now_us, released=*)
+
+    @cython.locals(window=Window)
+    cdef _write_early(self, OutgoingRows out, int shard, uint64_t now_us)
     cpdef bint take_long(self) except -1
 
     @cython.locals(writer=PublishWriter, qos=int, counters=Counters, most=Py_ssize_t, window=Window, room=Py_ssize_t,

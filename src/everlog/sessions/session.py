@@ -16,6 +16,7 @@ import cython
 
 from everlog.base import unpack_position
 from everlog.mqtt import ANY_BYTES, MAX_PACKET_BYTES, Will
+from everlog.sessions.early_packets import SMALL_WINDOW, write_early
 from everlog.sessions.inflight_copies import CopiesTotal, InflightCopies, with_ids
 from everlog.sessions.memory_queue import MemoryQueue
 from everlog.sessions.retained_feed import RetainedFeed
@@ -58,21 +59,20 @@ class Session(Subscriber):
         self.client_id = client_id
         self.version = version
         self.expiry_s = expiry_s  # 0 ends with the connection, 0xFFFFFFFF never
-        self.max_inflight = 2048
-        self.max_packet_bytes = MAX_PACKET_BYTES
-        self.max_aliases = 0
+        self.max_inflight, self.max_packet_bytes, self.max_aliases = 2048, MAX_PACKET_BYTES, 0
         self.queue_bytes = queue_bytes
         self.lag = {} if lag is None else lag  # shard -> first offset not handed over
         self.counters = Counters()
         self.user = user
         self.ready = False  # connected, its output has room, and it is not halted
         self.scatters = False  # its output can write packets in parts
+        self.early = 0  # messages under way whose packets its output keeps until the window has room for them
+        self.early_packets: list[bytes] = []  # of these, what the output has not taken yet
         self.away_us = away_us  # when its client left, 0 while it is there
         self.cut = False  # the last write ended because it was long, and not for lack of room
         self.ahead = False  # packet ids of QoS 2 messages were given or released, and no table knows of it yet
         self.doubt = {} if doubt is None else doubt  # shard -> below it, messages may have been sent before
         self.copies_total = CopiesTotal() if copies_total is None else copies_total  # its copies count against it
-        self.memberships: tuple[Any, ...] = ()  # in shared groups with a cursor, while it is connected
         self._is_long = False  # something was added to a long queue
         self._again: deque[Inflight] | None = None  # what was under way at the last connection, to be sent again
         self._copies: InflightCopies | None = None
@@ -80,6 +80,7 @@ class Session(Subscriber):
         self._window: Window | None = None
         self._queue: MemoryQueue | None = None
         self._writers: Writers | None = None  # of its connection, once something is sent
+        self._takes_early = False  # its output does
         self._has_room = False  # of its output
         self._halted = False
 
@@ -155,6 +156,8 @@ class Session(Subscriber):
             and not self._queue
             and not self._again
             and shard not in self.lag
+            and self.early == 0
+            and not self.mount
             and self.max_aliases == 0
             and self.max_packet_bytes >= MAX_PACKET_BYTES
         )
@@ -162,23 +165,20 @@ class Session(Subscriber):
     def writer(self, merged: MergedSubscription) -> PublishWriter:
         """Return the writer for a subscription; aliases belong to the connection, so only the plain one uses them."""
         if self._writers is None:
-            self._writers = Writers(self.version, self.max_packet_bytes, self.max_aliases)
-        return self._writers[merged.identifiers, merged.retain_as_published, merged.position]
+            self._writers = Writers(self.version, self.max_packet_bytes, self.max_aliases, self.mount)
+        return self._writers[merged.identifiers, merged.retain_as_published, merged.tells]
 
     # Connecting and leaving
 
     def connected(self, terms: Terms) -> None:
         """Begin being served by a connection."""
-        self.version = terms.version
-        self.user = terms.user
-        self.is_bridge = terms.is_bridge
-        self.expiry_s = terms.expiry_s
+        self.version, self.user, self.is_bridge = terms.version, terms.user, terms.is_bridge
+        self.expiry_s, self.mount = terms.expiry_s, terms.mount
         self.kept = self.kept or terms.expiry_s > 0
         self.set_will(terms.will)
         self.away_us = 0
-        self.max_inflight = terms.max_inflight
+        self.max_inflight, self.max_aliases = terms.max_inflight, terms.max_aliases
         self.max_packet_bytes = terms.max_packet_bytes
-        self.max_aliases = terms.max_aliases
         self._writers = None
         if self._window is not None:
             self._window.limit = terms.max_inflight
@@ -192,6 +192,7 @@ class Session(Subscriber):
         self.set_ready(False)
         self._writers = None
         self._again = None
+        self.forget_early()
         if not self.durable:
             self._feeds = None
         if self._queue is not None:
@@ -221,21 +222,6 @@ class Session(Subscriber):
         """Take messages again after `halt`."""
         self._halted = False
         self.ready = self._has_room
-
-    # Groups
-
-    def join(self, member: Any) -> None:
-        """Become a member of a shared group with a cursor."""
-        self.memberships = (*self.memberships, member)
-
-    def leave_group(self, member: Any) -> None:
-        """Be a member no more."""
-        self.memberships = tuple(one for one in self.memberships if one is not member)
-
-    def leave_groups(self) -> tuple[Any, ...]:
-        """Be a member of no group any more; return what it was."""
-        memberships, self.memberships = self.memberships, ()
-        return memberships
 
     # How far it is
 
@@ -280,7 +266,10 @@ class Session(Subscriber):
         What is left in `out` then is for another call, once these bytes are written. Below the offsets `released`, the
         log may have older messages of topics that are in no log any more.
         """
-        if not self.ready or self._queue or self._again or (self.lag and self._comes_later(out, shard, released)):
+        if not self.ready or self._queue or self._again or self.early:
+            self._hold(out, shard, released)
+            return b""
+        if self.lag and self._comes_later(out, shard, released):
             self._hold(out, shard, released)
             return b""
         data: Packets = self._write(out, shard, now_us, 0, False, None, self.scatters)
@@ -299,7 +288,11 @@ class Session(Subscriber):
 
     def pull(self, out: OutgoingRows, shard: int, now_us: int) -> tuple[Packets, int]:
         """Return the bytes for as many rows of the log as fit, and the offset at which that stopped, -1 for the end."""
-        data = self._write(out, shard, now_us, 0, False, None, self.scatters) if self.ready else b""
+        if not self.ready:
+            return b"", out.offset()
+        data = b"" if self.early else self._write(out, shard, now_us, 0, False, None, self.scatters)
+        if out.start < out.stop and self._takes_early and out.merged.qos == 2 and not self.cut:
+            self._write_early(out, shard, now_us)
         return data, out.offset() if out.start < out.stop else -1
 
     def deal(self, out: OutgoingRows, shard: int, now_us: int, tag: int, again: bool) -> tuple[bytes, list[Sent]]:
@@ -308,8 +301,7 @@ class Session(Subscriber):
         The caller knows that the window has room for all of it.
         """
         sent: list[Sent] = []
-        data = self._write(out, shard, now_us, tag, again, sent)
-        return data, sent
+        return self._write(out, shard, now_us, tag, again, sent), sent
 
     def deal_again(self, out: OutgoingRows, packet_id: int, position: int, now_us: int, tag: int) -> bytes:
         """Return the bytes of the one message, with the packet id that it had and DUP; none if it has expired."""
@@ -325,7 +317,7 @@ class Session(Subscriber):
     def drain(self, now_us: int) -> bytes:
         """Return the bytes for some of what waited in memory, as far as there is room; none when that is all."""
         queue = self._queue
-        if not queue or not self.ready:
+        if not queue or not self.ready or self.early:
             return b""
         data: list[bytes] = []
         size = 0
@@ -389,15 +381,9 @@ class Session(Subscriber):
         return b"".join(found), size
 
     def _write(
-        self,
-        out: OutgoingRows,
-        shard: int,
-        now_us: int,
-        tag: int = 0,
-        again: bool = False,
-        sent: list[Sent] | None = None,
-        scatters: bool = False,
-    ) -> Any:
+        self, out: OutgoingRows, shard: int, now_us: int, tag: int = 0, again: bool = False,
+        sent: list[Sent] | None = None, scatters: bool = False,
+    ) -> Any:  # fmt: skip
         """Write what the window has room for, or a long stretch of it (`cut`); `out.start` is where that ended.
 
         `sent` is told what has an id, and all of it is written then. If it `scatters`, large packets come in parts.
@@ -423,9 +409,7 @@ class Session(Subscriber):
         parts = []
         while out.start < out.stop:
             room = window.room()
-            start = out.start
-            next_id = window.next_id
-            stop = out.stop
+            start, stop, next_id = out.start, out.stop, window.next_id
             if scatters:
                 data = writer.write_parts(
                     out.records, out.rows, start, stop, qos, next_id, now_us, again, room, shard, most
@@ -453,6 +437,34 @@ class Session(Subscriber):
         if len(parts) == 1:
             return parts[0]
         return parts if scatters and parts else b"".join(parts)
+
+    def take_early(self) -> None:
+        """Have an output that keeps packets until there is room for them, and an id in the tables by then."""
+        self._takes_early = self.kept and self.max_inflight <= SMALL_WINDOW and self.max_aliases == 0
+
+    def _write_early(self, out: OutgoingRows, shard: int, now_us: int) -> None:
+        """Give the messages that come next their ids; what a group gave may go back, and free room without an ack."""
+        window = self._made_window()
+        most = window.limit - self.early
+        if 0 < most <= window.limit <= window.inflight - self.early and not (self.memberships or self.doubt):
+            packets = write_early(window, self.writer(out.merged), out, shard, now_us, most, self.counters)
+            self.early += len(packets)
+            self.early_packets += packets
+
+    def take_early_packets(self) -> list[bytes]:
+        """Return what the output is to keep now."""
+        packets, self.early_packets = self.early_packets, []
+        return packets
+
+    def send_early(self) -> bool:
+        """Take note that the next early packet is sent; return False if there is none or no room for it."""
+        sends = self.early > 0 and self.window.inflight - self.early < self.window.limit
+        self.early -= sends
+        return sends
+
+    def forget_early(self) -> None:
+        """Have no early packets any more; the messages stay under way."""
+        self.early, self.early_packets = 0, []
 
     def _remember(self, out: OutgoingRows, writer: PublishWriter, first_id: int, start: int, shard: int) -> None:
         if self._copies is None:
@@ -570,6 +582,9 @@ class Session(Subscriber):
 
     def withhold(self, allows: Callable[[bytes], bool]) -> int:
         """Remove what waits in memory of topics that are not allowed; return how many messages."""
+        if self.early:  # sent as what is sent again, which is looked at
+            self._again = deque(self.pending()[-self.early :])
+            self.forget_early()
         return 0 if self._queue is None else self._queue.withhold(allows)
 
     def give_up_shared(self, group: tuple[str, str] | None = None) -> list[OutgoingRows]:

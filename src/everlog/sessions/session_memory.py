@@ -15,7 +15,7 @@ _LITTLE_BYTES = 32 << 10  # with up to this a session has little
 def filter_bytes(text: str, kept: bool) -> int:
     """Return what a subscription takes; `kept` if what matches it is kept for its session."""
     levels = text.count("/") + 1 if "+" in text or "#" in text else 0
-    name = len(text.encode())
+    name = len(text) if text.isascii() else len(text.encode())
     size = _FILTER_BYTES + name + _LEVEL_BYTES * levels
     if kept:
         size += _KEPT_BYTES + name + _LEVEL_BYTES * levels

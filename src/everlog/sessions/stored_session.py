@@ -4,7 +4,9 @@
 log does not have. Pure: the log's state is an argument.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from msgspec.structs import replace
 
 from everlog.base import NOT_KEPT, RETAINED, is_retained, unpack_position
 from everlog.sessions.group_cursor import GroupCursor, Owed
@@ -227,6 +229,26 @@ def _without(pending: Iterable[tuple[int, int, int]], is_gone: Callable[[int], b
         for packet_id, state, position in pending
         if state != 1 or not is_gone(position)
     ]
+
+
+def without_unproven(found: StoredSession, ends: Mapping[int, int]) -> StoredSession:
+    """Return a session whose QoS 2 ids are all sure: those stay whose shard has reached what they were stored with."""
+    known = _known(found.cursor, [ends.get(shard, 0) for shard in range(max(ends, default=-1) + 1)])
+    return StoredSession(found.row, found.subscriptions, replace(found.cursor, received=known, unsure=b""))
+
+
+def without_retained(found: StoredSession) -> StoredSession:
+    """Return a session that is owed no retained messages: they are numbered by the broker that has had it.
+
+    The same object if it is owed none. What it was sent of them and has not acknowledged is as for messages that are
+    gone.
+    """
+    cursor = found.cursor
+    pending = unpack_inflight(cursor.inflight)
+    if not cursor.feeds and not any(is_retained(position) for _, _, position in pending):
+        return found
+    left = pack_inflight(_without(pending, is_retained))
+    return StoredSession(found.row, found.subscriptions, replace(cursor, inflight=left, feeds=b""))
 
 
 def _known(cursor: Cursor, ends: Sequence[int]) -> bytes:

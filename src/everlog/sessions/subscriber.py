@@ -1,5 +1,7 @@
 """What a session holds for its client: its subscriptions and its will, and the memory that they take."""
 
+from typing import Any
+
 import cython
 
 from everlog.mqtt import Will
@@ -22,8 +24,10 @@ class Subscriber(Publisher):
         self.subscriptions = {} if subscriptions is None else subscriptions
         self.no_local = 0  # how many of its subscriptions have No Local
         self.kept = kept  # it was durable when it began: its filters are kept, and the tables know it
+        self.mount = ""  # what stands before the topics of its client, who does not see it
         self.will = will  # what is published when the client stays away too long
         self.counted_bytes = 0  # of `held_bytes`, what the total of all sessions has
+        self.memberships: tuple[Any, ...] = ()  # in shared groups with a cursor, while it is connected
         self._filter_bytes = 0
         self._will_bytes = 0
 
@@ -79,3 +83,27 @@ class Subscriber(Publisher):
         if changed is not None:
             self.subscriptions[text] = changed
         return changed
+
+    def mounted(self, text: str) -> str:
+        """Return the filter that the client means; a group's name stays what it is."""
+        if not self.mount or not text:
+            return text
+        if not text.startswith("$share/"):
+            return self.mount + text
+        group, _, rest = text.removeprefix("$share/").partition("/")
+        return f"$share/{group}/{self.mount}{rest}" if rest else text
+
+    # Groups
+
+    def join(self, member: Any) -> None:
+        """Become a member of a shared group with a cursor."""
+        self.memberships = (*self.memberships, member)
+
+    def leave_group(self, member: Any) -> None:
+        """Be a member no more."""
+        self.memberships = tuple(one for one in self.memberships if one is not member)
+
+    def leave_groups(self) -> tuple[Any, ...]:
+        """Be a member of no group any more; return what it was."""
+        memberships, self.memberships = self.memberships, ()
+        return memberships

@@ -14,7 +14,7 @@ class Subscribed(Struct, frozen=True):
     retain_handling: int = 0
     identifier: int = 0
     since: tuple[int, ...] = ()
-    position: bool = False  # its messages carry their position and time
+    tells: int = 0  # what its messages carry besides: TELL_PLACE, TELL_PUBLISHER
 
 
 def begin_later(one: Subscribed, here: dict[int, int], shards: int) -> Subscribed | None:

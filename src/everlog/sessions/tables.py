@@ -68,6 +68,15 @@ class WillRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     will: bytes
 
 
+class SentWill(NamedTuple):
+    """A will that brokers who share tables send once, numbered by the broker that its client was connected to."""
+
+    number: int
+    client_id: str
+    user: str | None
+    will: bytes
+
+
 class GroupRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A durable shared group: how far it has read, and which messages below that are not done."""
 
@@ -79,6 +88,21 @@ class GroupRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     doubt: bytes = b""  # for each shard, below which offset a message may have been dealt before
 
 
+class GroupDeal(NamedTuple):
+    """A QoS 2 message that a shared group has dealt to a client of the broker `taker`, one of several.
+
+    It is stored before that one hears of it, and removed in the batch that stores it with the client's session.
+    """
+
+    name: str
+    filter: str
+    position: int
+    client_id: str
+    taker: int  # or DEAL_TAKEN, DEAL_BACK
+
+
+DEAL_TAKEN = -1  # in place of a taker: the client's session has the message from now on
+DEAL_BACK = -2  # the group owes the message again, or has given it to somebody else
 GROUP_ORDERED = 1  # the messages of one topic go to one member at a time
 GROUP_SERVED = 2  # members were connected
 
@@ -122,6 +146,8 @@ class Changes:
     wills: tuple[WillRow, ...] = ()
     routed: tuple[int, ...] | None = None
     alive_us: int | None = None
+    sent_wills: tuple[SentWill, ...] = ()  # that leave their sessions with this batch, for the outbox of a cluster
+    deals: tuple[GroupDeal, ...] = ()  # of groups that several brokers share
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,3 +16,4 @@ class Terms(Struct, frozen=True):
     max_packet_bytes: int = MAX_PACKET_BYTES
     max_aliases: int = 0
     is_bridge: bool = False
+    mount: str = ""  # what stands before the topics of its client

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from everlog.spark.cluster_cores import TASKS_A_CORE
+    from everlog.spark.cluster_log import close_readers, read_cluster_record
+    from everlog.spark.cluster_place import ClusterPlace, locate_cluster
     from everlog.spark.java import find_java
     from everlog.spark.lake.compaction import Compaction, CompactionOptions, CompactionSummary
     from everlog.spark.lake.file_retention import VACUUM_HOURS, keep_plain, parse_days, vacuum
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from everlog.spark.sink.table_sink import append_batch, write_batch
     from everlog.spark.snapshot import SegmentFile, ShardSnapshot, Slice, Snapshot, pack, plan, take_snapshot
     from everlog.spark.source import EverlogSource
+    from everlog.spark.source_options import cluster_of
     from everlog.spark.table_frame import is_plain_table
     from everlog.spark.task_errors import task_error
     from everlog.spark.worker_process import hush
@@ -39,6 +42,9 @@ _HOMES = {
     "schema": ("COLUMNS", "DEFAULT_COLUMNS", "SCHEMA", "schema_of", "spark_ddl"),
     "session_factory": ("is_remote", "spark_session"),
     "cluster_cores": ("TASKS_A_CORE",),
+    "cluster_log": ("close_readers", "read_cluster_record"),
+    "cluster_place": ("ClusterPlace", "locate_cluster"),
+    "source_options": ("cluster_of",),
     "sink.table_sink": ("append_batch", "write_batch"),
     "snapshot": ("SegmentFile", "ShardSnapshot", "Slice", "Snapshot", "pack", "plan", "take_snapshot"),
     "source": ("EverlogSource",),

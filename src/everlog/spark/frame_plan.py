@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from everlog.base import EverlogError, UsageError
+from everlog.spark.cluster_place import ClusterPlace, is_cluster
 from everlog.spark.log_slices import parse_filters
 from everlog.spark.snapshot import ShardSnapshot, Slice, Snapshot, plan, snapshot_of
 from everlog.spark.source_options import SourceOptions
@@ -30,13 +31,14 @@ class FramePlan:
     snapshot: Snapshot
     lake: "LakeSnapshot | None"
     ranges: Ranges
+    cluster: ClusterPlace | None = None
 
     def slices(self, tasks: int, filters: Sequence[str] | None = None) -> "list[Slice | LakeSlice]":
         """Return slices with each record in one of them; with filters, at least the records that match."""
-        told = filters is not None and self.snapshot.path
+        told = filters is not None and self.snapshot.path and self.snapshot.bucket is None
         share = Shares(self.snapshot.path, filters or ()).of if told else None
         if self.lake is None:
-            return [*plan(self.snapshot, ranges=self.ranges, tasks=tasks, share=share)]
+            return [*self._filled(plan(self.snapshot, ranges=self.ranges, tasks=tasks, share=share))]
         from everlog.spark.lake_slices import plan_lake
 
         before: Ranges = {}
@@ -50,12 +52,23 @@ class FramePlan:
         hot = [
             plan(self.snapshot, ranges=self._in_log(ranges), tasks=tasks, share=share) for ranges in (before, behind)
         ]
-        return [*hot[0], *plan_lake(self.lake, within, filters), *hot[1]]
+        return [*self._filled(hot[0]), *plan_lake(self.lake, within, filters), *self._filled(hot[1])]
+
+    def _filled(self, slices: list[Slice]) -> list[Slice]:
+        """Return slices with the rows that are in the tail of a cluster: tasks do not ask its database."""
+        if self.cluster is None:
+            return slices
+        from everlog.spark.cluster_log import fill_tails
+
+        return fill_tails(self.cluster, self.snapshot.pin, slices)
 
     def _in_log(self, ranges: Ranges) -> Ranges:
         """Return the part of the ranges that the log may have; a restored log may end before its table."""
         ends = {shard.shard: shard.end for shard in self.snapshot.shards}
         return {shard: (min(first, ends[shard]), min(last, ends[shard])) for shard, (first, last) in ranges.items()}
+
+
+NOTHING = FramePlan(Snapshot("", "", ()), None, {})
 
 
 class Shares:
@@ -74,6 +87,8 @@ class Shares:
 
 def plan_frame(options: SourceOptions, now_us: int) -> FramePlan:
     """Return what a frame with these options reads."""
+    if options.cluster is not None:
+        return _plan_cluster(options, options.cluster, now_us)
     if is_table(options.path):
         return _plan_table(options, now_us)
     path = os.path.abspath(options.path)
@@ -83,18 +98,39 @@ def plan_frame(options: SourceOptions, now_us: int) -> FramePlan:
         starts, ends = _bounds(snapshot, lake, options.tier)
         if lake is not None and options.tier == "table":
             snapshot = _without_log(snapshot.path, snapshot.identity, lake)
-        ranges = _ranges(options, starts, ends, lambda time_us: _positions_at(store, lake, time_us), now_us)
+        ranges = _ranges(
+            options, starts, ends, lambda time_us: _positions_at(store.positions_at(time_us), lake, time_us), now_us
+        )
     return FramePlan(snapshot, lake, ranges)
+
+
+def _plan_cluster(options: SourceOptions, place: ClusterPlace, now_us: int) -> FramePlan:
+    """Return what a frame reads of a cluster."""
+    from everlog.spark.cluster_log import positions_at, take_cluster_snapshot
+
+    snapshot = take_cluster_snapshot(place)
+    lake = None if options.tier == "log" else lake_of(snapshot, place)
+    starts, ends = _bounds(snapshot, lake, options.tier)
+    in_log = snapshot
+    if lake is not None and options.tier == "table":
+        snapshot = _without_log(snapshot.path, snapshot.identity, lake)
+
+    def at(time_us: int) -> tuple[int, ...]:
+        return _positions_at(positions_at(place, in_log, time_us), lake, time_us)
+
+    return FramePlan(snapshot, lake, _ranges(options, starts, ends, at, now_us), place)
 
 
 def unkept_in(options: SourceOptions) -> list[str]:
     """Return what to say of the wanted topics that the settings of the store's broker do not keep."""
-    return [] if is_table(options.path) else unkept_notes(options.path, options.filters or ("#",))
+    if options.cluster is not None or is_table(options.path):
+        return []
+    return unkept_notes(options.path, options.filters or ("#",))
 
 
 def is_table(path: str) -> bool:
     """Return whether this is the place of a table, and not of a log."""
-    return "://" in path or os.path.isdir(os.path.join(path, "_delta_log"))
+    return ("://" in path and not is_cluster(path)) or os.path.isdir(os.path.join(path, "_delta_log"))
 
 
 def _plan_table(options: SourceOptions, now_us: int) -> FramePlan:
@@ -152,14 +188,19 @@ def _check_positions(option: str, place: Begin, ends: Sequence[int]) -> None:
             )
 
 
-def lake_of(snapshot: Snapshot) -> "LakeSnapshot | None":
+def lake_of(snapshot: Snapshot, cluster: ClusterPlace | None = None) -> "LakeSnapshot | None":
     """Return the table of the store, or None."""
-    record = read_lake_record(snapshot.path)
+    if cluster is None:
+        record = read_lake_record(snapshot.path)
+    else:
+        from everlog.spark.cluster_log import read_cluster_record
+
+        record = read_cluster_record(cluster)
     if record is None:
         return None
     from everlog.spark.lake_slices import take_lake_snapshot
 
-    return take_lake_snapshot(record, snapshot)
+    return take_lake_snapshot(record, snapshot, cluster)
 
 
 def _bounds(snapshot: Snapshot, lake: "LakeSnapshot | None", tier: str) -> tuple[Sequence[int], Sequence[int]]:
@@ -177,9 +218,8 @@ def _bounds(snapshot: Snapshot, lake: "LakeSnapshot | None", tier: str) -> tuple
     return first, [max(pair) for pair in zip(lake.ends, ends, strict=True)]
 
 
-def _positions_at(store: LogStore, lake: "LakeSnapshot | None", time_us: int) -> tuple[int, ...]:
+def _positions_at(hot: tuple[int, ...], lake: "LakeSnapshot | None", time_us: int) -> tuple[int, ...]:
     """Return for each shard the first record that is not older than a time, in the log or the table."""
-    hot = store.positions_at(time_us)
     if lake is None:
         return hot
     found = []

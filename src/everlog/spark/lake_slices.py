@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 from pyarrow import fs
 
 from everlog.base import StorageError, Unavailable
+from everlog.spark.cluster_place import ClusterPlace
 from everlog.spark.lake.data_file import DataFile
 from everlog.spark.lake.file_reader import (
     group_bounds,
@@ -68,9 +69,9 @@ class LakeSnapshot:
         return position_at(files, time_us, self.ends[shard], locate(self.uri).filesystem)
 
 
-def take_lake_snapshot(record: LakeRecord, snapshot: Snapshot) -> LakeSnapshot:
+def take_lake_snapshot(record: LakeRecord, snapshot: Snapshot, cluster: ClusterPlace | None = None) -> LakeSnapshot:
     """Return the table that a data directory names, as it is now."""
-    lake = find_recorded(record)
+    lake = find_recorded(record, None if cluster is None else dict(cluster.bucket.options))
     if lake.store != snapshot.identity:
         raise StorageError(
             f"{record.table} is the table of another store ({lake.store}, not {snapshot.identity})",
@@ -79,7 +80,7 @@ def take_lake_snapshot(record: LakeRecord, snapshot: Snapshot) -> LakeSnapshot:
     found = _snapshot_of(lake, lake.load(), len(snapshot.shards))
     moved = {shard for shard, end in enumerate(found.ends) if end > record.ends.get(shard, 0)}
     if moved:  # and not known by whom
-        check_same_history(found.uri, found.files, snapshot, moved)
+        check_same_history(found.uri, found.files, snapshot, moved, cluster)
     return found
 
 

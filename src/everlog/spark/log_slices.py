@@ -15,6 +15,7 @@ import pyarrow as pa
 from everlog.base import Piece, StorageError, Unavailable
 from everlog.commitlog import Damage
 from everlog.spark.arrow_batch import ColumnMaker
+from everlog.spark.bucket_slices import find_in_bucket
 from everlog.spark.schema import DEFAULT_COLUMNS, check_columns
 from everlog.spark.snapshot import Slice, check_identity
 from everlog.spark.store_cache import open_store
@@ -57,12 +58,16 @@ def read_slice(
     chosen = DEFAULT_COLUMNS if columns is None else check_columns(columns)
     wanted = None if filters is None else parse_filters(filters)
     report = report if report is not None else ReadReport()
-    store = open_store(piece.path, piece.shard, piece.stop)
-    check_identity(piece, store.shards[piece.shard].identity)
+    if piece.bucket is not None:
+        found_ones = find_in_bucket(piece, wanted, on_damage, on_lost, report)
+    else:
+        store = open_store(piece.path, piece.shard, piece.stop)
+        check_identity(piece, store.shards[piece.shard].identity)
+        found_ones = _found(store, piece, wanted, "client_id" in chosen, on_damage, on_lost, report)
     maker = ColumnMaker(piece.shard, chosen)
     pending: list[Piece] = []
     rows = held = 0
-    for found in _found(store, piece, wanted, "client_id" in chosen, on_damage, on_lost, report):
+    for found in found_ones:
         start = found.start
         held += found.records.size
         while found.stop - start >= batch_rows - rows:

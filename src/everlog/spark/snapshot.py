@@ -7,7 +7,7 @@ names can be read until retention removes it. Segments that are merged meanwhile
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Protocol, TypeVar
 
@@ -23,6 +23,14 @@ LARGEST_BYTES = 256 << 20  # a larger slice would take too long to repeat when i
 
 
 @dataclass(frozen=True, slots=True)
+class BucketAddress:
+    """Where a cluster's segments are; `options` are those of its store, such as AWS_REGION, and may hold secrets."""
+
+    place: str
+    options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentFile:
     """A segment as it was when the snapshot was taken: offsets from `base_offset` to before `end_offset`."""
 
@@ -33,6 +41,9 @@ class SegmentFile:
     last_time: int
     size_bytes: int
     sealed: bool
+    crc: int = 0  # of an object in a bucket, without its header
+    batches: int = 0  # rows of the tail that have it, if no object does
+    rows: bytes = field(default=b"", repr=False)  # of them, packed, if they came along
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +64,8 @@ class Snapshot:
     path: str
     identity: str
     shards: tuple[ShardSnapshot, ...]
+    bucket: BucketAddress | None = None  # of a cluster
+    pin: int = 0  # by which its objects stay
 
     @property
     def records(self) -> int:
@@ -71,6 +84,7 @@ class Slice:
     stop: int
     size_bytes: int
     segments: tuple[SegmentFile, ...]
+    bucket: BucketAddress | None = None  # that has the segments, if they are no files
 
 
 def take_snapshot(path: str) -> Snapshot:
@@ -163,7 +177,8 @@ def _parts(
         if start < stop and (segment.sealed or not sealed_only):
             share = (stop - start) / (segment.end_offset - segment.base_offset)
             size = max(1, int(segment.size_bytes * share))
-            parts.append(Slice(snapshot.path, shard.shard, shard.identity, start, stop, size, (segment,)))
+            held = (segment,)
+            parts.append(Slice(snapshot.path, shard.shard, shard.identity, start, stop, size, held, snapshot.bucket))
     return parts
 
 

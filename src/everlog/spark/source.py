@@ -8,15 +8,16 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from everlog.base import Unavailable, UsageError
 from everlog.spark.cluster_cores import task_count
-from everlog.spark.frame_plan import FramePlan, is_table, plan_frame, unkept_in
+from everlog.spark.cluster_place import is_cluster
+from everlog.spark.frame_plan import NOTHING, FramePlan, is_table, plan_frame, unkept_in
 from everlog.spark.given_options import is_table_made, options_in, own_options, with_options
 from everlog.spark.log_slices import ReadReport, read_slice
 from everlog.spark.lost_offsets import lost_of, name_lost
@@ -49,7 +50,7 @@ class EverlogSource(DataSource):
         self._state: StatePlan | None = None
         self._table: TablePlan | None = None
         path = self.options.get("path")
-        if path and not is_state(self.options) and os.path.exists(f"{place_of(path)}/store") and self._is_batch():
+        if path and not is_state(self.options) and not is_cluster(path) and _has_store(path) and self._is_batch():
             self._plan = plan_frame(read_options(self.options), _now_us())
 
     def _is_batch(self) -> bool:
@@ -98,7 +99,7 @@ class EverlogSource(DataSource):
     def _is_plain_table(self) -> bool:
         """Return whether a table is meant that is not a store's."""
         path = {name.lower(): value for name, value in self.options.items()}.get("path", "")
-        if not path or not is_table(place_of(path)):
+        if not path or is_cluster(path) or not is_table(place_of(path)):
             return False
         from everlog.spark.lake.location import locate
         from everlog.spark.table_frame import is_plain_table
@@ -181,6 +182,10 @@ class EverlogReader(DataSourceReader):
             if field.name != "payload" and not _same(field.type, own.type):
                 raise UsageError(f"the column {field.name} is {own.type}, not {field.type}")
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what tasks get: nothing by which a database could be asked, and no plan."""
+        return {**self.__dict__, "options": for_tasks(self.options), "plan": NOTHING}
+
     def partitions(self) -> list[InputPartition]:
         """Return about as many partitions as were asked for, of about equal size."""
         settle()
@@ -244,6 +249,22 @@ def _account(plan: FramePlan, options: SourceOptions) -> None:
     for one in lost:
         size = one.to_offset - one.from_offset
         log.warning("left out of the frame: retention removed %d offsets of it, %s", size, name_lost([one]))
+
+
+def rows_in(partitions: list[InputPartition]) -> list[str]:
+    """Return the objects with rows of a cluster's tail that were stored for these tasks."""
+    slices = [piece for one in partitions if isinstance(one, LogPartition) for piece in one.slices]
+    held = [segment for piece in slices if isinstance(piece, Slice) and piece.bucket for segment in piece.segments]
+    return [segment.path for segment in held if not segment.sealed and segment.path]
+
+
+def for_tasks(options: SourceOptions) -> SourceOptions:
+    """Return options without what tasks need not know."""
+    return options if options.cluster is None else replace(options, cluster=options.cluster.for_tasks())
+
+
+def _has_store(path: str) -> bool:
+    return os.path.exists(f"{place_of(path)}/store")
 
 
 def _same(one: pa.DataType, other: pa.DataType) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 from everlog.base import PeerError, UsageError
+from everlog.spark.cluster_place import CLUSTER_OPTIONS, ClusterPlace, is_cluster, locate_cluster
 from everlog.spark.log_slices import OnDamage, OnLost, parse_filters
 from everlog.spark.payload import load_function, needs_topics
 from everlog.spark.schema import DEFAULT_COLUMNS, check_columns
@@ -13,7 +14,7 @@ from everlog.spark.schema import DEFAULT_COLUMNS, check_columns
 Tier = Literal["all", "log", "table"]
 
 OPTIONS = {
-    "path": "the data directory of the store, or its table alone: a directory or s3://bucket/prefix",
+    "path": "the data directory of the store, a cluster's postgresql://..., or a table alone: a directory or s3://...",
     "topic": "a topic filter, or several: a JSON list, or one a line",
     "from": "where to begin: earliest, a time, -24h, or a position like 0:1234",
     "to": "where to end, so too; what lies there is not read",
@@ -25,6 +26,7 @@ OPTIONS = {
     "onLost": "fail when retention removed what is to be read, or skip it",
     "tier": "all of history, or only what is in the log, or in the table: all, log, table",
     "tasks": "about how many tasks read; three for each core of the session by default",
+    **CLUSTER_OPTIONS,
 }
 
 
@@ -44,6 +46,7 @@ class SourceOptions:
     tier: Tier = "all"
     tasks: int | None = None
     on_lost: OnLost = "fail"
+    cluster: ClusterPlace | None = None
 
 
 def read_options(given: Mapping[str, str], also: Mapping[str, str] | None = None) -> SourceOptions:
@@ -62,8 +65,9 @@ def read_options(given: Mapping[str, str], also: Mapping[str, str] | None = None
         raise UsageError("the option columns names no column", hint="leave it out to read the usual ones")
     if needs_topics(payload):
         load_function(payload)
+    cluster = _cluster(options)
     return SourceOptions(
-        path=place_of(options["path"]),
+        path=place_of(options["path"]) if cluster is None else cluster.title,
         filters=parse_filter_list("topic", options["topic"]) if "topic" in options else None,
         begin=options.get("from", "earliest"),
         end=options.get("to", "latest"),
@@ -75,7 +79,26 @@ def read_options(given: Mapping[str, str], also: Mapping[str, str] | None = None
         tier=cast(Tier, choice(options, "tier", ("all", "log", "table"))),
         tasks=number_above_0("tasks", options["tasks"]) if "tasks" in options else None,
         on_lost=cast(OnLost, choice(options, "onLost", ("fail", "skip"))),
+        cluster=cluster,
     )
+
+
+def cluster_of(given: Mapping[str, str]) -> ClusterPlace | None:
+    """Return the cluster that the options of a frame mean, or None."""
+    return _cluster(known_options(given, OPTIONS))
+
+
+def _cluster(options: Mapping[str, str]) -> ClusterPlace | None:
+    """Return the cluster that is meant, or None."""
+    if is_cluster(options["path"]):
+        return locate_cluster(options["path"], options)
+    given = [name for name in CLUSTER_OPTIONS if name in options]
+    if given:
+        raise UsageError(
+            f"the option {given[0]} says nothing about {options['path']}",
+            hint="it is for a cluster: give the postgresql://... of its database as the path",
+        )
+    return None
 
 
 def known_options(given: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:

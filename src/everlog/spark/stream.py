@@ -9,6 +9,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from everlog.base import StorageError, Unavailable, UsageError
 from everlog.spark.admission import Extent, admit
-from everlog.spark.frame_plan import FramePlan, Ranges, is_table, lake_of, plan_frame, unkept_in
+from everlog.spark.frame_plan import NOTHING, FramePlan, Ranges, is_table, lake_of, plan_frame, unkept_in
 from everlog.spark.lost_offsets import find_lost, name_lost, without_lost
 from everlog.spark.pyspark_api import (
     DataSourceStreamReader,
@@ -28,7 +29,7 @@ from everlog.spark.pyspark_api import (
     SupportsTriggerAvailableNow,
 )
 from everlog.spark.snapshot import Snapshot, snapshot_of
-from everlog.spark.source import EverlogReader
+from everlog.spark.source import EverlogReader, for_tasks, rows_in
 from everlog.spark.store_cache import open_fresh
 from everlog.spark.stream_options import StreamOptions
 from everlog.spark.stream_progress import Progress, read_progress
@@ -46,12 +47,14 @@ class EverlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: StreamOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        if is_table(options.source.path):
+        self._cluster = options.source.cluster
+        self._stored: list[tuple[dict[str, Any], list[str]]] = []  # objects with rows, by the end of their batch
+        if self._cluster is None and is_table(options.source.path):
             hint = "give the data directory of the log: what it no longer has is read from its table"
             raise UsageError(f"{options.source.path} is a table, and a stream follows a log", hint=hint)
-        self._path = os.path.abspath(options.source.path)
+        self._path = options.source.path if self._cluster is not None else os.path.abspath(options.source.path)
         self._until: dict[int, int] | None = None  # the ends of a run that stops where the log ended when it began
-        EverlogReader(options.source, _NOTHING, schema)  # refuses a schema that is not the table's
+        EverlogReader(options.source, NOTHING, schema)  # refuses a schema that is not the table's
 
     def initialOffset(self) -> dict[str, Any]:
         """Return where a stream without a checkpoint begins."""
@@ -116,12 +119,36 @@ class EverlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 one.from_offset,
                 one.to_offset - 1,
             )
-        plan = FramePlan(snapshot, lake, without_lost(snapshot, lake, ranges))
-        return EverlogReader(self._options.source, plan, self._schema).partitions()
+        plan = FramePlan(snapshot, lake, without_lost(snapshot, lake, ranges), self._cluster)
+        made = EverlogReader(self._options.source, plan, self._schema).partitions()
+        if self._cluster is not None:
+            self._stored.append((end, rows_in(made)))
+        return made
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Delete what was stored for batches that are done."""
+        done = [at for at, (until, _) in enumerate(self._stored) if until == end]
+        if done and self._cluster is not None:
+            from everlog.spark.cluster_log import delete_rows
+
+            delete_rows(self._cluster, [name for _, names in self._stored[: done[-1] + 1] for name in names])
+            del self._stored[: done[-1] + 1]
+
+    def stop(self) -> None:
+        """Let go of what a cluster keeps for this stream."""
+        if self._cluster is not None:
+            from everlog.spark.cluster_log import unpin
+
+            unpin(self._cluster)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what tasks get: nothing by which a database could be asked."""
+        options = replace(self._options, source=for_tasks(self._options.source))
+        return {**self.__dict__, "_options": options, "_cluster": options.source.cluster, "_stored": []}
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Return the rows of a partition."""
-        return EverlogReader(self._options.source, _NOTHING, self._schema).read(partition)
+        return EverlogReader(self._options.source, NOTHING, self._schema).read(partition)
 
     def _progress(self, store: str, offsets: dict[int, int]) -> dict[str, Any]:
         return Progress.of(store, offsets, self._topics).to_json()
@@ -143,7 +170,11 @@ class EverlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _look(self) -> Snapshot:
         """Return the store as it is now."""
-        return snapshot_of(open_fresh(self._path), self._path)
+        if self._cluster is None:
+            return snapshot_of(open_fresh(self._path), self._path)
+        from everlog.spark.cluster_log import take_cluster_snapshot
+
+        return take_cluster_snapshot(self._cluster, again=True)
 
     def _wanted(self, snapshot: Snapshot) -> tuple[int, ...]:
         shards = self._options.source.shards
@@ -160,7 +191,7 @@ class EverlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.source.tier == "log":
             return None
         below = any(first < snapshot.shards[shard].start and first < last for shard, (first, last) in ranges.items())
-        return lake_of(snapshot) if below else None
+        return lake_of(snapshot, self._cluster) if below else None
 
     def _refuse(self, lost: list[Lost]) -> None:
         if lost and self._options.source.on_lost == "fail":
@@ -168,9 +199,6 @@ class EverlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"retention removed offsets that the stream has not read: {name_lost(lost)}",
                 hint='set the option onLost to "skip" to go on after them, and keep more: --retention-age',
             )
-
-
-_NOTHING = FramePlan(Snapshot("", "", ()), None, {})
 
 
 def _extents(snapshot: Snapshot, lake: "LakeSnapshot | None") -> list[Extent]:

@@ -285,18 +285,19 @@ class LogStore:
         return done
 
     @property
-    def has_spilled(self) -> bool:
-        """Whether sealed segments hold records that spills have left, or nothing at all."""
-        return any(log.has_spilled for log in self.shards)
+    def may_collect(self) -> bool:
+        """Whether sealed segments hold records that no setting keeps, or nothing at all."""
+        return any(log.may_collect for log in self.shards)
 
-    def collect_spilled(self, below: Positions, *, removes: bool) -> list[tuple[int, Thinned]]:
-        """Empty what spills have left below these positions, which nobody reads any more; return where.
+    def collect(self, spilled: Positions, owed: Positions) -> list[tuple[int, Thinned]]:
+        """Empty what no setting keeps and nobody reads any more: what spills have left below the positions `spilled`,
+        what sessions and groups were owed below `owed`; return where.
 
-        If it `removes`, the oldest segments that are left with nothing go.
+        The oldest segments below `owed` that are left with nothing go.
         """
         done = []
         for number, log in enumerate(self.shards):
-            done += self._thinned(number, log.collect_spilled(below[number], removes=removes))
+            done += self._thinned(number, log.collect(spilled[number], owed[number]))
             self._sealed[number].trim()
         return done
 

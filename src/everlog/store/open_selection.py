@@ -30,6 +30,7 @@ class OpenSelection:
         log: ShardLog,
         recent: RecentBatches,
         shard: int,
+        publishers: bool = False,
     ) -> None:
         self.segment = segment
         self._filters = filters
@@ -37,6 +38,7 @@ class OpenSelection:
         self._log = log
         self._recent = recent
         self._shard = shard
+        self._publishers = publishers
         self._ids = bytearray()
         self._topics = 0  # so many topics were known when the ids were chosen
         self._rows = bytearray()
@@ -100,7 +102,8 @@ class OpenSelection:
         if row_reader is None or segment.table is None:
             return None
         stop = bisect_left(self._found, row_reader[1] << 32, place, min(len(self._found), place + max_records))
-        records = row_reader[0].take(self._rows, place, stop, segment.every_topic, segment.table, max_bytes)
+        every, table, named = segment.every_topic, segment.table, self._publishers
+        records = row_reader[0].take(self._rows, place, stop, every, table, max_bytes, named)
         if records is None:
             segment.drop_row_reader()
         return records

@@ -145,7 +145,7 @@ class ShardReader:
                 self._open_selection = None
                 return None
             kept = self._open_selection = OpenSelection(
-                segment, self._filters, self._shared, self._log, self._recent, self._number
+                segment, self._filters, self._shared, self._log, self._recent, self._number, self._publishers
             )
         return kept
 

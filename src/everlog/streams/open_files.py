@@ -110,6 +110,14 @@ class OpenFiles:
         """Return whether a stream's file is open."""
         return name in self._files
 
+    def is_busy(self, name: str) -> bool:
+        """Return whether a stream's file is being synced, closed or copied just now: whoever uses it would wait."""
+        closing = self._closing.get(name)
+        if closing is not None and not closing.closed.is_set():
+            return True
+        file = self._files.get(name)
+        return name in self._lent if file is None else file.lock.locked()
+
     def unsynced_file(self, name: str) -> StreamFile | None:
         """Return a stream's file if it is open, or is just being closed."""
         return self._files.get(name) or self._closing.get(name)

@@ -1,6 +1,6 @@
 cimport cython
 
-from everlog.base.memory cimport copy, equal, pointer, put64, resize
+from everlog.base.memory cimport copy, equal, part, pointer, put64, resize
 from everlog.streams.fresh cimport Appended
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import cython
 
 if not cython.compiled:
-    from everlog.base.memory import Buffer, copy, equal, pointer, put64, resize
+    from everlog.base.memory import Buffer, copy, equal, part, pointer, put64, resize
     from everlog.streams.fresh import Appended
 
 NOTHING_PLAIN, SET, PUT, GET = 0, 1, 2, 3
@@ -289,7 +289,7 @@ class Packer:
         self._number(out, one.seq)
         self._byte(out, 1)
         self._byte(out, _NIL)
-        return bytes(out[0 : self._at])
+        return part(out, 0, self._at)
 
     def _rest(self, out: bytearray) -> int:
         """Write what a plain effect does not have: headers, timestamp, expiry, upload, size, time of a copy."""
@@ -316,7 +316,7 @@ class Packer:
         self._byte(out, _NIL)
         self._byte(out, 1)
         self._byte(out, _TRUE)
-        return bytes(out[0 : self._at])
+        return part(out, 0, self._at)
 
     def entry(
         self, id: int, epoch: int, position: int, key: bytes, revision: int, time_us: int, value: Any, expires_us: int,
@@ -343,7 +343,7 @@ class Packer:
         self._byte(out, _FALSE)
         self._byte(out, _TRUE)
         self._byte(out, _TRUE)
-        return bytes(out[0 : self._at])
+        return part(out, 0, self._at)
 
     def framed(self, id: int, body: bytes) -> bytes:
         """Return an answer that somebody else has encoded."""
@@ -353,7 +353,7 @@ class Packer:
         copy(out, 0, pointer(self._prefix), 0, 8)
         put64(out, 8, id)
         copy(out, HEAD_BYTES, pointer(body), 0, size)
-        return bytes(out[0 : HEAD_BYTES + size])
+        return part(out, 0, HEAD_BYTES + size)
 
     # ---- MessagePack; `_begin` has made room ----
 

@@ -1,5 +1,6 @@
 cimport cython
 
+from everlog.base.memory cimport look_up, part, pointer
 from everlog.streams.fresh cimport Appended, Fresh, appended
 from everlog.streams.plain_codec cimport GET, SET, Packer, PlainCall
 from everlog.streams.stream_state cimport StreamState
@@ -16,7 +17,7 @@ cdef class PlainRequests:
     cdef OpenTurn _turn
     cdef object _states, _unapplied, _clock, _waiting, _later
     cdef dict _ripe, _unsynced
-    cdef long long _epoch, _most_waiting, _most_bytes, _value_bytes, _apply_rows, _apply_bytes
+    cdef long long _epoch, _most_waiting, _most_bytes, _value_bytes, _apply_rows, _apply_bytes, _few_states, _row_bytes
     cdef PlainCall _call
 
     @cython.locals(call=PlainCall, op=int, turn=OpenTurn, state=StreamState)
@@ -43,7 +44,7 @@ cdef class PlainRequests:
     @cython.locals(call=PlainCall)
     cdef object _new_id(self, StreamState state, bytes data)
 
-    @cython.locals(turn=OpenTurn, now="long long", position="long long", record=Appended, data=bytes, level=int, rows=Py_ssize_t)
+    @cython.locals(turn=OpenTurn, now="long long", position="long long", record=Appended, data=bytes, level=int, rows=Py_ssize_t, taken=Py_ssize_t)
     cdef int _decide(
         self, StreamState state, long long seq, long long messages, long long size, object value, str name,
         str message_id, object asker, object key, unsigned long long id

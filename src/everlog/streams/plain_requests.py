@@ -18,6 +18,7 @@ from everlog.streams.values import Kind, Level
 from everlog.streams.writes import MOST_ID_BYTES
 
 if not cython.compiled:
+    from everlog.base.memory import look_up, part, pointer
     from everlog.streams.fresh import Appended, appended
     from everlog.streams.plain_codec import GET, SET, Packer, PlainCall
     from everlog.streams.stream_state import StreamState
@@ -73,10 +74,12 @@ class PlainRequests:
         self._waiting = waiting
         self._later = later
         self._most_waiting = settings.waiting
+        self._few_states = settings.most_states // 2  # of so many, nobody has to know which were used last
         self._most_bytes = settings.max_message_bytes
         self._value_bytes = settings.value_bytes
         self._apply_rows = settings.apply_rows
         self._apply_bytes = settings.apply_bytes
+        self._row_bytes = ROW_BYTES
         self._call = PlainCall()
 
     def take(
@@ -95,10 +98,11 @@ class PlainRequests:
             return NOT_PLAIN
         if len(self._waiting) + len(self._later) > self._most_waiting:
             return NOT_PLAIN
-        state = self._states.get(name)
+        state = look_up(self._states, name)
         if state is None:
             return NOT_PLAIN
-        self._states.move_to_end(name)
+        if len(self._states) > self._few_states:
+            self._states.move_to_end(name)
         if op == GET:
             return self._get(state, data, asker, key, id)
         if op == SET:
@@ -117,7 +121,7 @@ class PlainRequests:
                 return NOT_PLAIN
         value = None
         if size >= 0:
-            value = data[call.value_at : call.value_at + size]
+            value = part(pointer(data), call.value_at, call.value_at + size)
         else:
             size = 0
         seq = state.last_seq + 1
@@ -131,7 +135,7 @@ class PlainRequests:
             return NOT_PLAIN
         if size > self._most_bytes or (state.epoch != self._epoch and state.last_seq):
             return NOT_PLAIN
-        name = _decoded(data[call.key_at : call.key_at + call.key_size])
+        name = _decoded(part(pointer(data), call.key_at, call.key_at + call.key_size))
         if name is None:
             return NOT_PLAIN
         old = self._known(state, name)
@@ -144,7 +148,7 @@ class PlainRequests:
                 return NOT_PLAIN
         value = None
         if size >= 0:
-            value = data[call.value_at : call.value_at + size]
+            value = part(pointer(data), call.value_at, call.value_at + size)
         else:
             size = 0
         total = state.bytes + size + call.key_size
@@ -169,7 +173,7 @@ class PlainRequests:
         call = self._call
         if state.ids is None or call.id_size < 1 or call.id_size > MOST_ID_BYTES:
             return None
-        found = _decoded(data[call.id_at : call.id_at + call.id_size])
+        found = _decoded(part(pointer(data), call.id_at, call.id_at + call.id_size))
         return None if found is None or found in state.ids else found
 
     def _decide(
@@ -203,10 +207,11 @@ class PlainRequests:
         level = self._call.level
         if level == 0:
             turn.has_early = True
-        state.append(record, len(data))
+        taken = len(data) + self._row_bytes
+        state.append(record, taken)
         turn.add(state.name, data, plain_waiting(record, state, _LEVELS[level], before, asker, key, id))
         turn.pending_rows += 1
-        turn.pending_bytes += len(data) + ROW_BYTES
+        turn.pending_bytes += taken
         rows = len(state.pending)
         if rows == 1:
             self._unapplied[state.name] = turn.time_us
@@ -220,7 +225,7 @@ class PlainRequests:
         call = self._call
         if state.kind is not _KV or state.is_removed or state.is_hidden or state.last >= self.committed:
             return NOT_PLAIN
-        raw = data[call.key_at : call.key_at + call.key_size]
+        raw = part(pointer(data), call.key_at, call.key_at + call.key_size)
         name = _decoded(raw)
         if name is None:
             return NOT_PLAIN

@@ -134,6 +134,10 @@ class Shard(Protocol):
     def is_idle(self) -> bool:
         """Whether nobody waits for a commit: then `close` answers nobody, and may be called on another thread."""
 
+    @property
+    def unfiled(self) -> tuple[int, int]:
+        """How many records are in the journal alone and not yet in the files of their streams, and their bytes."""
+
     def post_failure(self, error: EverlogError) -> None:
         """Have everybody who waits told of an error, and refuse everything from then on; from any thread."""
 

@@ -7,6 +7,7 @@ import cython
 from everlog.streams.effects import PutKey, PutMessage
 
 if not cython.compiled:
+    from everlog.base.memory import copy, pointer, room
     from everlog.streams.fresh import Appended
 
 
@@ -26,7 +27,7 @@ def message_run(records: list[Any], start: int, rows: list[Any], ids: list[Any])
             rows.append(one.seq)
             rows.append(position)
             rows.append(one.time_us)
-            rows.append(one.value)
+            rows.append(None if one.value is None else _blob(one.value))
             if one.message_id is not None:
                 ids.append((one.message_id, position, one.time_us, one.previous, one.seq, 1, None))
         else:
@@ -51,7 +52,7 @@ def entry_run(records: list[Any], start: int, rows: list[Any], ids: list[Any]) -
             one = found
             if one.key is None:
                 break
-            last[one.key] = (one.key, one.seq, position, one.time_us, one.value)
+            last[one.key] = (one.key, one.seq, position, one.time_us, None if one.value is None else _blob(one.value))
             if one.message_id is not None:
                 ids.append((one.message_id, position, one.time_us, one.previous, one.seq, 1, None))
         else:
@@ -65,6 +66,14 @@ def entry_run(records: list[Any], start: int, rows: list[Any], ids: list[Any]) -
     for row in last.values():
         rows += row
     return at
+
+
+def _blob(value: bytes) -> bytearray:
+    """Return a value as SQLite's module binds it at once; of bytes, it looks for an adapter first."""
+    size = len(value)
+    block = room(size)
+    copy(pointer(block), 0, pointer(value), 0, size)
+    return block
 
 
 def _plain_effect(record: Any, kind: Any) -> Any:

@@ -389,6 +389,11 @@ class StateShard:
         is_waiting = len(self.archived) or (self.tier is not None and self.tier.is_waiting)
         return not (self._waiting or self._later or self._turn.decided) and not is_waiting
 
+    @property
+    def unfiled(self) -> tuple[int, int]:
+        """How many records are not yet in the files of their streams, and their bytes."""
+        return self.views.pending_rows, self.views.pending_bytes
+
     def follow(self, wants: Callable[[str], bool], feed: Callable[[list[FeedEvent]], None] | None) -> None:
         """Call `feed` with the events of the streams that `wants` says yes to."""
         self._wants, self._feed = wants, feed

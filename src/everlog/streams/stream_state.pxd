@@ -14,7 +14,8 @@ cdef class StoredId:
 cdef class StreamState:
     cdef readonly str name
     cdef public object kind, config, ids, uploads, queues
-    cdef public object pending, oldest
+    cdef public list pending
+    cdef public object oldest
     cdef public long long born, last, position, epoch, applied_position, applied_epoch, time_us, last_seq, messages
     cdef public long long bytes, next_due_us, filed, pending_bytes, id_time_us, forgotten, tokens_us, unfed
     cdef public double tokens

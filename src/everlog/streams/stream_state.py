@@ -85,7 +85,7 @@ class StreamState:
         self.has_removal = False  # whether a pending record removed it
         self.has_rows = False  # whether there is a file
         self.filed = NO_POSITION  # what the file had applied when the stream's row in the catalogue was written
-        self.pending: deque[tuple[int, Record | Appended]] = deque()
+        self.pending: list[tuple[int, Record | Appended]] = []
         self.pending_bytes = 0
         self.overlay = Overlay()
         self.oldest: deque[tuple[int, int]] = deque()  # (seq, size) of the oldest messages, as far as they were read
@@ -116,9 +116,9 @@ class StreamState:
         self.is_simple_store = is_there and self.is_plain and self.kind is Kind.KV
 
     def append(self, record: Appended, size: int) -> int:
-        """Be as a plain write says, for which this stream or store is simple; its encoded size is given."""
+        """Be as a plain write says, for which this stream or store is simple; `size` is what it takes in memory."""
         self.pending.append((record.position, record))
-        self.pending_bytes += size + ROW_BYTES
+        self.pending_bytes += size
         self.last = self.position = record.position
         self.epoch = record.epoch
         self.time_us = record.time_us
@@ -251,10 +251,7 @@ class StreamState:
             if record.is_visible:
                 self.applied_position, self.applied_epoch = position, record.epoch
                 break
-        if count == len(pending):
-            pending.clear()
-        for _ in range(min(count, len(pending))):
-            pending.popleft()
+        del pending[:count]
         if self.kind is Kind.KV:
             self._keep_front()
         self.overlay.clear()

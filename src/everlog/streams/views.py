@@ -193,34 +193,49 @@ class Views:
             del self._withheld[name]
 
     def apply_ripe(self, committed: int) -> None:
-        """Apply some of the streams of which enough has gathered, and more if there is no room."""
-        left = APPLY_AT_ONCE
+        """Apply some of the streams of which enough has gathered, and more if there is no room.
+
+        Those whose files are being synced have their turn later: nobody's answer waits for a disk here.
+        """
+        left, busy = APPLY_AT_ONCE, []
         while self._ripe and left > 0:
             name = next(iter(self._ripe))
             state = self._states[name]
             del self._ripe[name]
             if self.must_come(state):
                 continue
+            if self.files.is_busy(name):
+                busy.append(name)
+                left -= 1
+                continue
             left -= 1 if self.files.is_open(name) else OPENING
             self.apply(state, committed)
             if len(state.pending) >= self.settings.apply_rows:  # of what is not committed yet
                 self._ripe[name] = None
                 left -= 1
+        self._ripe.update(dict.fromkeys(busy))
         self.relieve(committed)
 
     def relieve(self, committed: int, *, is_waiting: bool = False) -> None:
         """Apply streams, those that have waited longest first, until what is pending fits its limits.
 
-        Files that are in the bucket alone are waited for, or asked for.
+        Files that are in the bucket alone are waited for, or asked for. Files that are being synced are waited for if
+        nothing else is left.
         """
-        settings = self.settings
-        if self.pending_bytes <= settings.pending_bytes and self.pending_rows <= settings.pending_rows:
-            return
-        for name in list(self._unapplied):
-            if self.pending_bytes <= settings.pending_bytes and self.pending_rows <= settings.pending_rows:
+        for may_wait in (False, True):
+            if self._has_room():
                 return
-            if is_waiting or not self.must_come(self._states[name]):
-                self.apply(self._states[name], committed)
+            for name in list(self._unapplied):
+                if self._has_room():
+                    return
+                if not may_wait and self.files.is_busy(name):
+                    continue
+                if is_waiting or not self.must_come(self._states[name]):
+                    self.apply(self._states[name], committed)
+
+    def _has_room(self) -> bool:
+        settings = self.settings
+        return self.pending_bytes <= settings.pending_bytes and self.pending_rows <= settings.pending_rows
 
     def is_away(self, state: StreamState) -> bool:
         """Return whether a stream's file is in the bucket alone; one that was removed since needs it no more."""
@@ -239,7 +254,7 @@ class Views:
         for name, since_us in list(self._unapplied.items()):
             if since_us > before_us:
                 return
-            if not self.must_come(self._states[name]):
+            if not self.files.is_busy(name) and not self.must_come(self._states[name]):
                 self.apply(self._states[name], committed)
 
     def apply_all(self, committed: int) -> None:

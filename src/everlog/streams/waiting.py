@@ -98,11 +98,12 @@ def take_reached(
     others: list[Waiting] = []
     fed: list[Waiting] = []
     code = int(level)
+    first = waiting.popleft
     while waiting:
-        one = waiting[0]
+        one = first()
         if one.position >= committed:
+            waiting.appendleft(one)
             break
-        waiting.popleft()
         if one.before is not None:
             fed.append(one)
         if one.asker is not None:

@@ -24,4 +24,4 @@ from everlog.tiering.places import check_bucket, open_bucket
 from everlog.tiering.ports import Bucket, StoredObject
 from everlog.tiering.postgres import Database, make_schema
 from everlog.tiering.postgres_journal import PostgresJournal, make_journal_tables
-from everlog.tiering.scrub import UNNAMED_S, plan_scrub, scrub
+from everlog.tiering.scrub import UNNAMED_S, bucket_clock, plan_scrub, scrub

@@ -6,7 +6,8 @@ if both names are the same file, this call made it. A client of NFS remembers li
 a change of its own in that folder makes it ask the server again, so a name counts as free only after such a change.
 
 A directory that was there once and is gone, or is another one, is not made again: it was unmounted, and what is written
-in its place would be seen by nobody else.
+in its place would be seen by nobody else. So each call opens the directory, looks whether it is the one it was, and
+names everything from there on: what happens to the directory's own name meanwhile leads nowhere else.
 """
 
 import contextlib
@@ -38,154 +39,216 @@ class DirectoryBucket:
 
     def create(self, name: str, data: bytes) -> bytes | None:
         """Make an object unless there is one, whose content is returned."""
-        path = self._path(name)
+        _check(name)
         for _ in range(_ATTEMPTS):
-            if self._attempt(lambda: self._link(path, data)):
+            if self._make(lambda top: _link(top, name, data)):
                 return None
-            there = self._attempt(lambda: self._read(path, 0, -1))
+            there = self._attempt(lambda top: _read(top, name, 0, -1))
             if there is not None:
                 return None if there == data else there
-        raise Unavailable(f"{path} can neither be made nor read", hint=_HINT)
+        raise Unavailable(f"{self.directory / name} can neither be made nor read", hint=_HINT)
 
     def put(self, name: str, data: bytes) -> None:
         """Make or replace an object."""
-        path = self._path(name)
-        self._attempt(lambda: self._replace(path, [data]))
+        _check(name)
+        self._make(lambda top: _replace(top, name, [data]))
 
     def put_file(self, name: str, path: str) -> None:
         """Make or replace an object from a local file."""
-        target = self._path(name)
+        _check(name)
         with open(path, "rb") as file:
-            self._attempt(lambda: self._replace(target, iter(lambda: file.read(_PIECE_BYTES), b"")))
+            self._make(lambda top: _replace(top, name, iter(lambda: file.read(_PIECE_BYTES), b"")))
 
     def get(self, name: str) -> bytes | None:
         """Return an object's content, or None."""
-        return self._look(self._path(name), 0, -1)
+        return self.get_range(name, 0, -1)
 
     def get_range(self, name: str, start: int, size: int) -> bytes | None:
         """Return a part of an object, or None if there is none."""
-        return self._look(self._path(name), start, size)
+        _check(name)
+        found = self._attempt(lambda top: _read(top, name, start, size))
+        if found is None and self._attempt(lambda top: _refresh(top, name)):
+            found = self._attempt(lambda top: _read(top, name, start, size))
+        return found
 
     def find(self, prefix: str) -> Iterator[StoredObject]:
         """Yield the objects of a folder."""
-        top = self._path(prefix) if prefix else self.directory
-        for folder, _, files in self._attempt(lambda: list(os.walk(top))):
-            for file in sorted(files):
-                path = Path(folder) / file
-                if not file.startswith(_TEMPORARY):
-                    with contextlib.suppress(OSError):  # deleted meanwhile
-                        state = path.stat()
-                        name = path.relative_to(self.directory).as_posix()
-                        yield StoredObject(name, state.st_size, state.st_mtime)
+        if prefix:
+            _check(prefix)
+        yield from self._attempt(lambda top: list(_walk(top, prefix))) or ()
 
     def delete(self, name: str) -> None:
         """Delete an object."""
-        self._attempt(lambda: self._path(name).unlink(missing_ok=True))
+        _check(name)
+        self._attempt(lambda top: _unlink(top, name))
 
-    def _path(self, name: str) -> Path:
-        if any(part in ("", ".", "..") for part in name.split("/")):
-            raise StorageError(f"{name!r} can't be the name of an object")
-        return self.directory / name
+    def _make(self, act: Callable[[int], T]) -> T:
+        """Do something below the directory, which is made if nobody has seen it yet."""
+        if not self._inode:
+            try:
+                self.directory.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise StorageError(f"{self.directory}: {error}", hint=_HINT) from error
+        made = self._attempt(act)
+        if made is None:
+            raise self._is_another()
+        return made
 
-    def _attempt(self, act: Callable[[], T]) -> T:
-        """Do something with files; say what went wrong, and whether it may pass."""
+    def _attempt(self, act: Callable[[int], T]) -> T | None:
+        """Do something below the directory, if there is one; say what went wrong, and whether it may pass."""
         try:
-            self._check_mounted()
-            result = act()
-            if not self._inode:
-                self._check_mounted()  # it was made just now
+            top = self._open()
+            if top is None:
+                return None
+            try:
+                return act(top)
+            finally:
+                os.close(top)
         except OSError as error:
             kind = Unavailable if error.errno in _PASSING else StorageError
             raise kind(f"{self.directory}: {error}", hint=_HINT) from error
-        return result
 
-    def _check_mounted(self) -> None:
-        """Raise if the directory is not the one that it was."""
+    def _open(self) -> int | None:
+        """Return a descriptor of the directory, or None if it was never there; raise if it is not what it was."""
         try:
-            inode = self.directory.stat().st_ino
+            top = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
-            inode = 0
-        if self._inode and inode != self._inode:
-            raise Unavailable(f"{self.directory} is not the directory that it was", hint=_HINT)
-        self._inode = inode
-
-    def _link(self, path: Path, data: bytes) -> bool:
-        """Return whether this call gave the file its name."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self._write(path.parent, [data])
-        try:
-            try:
-                os.link(temporary, path)
-            except FileExistsError:
-                if not os.path.samestat(temporary.stat(), path.stat()):
-                    return False
-            _sync(path.parent)
-        except FileNotFoundError:  # its holder deleted it since
-            return False
-        finally:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-        return True
-
-    def _replace(self, path: Path, pieces: Iterable[bytes]) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self._write(path.parent, pieces)
-        try:
-            temporary.replace(path)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
-        _sync(path.parent)
-
-    def _write(self, folder: Path, pieces: Iterable[bytes]) -> Path:
-        """Write a synced file under a name that nobody else has."""
-        path = folder / f"{_TEMPORARY}{uuid.uuid4().hex}"
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
-        try:
-            for piece in pieces:
-                view = memoryview(piece)
-                while view:
-                    view = view[os.write(fd, view) :]
-            os.fsync(fd)
-        except OSError:
-            path.unlink(missing_ok=True)
-            raise
-        finally:
-            os.close(fd)
-        return path
-
-    def _look(self, path: Path, start: int, size: int) -> bytes | None:
-        found = self._attempt(lambda: self._read(path, start, size))
-        if found is None and self._attempt(lambda: _refresh(path.parent)):
-            found = self._attempt(lambda: self._read(path, start, size))
-        if found is None:
-            self._attempt(self._check_mounted)  # it may be there, in a directory that is not
-        return found
-
-    def _read(self, path: Path, start: int, size: int) -> bytes | None:
-        """Return a part of a file, or all of it from a position if the size is negative; None if it is not there."""
-        try:
-            with path.open("rb") as file:
-                file.seek(start)
-                return file.read(size)
-        except (FileNotFoundError, NotADirectoryError):
+            if self._inode:
+                raise self._is_another() from None
             return None
+        inode = os.fstat(top).st_ino
+        if self._inode not in (0, inode):
+            os.close(top)
+            raise self._is_another()
+        self._inode = inode
+        return top
+
+    def _is_another(self) -> Unavailable:
+        return Unavailable(f"{self.directory} is not the directory that it was", hint=_HINT)
 
 
-def _refresh(folder: Path) -> bool:
-    """Make the system forget which names the folder did not have; return whether there is a folder."""
-    path = folder / f"{_TEMPORARY}{uuid.uuid4().hex}"
+def _check(name: str) -> None:
+    if any(part in ("", ".", "..") for part in name.split("/")):
+        raise StorageError(f"{name!r} can't be the name of an object")
+
+
+# Of all that follows, `top` is a descriptor of the bucket's directory, and names are below it.
+
+
+def _link(top: int, name: str, data: bytes) -> bool:
+    """Return whether this call gave the file its name."""
+    _make_folder(top, name)
+    temporary = _write(top, name, [data])
     try:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640))
-    except FileNotFoundError:
+        try:
+            os.link(temporary, name, src_dir_fd=top, dst_dir_fd=top)
+        except FileExistsError:
+            if not os.path.samestat(os.stat(temporary, dir_fd=top), os.stat(name, dir_fd=top)):
+                return False
+        _sync(top, name)
+    except FileNotFoundError:  # its holder deleted it since
         return False
-    path.unlink(missing_ok=True)
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary, dir_fd=top)
     return True
 
 
-def _sync(folder: Path) -> None:
-    """Make new names durable."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _replace(top: int, name: str, pieces: Iterable[bytes]) -> bool:
+    _make_folder(top, name)
+    temporary = _write(top, name, pieces)
+    try:
+        os.replace(temporary, name, src_dir_fd=top, dst_dir_fd=top)
+    except OSError:
+        _unlink(top, temporary)
+        raise
+    _sync(top, name)
+    return True
+
+
+def _write(top: int, name: str, pieces: Iterable[bytes]) -> str:
+    """Write a synced file beside a name, and return its own, which nobody else has."""
+    temporary = _temporary(name)
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640, dir_fd=top)
+    try:
+        for piece in pieces:
+            view = memoryview(piece)
+            while view:
+                view = view[os.write(fd, view) :]
+        os.fsync(fd)
+    except OSError:
+        _unlink(top, temporary)
+        raise
+    finally:
+        os.close(fd)
+    return temporary
+
+
+def _read(top: int, name: str, start: int, size: int) -> bytes | None:
+    """Return a part of a file, or all of it from a position if the size is negative; None if it is not there."""
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=top)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    with open(fd, "rb", buffering=0) as file:
+        file.seek(start)
+        if size < 0:
+            return file.readall()
+        pieces, left = [], size
+        while left and (piece := file.read(left)):
+            pieces.append(piece)
+            left -= len(piece)
+        return b"".join(pieces)
+
+
+def _walk(top: int, prefix: str) -> Iterator[StoredObject]:
+    with contextlib.suppress(FileNotFoundError):  # there is no such folder
+        for folder, _, files, fd in os.fwalk(prefix or ".", dir_fd=top):
+            for file in sorted(files):
+                if not file.startswith(_TEMPORARY):
+                    with contextlib.suppress(OSError):  # deleted meanwhile
+                        state = os.stat(file, dir_fd=fd)
+                        yield StoredObject(os.path.normpath(f"{folder}/{file}"), state.st_size, state.st_mtime)
+
+
+def _refresh(top: int, name: str) -> bool:
+    """Make the system forget which names the folder of a name did not have; return whether there is a folder."""
+    temporary = _temporary(name)
+    try:
+        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640, dir_fd=top))
+    except FileNotFoundError:
+        return False
+    _unlink(top, temporary)
+    return True
+
+
+def _unlink(top: int, name: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=top)
+
+
+def _make_folder(top: int, name: str) -> None:
+    """Make the folders of a name, below a directory that is there."""
+    folder = os.path.dirname(name)
+    if folder:
+        try:
+            os.mkdir(folder, dir_fd=top)
+        except FileExistsError:
+            return
+        except FileNotFoundError:
+            _make_folder(top, folder)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folder, dir_fd=top)
+
+
+def _temporary(name: str) -> str:
+    """Return a name beside another that nobody else has."""
+    return os.path.join(os.path.dirname(name), f"{_TEMPORARY}{uuid.uuid4().hex}")
+
+
+def _sync(top: int, name: str) -> None:
+    """Make the name of an object durable."""
+    fd = os.open(os.path.dirname(name) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=top)
     try:
         os.fsync(fd)
     finally:

@@ -1,5 +1,6 @@
 """A bucket of an object store, such as S3, by obstore, which also tries again, with jitter, what may pass."""
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
@@ -122,7 +123,7 @@ def open_object_store(url: str, options: Mapping[str, str] | None = None) -> Obj
     from obstore.store import from_url
 
     config = {name.lower(): value for name, value in (options or {}).items()}
-    allow_http = config.pop("aws_allow_http", "").lower() == "true"
+    allow_http = config.pop("aws_allow_http", os.environ.get("AWS_ALLOW_HTTP", "")).lower() == "true"
     kinds: dict[str, Any] = {"client_options": {"allow_http": allow_http, "timeout": timedelta(seconds=30)}}
     if "aws_endpoint_url" in config:
         config["aws_endpoint"] = config.pop("aws_endpoint_url")

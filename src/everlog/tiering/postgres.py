@@ -9,6 +9,7 @@ owns: PostgreSQL ends a transaction that says nothing for a while.
 """
 
 import contextlib
+import ctypes
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -29,6 +30,8 @@ _SETTINGS = (
     "-c synchronous_commit=on -c default_transaction_isolation=read\\ committed "
     "-c statement_timeout=15000 -c lock_timeout=10000 -c client_min_messages=warning"
 )
+_CANCEL_S, _CLOSE_S = 2.0, 1.0
+_BOTH_WAYS = 2  # SHUT_RDWR
 _SILENT_MS = 2_000  # between two statements of a transaction; then it is ended
 _LOCK = 0x65766572  # of who makes tables
 
@@ -77,16 +80,25 @@ class Database:
         raise Unavailable("PostgreSQL: the transaction collides with others again and again")
 
     def interrupt(self) -> None:
-        """Make a transaction that waits on another thread end soon, in doubt."""
+        """Make a transaction that waits on another thread end soon, in doubt; whether or not the server answers."""
         connection = self._connection
-        if connection is not None:
+        if connection is not None and not connection.closed:
             with contextlib.suppress(self._psycopg.Error):
-                connection.cancel_safe(timeout=5)
+                connection.cancel_safe(timeout=_CANCEL_S)
+            if self._lock.acquire(timeout=_CLOSE_S):  # it has ended, and the connection is as good as before
+                self._lock.release()
+                return
+            with contextlib.suppress(self._psycopg.Error, OSError):
+                _shut_down(connection.fileno())
 
     def close(self) -> None:
-        """Close the connection."""
-        with self._lock:
+        """Close the connection, in the midst of a transaction if that does not end by itself."""
+        while not self._lock.acquire(timeout=_CLOSE_S):
+            self.interrupt()
+        try:
             self._drop()
+        finally:
+            self._lock.release()
 
     def _attempt(self, act: Callable[["Cursor"], T], is_block: bool) -> T:
         connection = self._connect()
@@ -111,6 +123,9 @@ class Database:
                 options=options,
                 client_encoding="UTF8",
                 tcp_user_timeout=10_000,
+                keepalives_idle=3,  # a server that is gone without a word is noticed while it is waited for
+                keepalives_interval=2,
+                keepalives_count=3,
             )
             self._connection.add_notice_handler(self._note)
             if self._on_connect is not None:
@@ -129,6 +144,11 @@ class Database:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+
+def _shut_down(descriptor: int) -> None:
+    """End a connection under whoever waits for it, and leave it to that one to close it."""
+    ctypes.CDLL(None).shutdown(descriptor, _BOTH_WAYS)
 
 
 def make_schema(url: str, schema: str, statements: str) -> None:

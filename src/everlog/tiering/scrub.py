@@ -24,13 +24,13 @@ def scrub(bucket: Bucket, folder: str, named: Collection[str], age_s: float = UN
     `named` is what records name now, and what they named a while ago if a reader may still be in it.
     """
     found = list(bucket.find(folder))
-    doomed = plan_scrub(found, named, _now_s(bucket, folder), age_s)
+    doomed = plan_scrub(found, named, bucket_clock(bucket, folder), age_s)
     for name in doomed:
         bucket.delete(name)
     return doomed
 
 
-def _now_s(bucket: Bucket, folder: str) -> float:
+def bucket_clock(bucket: Bucket, folder: str) -> float:
     """Return the time of the bucket's clock: that of this machine may have jumped."""
     name = f"{folder}/probe-{uuid.uuid4().hex}"
     bucket.put(name, b"")

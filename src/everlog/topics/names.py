@@ -4,8 +4,9 @@
 A `Filter` is only made by `parse_filter`, so code that holds one need not check it again.
 """
 
-from dataclasses import dataclass, field
 from functools import lru_cache
+
+from msgspec import Struct
 
 from everlog.base import PeerError
 
@@ -22,14 +23,13 @@ SHARE_PREFIX = "$share/"
 _KNOWN_FILTERS = 16_384  # kept parsed
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
+class Filter(Struct, frozen=True):
     """A valid topic filter; `pattern` is its text without the `$share/<group>/` in front."""
 
     text: str
-    pattern: str = field(compare=False)
-    group: str | None = field(compare=False)
-    is_exact: bool = field(compare=False)
+    pattern: str
+    group: str | None
+    is_exact: bool
 
     @property
     def levels(self) -> list[str]:
@@ -81,7 +81,9 @@ def parse_filter(
 @lru_cache(_KNOWN_FILTERS)
 def known_filter(text: str) -> Filter:
     """Return the filter of a subscription that there is: it was checked before, and is asked for again and again."""
-    return parse_filter(text)
+    if text.startswith(SHARE_PREFIX):
+        return parse_filter(text)
+    return Filter(text, text, None, "+" not in text and "#" not in text)
 
 
 def matches(flt: Filter, topic: str) -> bool:
@@ -136,6 +138,5 @@ def _check_string(text: str, reason: int, what: str, max_levels: int | None, max
 
 
 def _check_levels(text: str, reason: int, what: str, max_levels: int) -> None:
-    levels = text.count("/") + 1
-    if levels > max_levels:
-        raise PeerError(reason, f"{what} has {levels} levels, limit {max_levels}")
+    if text.count("/") >= max_levels:
+        raise PeerError(reason, f"{what} has {text.count('/') + 1} levels, limit {max_levels}")

@@ -1,6 +1,6 @@
 """The broker's numbers as Prometheus metrics, all of them listed in `docs/reference/metrics.md`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -41,7 +41,7 @@ COUNTERS = {
     "replays": "Subscriptions that began in the past.",
     "over_quota": "Clients too slow for their QoS 1 and 2 messages (limits.queue_bytes, limits.spill_bytes).",
     "over_copies": "Clients cut off because unacknowledged messages took too much (limits.copies_bytes).",
-    "held_back": "Times that reading stopped because of limits.inflight_bytes.",
+    "held_back": "Times that reading from a client stopped (limits.inflight_bytes, limits.unwritten_bytes).",
     "unread_answers": "Times that reading stopped because a client does not read its answers (limits.output_bytes).",
     "unfinished": "Clients cut off because incomplete packets took too much (limits.unfinished_bytes).",
     "wills": "Wills published.",
@@ -96,6 +96,7 @@ class BrokerCollector(Collector):
         yield _counter("messages_dropped", "Messages dropped for slow clients (limits.queue_bytes).", counted.dropped)
         yield _counter("messages_expired", "Messages that expired before they were sent.", counted.expired)
         yield _counter("messages_lost", "Offsets asked for that were no longer in the log.", now.lost)
+        yield _counter("catchup_read_seconds", "CPU of reading the log for sessions that are behind.", now.read_s)
         yield _counter("received_bytes", "Bytes of MQTT packets received.", now.bytes_in)
         yield _counter("sent_bytes", "Bytes of MQTT packets sent.", now.bytes_out)
         yield _gauge("inflight_messages", "Messages sent and not acknowledged.", counted.inflight)
@@ -209,11 +210,12 @@ class BrokerCollector(Collector):
 class Exposition:
     """The text that Prometheus reads, from a registry of its own; client ids are in it only if it `names_clients`."""
 
-    def __init__(self, reports: Reports, *, names_clients: bool = False) -> None:
+    def __init__(self, reports: Reports, *, names_clients: bool = False, more: Sequence[Collector] = ()) -> None:
         self._reports = reports
         self._collector = BrokerCollector(names_clients=names_clients)
         self._registry = CollectorRegistry()
-        self._registry.register(self._collector)
+        for collector in (self._collector, *more):
+            self._registry.register(collector)
         ProcessCollector(registry=self._registry)
 
     async def text(self) -> bytes:

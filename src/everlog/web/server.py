@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Sequence
 
+from prometheus_client.registry import Collector
+
 from everlog import __version__
 from everlog.base import Unavailable
 from everlog.broker import Reports, cannot_listen
@@ -75,9 +77,10 @@ async def start_web(
     names_clients: bool = False,
     checks: Sequence[Check] = (),
     warnings: Sequence[Check] = (),
+    collectors: Sequence[Collector] = (),
 ) -> Web | None:
     """Serve the pages; if the port is in use, raise an error if it `must` be this one, else return None."""
-    pages = Pages(Exposition(reports, names_clients=names_clients), checks, warnings)
+    pages = Pages(Exposition(reports, names_clients=names_clients, more=collectors), checks, warnings)
     try:
         server = await asyncio.start_server(HttpServer(pages).serve, host, port, limit=MAX_REQUEST_BYTES)
     except OSError as error:

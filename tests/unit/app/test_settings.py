@@ -16,6 +16,7 @@ from everlog.app import (
     load,
     log_arguments,
 )
+from everlog.app.cluster_upkeep import cluster_limits_of, look_every_s, with_shards
 from everlog.app.setting_checks import covers
 from everlog.app.setting_keys import LIMIT_RANGES
 from everlog.app.settings import retention_bytes_of
@@ -440,3 +441,31 @@ def test_retention_classes_keep_the_order_they_are_written_in(write):
     same = load(environ={"EVERLOG_RETENTION_CLASSES": "a/b=1h30m, a/#=none, +/b=7d"}, directory="/").settings
     assert classes_of(same).ages_us == classes.ages_us
     assert classes_of(Settings()) is None
+
+
+CLUSTER = "[cluster]\nurl = 'postgresql://db/x'\nbucket = '/shared'\n"
+
+
+def test_a_cluster_refuses_what_it_would_not_do(write):
+    assert load(write(CLUSTER), environ={}).settings.cluster.bucket == "/shared"
+    (said,) = problems_of(write(f"{CLUSTER}[retention.classes]\n'audit/#' = '365d'\n"))
+    assert "retention.classes" in said
+    assert "one age for all topics" in said
+    (said,) = problems_of(write(f"{CLUSTER}[retention]\nawait_table = true\n"))
+    assert "retention.await_table" in said
+
+
+def test_retention_of_a_cluster_follows_the_settings(write, tmp_path):
+    settings = load(write(f"{CLUSTER}[log]\nretention_age = '2d'\nretention_bytes = '5MiB'\n"), environ={}).settings
+    limits = cluster_limits_of(settings, 16)
+    assert (limits.age_s, limits.shard_bytes) == (2 * 86_400.0, 5 << 20)
+    assert look_every_s(limits) == 10.0
+    shared = load(write(f"{CLUSTER}[log]\ndata = '{tmp_path}'\nretention_age = 'none'\n"), environ={}).settings
+    limits = cluster_limits_of(shared, 16)
+    assert limits.age_s is None
+    assert limits.shard_bytes == int(0.1 * shutil.disk_usage(tmp_path).total) // 16
+    none = load(write(f"{CLUSTER}[log]\nretention_age = '3s'\nretention_bytes = 'none'\n"), environ={}).settings
+    assert cluster_limits_of(none, 16).shard_bytes is None
+    assert look_every_s(cluster_limits_of(none, 16)) == 0.5
+    assert "16 shards" not in say_retention(with_shards(settings, 16), 5 << 20)
+    assert "a shard" in say_retention(with_shards(settings, 16), 5 << 20)

@@ -1,4 +1,4 @@
-"""What spills write: held for who still reads it, given back when nobody does, also after a restart."""
+"""What no setting keeps, for spills or durable sessions: held for who still reads it, given back when nobody does."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -78,12 +78,18 @@ async def take(client: Client, count: int) -> list[int]:
 
 
 @asynccontextmanager
-async def spilling(data: Path, disk: Disk | None = None, **limits: Any) -> AsyncIterator[Spilling]:
+async def spilling(
+    data: Path,
+    disk: Disk | None = None,
+    keep: tuple[tuple[str, int], ...] = (),
+    aged: tuple[str, ...] = (),
+    **limits: Any,
+) -> AsyncIterator[Spilling]:
     store = LogStore.open(str(data), LogSettings(**SETTINGS, **limits), shards=1)
     disk = disk or Disk()
     disk.log = store  # type: ignore[assignment]
     try:
-        async with Running(disk, limits=LIMITS) as running:
+        async with Running(disk, limits=LIMITS, keep=list(keep), aged=aged) as running:
             yield Spilling(running, store, data)
     finally:
         store.close()
@@ -184,3 +190,113 @@ async def test_a_client_that_leaves_needs_nothing(tmp_path, killed):
         await world.is_live()
         await world.loop.once()
         assert world.bytes() <= SETTINGS["segment_bytes"] + 1000
+
+
+async def collected(world: Spilling) -> None:
+    """Run retention until the tables surely have what sessions had read when it began."""
+    await world.loop.once()
+    await world.running.saved()
+    await world.loop.once()
+
+
+@pytest.mark.parametrize("filters", ["t", "$share/g/t"])
+async def test_what_durable_sessions_have_read_is_given_back(tmp_path, filters):
+    async with spilling(tmp_path) as world:
+        first, second = await world.running.client("first"), await world.running.client("second")
+        await first.subscribe(filters)
+        await second.subscribe("t")
+        await second.leave()
+        await world.publish(0, 300, "t")
+        full = world.bytes()
+        assert await take(first, 300) == list(range(300))
+        await collected(world)
+        assert (world.bytes(), world.numbers()) == (full, list(range(300))), "a session is away"
+        second = await world.running.client("second")
+        assert await take(second, 300) == list(range(300))
+        await eventually(lambda: not world.running.inside.sessions["second"].pending())
+        await collected(world)
+        assert world.bytes() <= SETTINGS["segment_bytes"] + 1000, "all but the segment that is written to"
+        assert world.store.shards[0].start > 200
+        await world.publish(300, 5, "t")
+        assert await take(first, 5) == await take(second, 5) == list(range(300, 305))
+        assert world.running.inside.lost == 0
+
+
+async def test_what_was_sent_and_not_acknowledged_stays(tmp_path):
+    async with spilling(tmp_path) as world:
+        durable = await world.running.client("durable")
+        await durable.subscribe("t")
+        await world.publish(0, 300, "t")
+        assert await take(durable, 100) == list(range(100))
+        unacked = [await durable.expect(Publish) for _ in range(WINDOW)]
+        await eventually(lambda: len(world.running.inside.sessions["durable"].pending()) == WINDOW)
+        await collected(world)
+        left = world.numbers()
+        assert 0 < left[0] <= 100
+        assert left[-1] == 299
+        for packet in unacked[1:]:  # the first is sent again on the next connection
+            durable.send(Puback(packet.packet_id))
+        assert await take(durable, 196) == list(range(104, 300))
+        await eventually(lambda: len(world.running.inside.sessions["durable"].pending()) == 1)
+        await collected(world)
+        assert world.numbers()[0] == left[0]
+        await durable.drop()
+        again = await world.running.client("durable")
+        assert await take(again, 1) == [100]
+
+
+async def test_a_session_that_ends_lets_go_of_what_it_had_not_read(tmp_path):
+    async with spilling(tmp_path) as world:
+        durable = await world.running.client("durable")
+        await durable.subscribe("t")
+        await durable.leave()
+        await world.publish(0, 300, "t")
+        await collected(world)
+        assert world.numbers() == list(range(300))
+        await (await world.running.client("durable", clean=True, expiry=0)).leave()
+        await eventually(lambda: "durable" not in world.running.inside.connected_ids)
+        await collected(world)
+        assert world.bytes() <= SETTINGS["segment_bytes"] + 1000
+
+
+async def test_what_the_settings_keep_stays_whoever_has_read_it(tmp_path):
+    async with spilling(tmp_path, keep=(("kept", 0),), aged=("aged",)) as world:
+        durable = await world.running.client("durable")
+        await durable.subscribe("kept", "aged", "t")
+        await world.publish(0, 300, "kept", "aged", "t")
+        assert await take(durable, 300) == list(range(300))
+        await eventually(lambda: not world.running.inside.sessions["durable"].pending())
+        await collected(world)
+        sealed = world.store.shards[0].end - 20
+        assert [one for one in world.numbers() if one < sealed] == [one for one in range(sealed) if one % 3 < 2]
+        assert world.store.shards[0].start == 0
+
+
+async def test_a_replay_under_way_holds_what_it_has_not_read(tmp_path):
+    async with spilling(tmp_path) as world:
+        durable = await world.running.client("durable")
+        await durable.subscribe("t")
+        await world.publish(0, 300, "t")
+        assert await take(durable, 300) == list(range(300))
+        await eventually(lambda: not world.running.inside.sessions["durable"].pending())
+        reader = await world.slow("$replay/earliest/t", name="reader")
+        assert await take(reader, 10) == list(range(10))
+        await collected(world)
+        assert await take(reader, 290) == list(range(10, 300))
+
+
+async def test_after_a_restart_what_was_read_before_is_given_back(tmp_path):
+    disk = Disk()
+    async with spilling(tmp_path, disk) as world:
+        durable = await world.running.client("durable")
+        await durable.subscribe("t")
+        await world.publish(0, 300, "t")
+        assert await take(durable, 150) == list(range(150))
+        await durable.leave()
+        full = world.bytes()
+    async with spilling(tmp_path, disk) as world:
+        await collected(world)
+        assert world.bytes() < 0.7 * full
+        again = await world.running.client("durable")
+        assert await take(again, 150) == list(range(150, 300))
+        assert world.running.inside.lost == 0

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.twins import TWINS, Twin, batch_of
 
-from everlog.base import DROPPED, FOR_SPILL, GONE, UsageError
+from everlog.base import DROPPED, FOR_SESSIONS, FOR_SPILL, GONE, UsageError
 from everlog.mqtt import Properties, Publish, encode
 
 NAMES = [b"a", b"b/c", b"d"]
@@ -19,7 +19,7 @@ def message(topic: int, payload: bytes, expiry: int = 0) -> Publish:
     return Publish(NAMES[topic].decode(), payload, qos=1, packet_id=1, properties=properties)
 
 
-def emptied(twin: Twin, records: Any, gone: set[bytes], spilled: bool = False) -> Any:
+def emptied(twin: Twin, records: Any, gone: set[bytes], marks: int = 0) -> Any:
     """The batch with some topics' records emptied, in a table of its own."""
     table, old, brought = twin.TopicTable(), records.table.all_names(), []
     for name in [name for name in old if name not in gone] + [GONE]:
@@ -27,7 +27,7 @@ def emptied(twin: Twin, records: Any, gone: set[bytes], spilled: bool = False) -
         table.intern(name)
     special = table.lookup(GONE)
     ids = [special if name in gone else table.lookup(name) for name in old]
-    return twin.empty_topics(records, bytearray(struct.pack(f"<{len(ids)}I", *ids)), special, brought, table, spilled)
+    return twin.empty_topics(records, bytearray(struct.pack(f"<{len(ids)}I", *ids)), special, brought, table, marks)
 
 
 @pytest.mark.parametrize("twin", TWINS)
@@ -63,7 +63,8 @@ def test_what_stays_is_what_it_was_and_the_rest_is_empty(
 def test_what_only_spills_have_kept_is_flagged_and_can_be_emptied(
     twin: Twin, sent: list[tuple[int, int, bytes]]
 ) -> None:
-    marks = (0, FOR_SPILL | 0b110, FOR_SPILL | 0b010)  # by topic: nothing, from QoS 1 on, at QoS 1
+    # by topic: QoS 0 and 2 for sessions alone; spilled from QoS 1 on; spilled at QoS 1, the rest for sessions
+    marks = (0b101_000, FOR_SPILL | 0b110, FOR_SPILL | 0b101_010)
     table, builder = twin.TopicTable(3), twin.RecordBuilder()
     for name in NAMES:
         table.intern(name)
@@ -76,7 +77,9 @@ def test_what_only_spills_have_kept_is_flagged_and_can_be_emptied(
     records = builder.take(7)
     spilled = [bool(marks[topic] >> qos & 1) for topic, qos, _ in sent]
     assert [bool(row[3] & FOR_SPILL) for row in records.rows()] == spilled
-    made = emptied(twin, records, set(), spilled=True)
+    owed = [bool(marks[topic] >> qos + 3 & 1) for topic, qos, _ in sent]
+    assert [bool(row[3] & FOR_SESSIONS) for row in records.rows()] == owed
+    made = emptied(twin, records, set(), marks=FOR_SPILL)
     assert made.verify()
     for is_spilled, before, after in zip(spilled, records.rows(), made.rows(), strict=True):
         assert after[:2] == before[:2]

@@ -76,3 +76,20 @@ def test_no_more_is_sent_than_the_budget_allows_and_deliveries_are_counted(twin:
     assert link.received == 5
     server.close()
     assert link.serve() == 1
+
+
+@twins
+def test_what_was_lost_is_asked_again(twin: Twin, pair: Any) -> None:
+    mine, server = pair
+    link = linked(twin, mine, False)
+    link.ask([b"ask\r\n"], bytearray(16), b"good", 1, 0)
+    assert link.write() == 0
+    assert server.recv(100) == b"ask\r\n"
+    assert link.write() == 0
+    link.ask_again()
+    assert link.write() == 0
+    assert server.recv(100) == b"ask\r\n"
+    server.sendall(b"MSG a 1 4\r\ngood\r\nMSG a 1 4\r\ngood\r\n")  # the first was late, not lost
+    link.stop()
+    assert link.serve() == 0
+    assert (link.done, link.received, link.in_flight) == (1, 1, 0)

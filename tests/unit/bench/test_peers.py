@@ -5,6 +5,7 @@ import pytest
 from everlog.base import UsageError
 from everlog.bench.load import ALL_CASES, SCENARIOS, Options, judge
 from everlog.bench.load.bare_disk import measure_disk
+from everlog.bench.load.brokers import EVERLOG, Broker
 from everlog.bench.load.cases import figure_of
 
 
@@ -31,7 +32,8 @@ def test_what_the_disk_takes_is_allowed_on_top() -> None:
         ("lone-1k/s", "mosquitto"): {"status": "ok", "broker": {"cpu_us_per_msg": 40.0}, "latency_us": {"p50": 100.0}},
         ("lone-1k/s", "bare disk"): {"status": "ok", "sync": {"cpu_us": 50.0, "p50_us": 150.0}},
     }
-    assert [(verdict.bound, verdict.met) for verdict in judge(reports)] == [(105.0, True), (280.0, False)]
+    cpu, p50, _ = judge(reports)
+    assert [(verdict.bound, verdict.met) for verdict in (cpu, p50)] == [(105.0, True), (280.0, False)]
 
 
 def test_a_demand_on_the_disk_is_capped() -> None:
@@ -47,7 +49,7 @@ def test_a_demand_on_the_disk_is_capped() -> None:
 
 
 def test_without_the_disk_a_demand_on_it_stays_open() -> None:
-    assert [one.met for one in judge({("in-16K", "everlog"): {"status": "ok", "mb_per_s": 1e9}})] == [None, None]
+    assert [one.met for one in judge({("in-16K", "everlog"): {"status": "ok", "mb_per_s": 1e9}})] == [None, None, None]
 
 
 def test_the_bare_disk_is_measured() -> None:
@@ -60,6 +62,22 @@ def test_missing_peer_leaves_the_verdict_open() -> None:
         None,
         None,
     ]
+
+
+def test_a_slow_disk_is_for_ours_alone() -> None:
+    mosquitto = Broker("mosquitto", "mosquitto")
+    stalls = [case for case in ALL_CASES if case.slow_disk_ms]
+    assert stalls
+    assert all(case.is_for(EVERLOG) and not case.is_for(mosquitto) for case in stalls)
+
+
+def test_a_verdict_shows_the_peer_too() -> None:
+    reports = {
+        ("connect-1k", "everlog"): {"status": "ok", "kb_per_connection": 2.9},
+        ("connect-1k", "mosquitto"): {"status": "ok", "kb_per_connection": 1.5},
+    }
+    memory = judge(reports)[1]
+    assert (memory.ours, memory.bound, memory.peer, memory.met) == (2.9, 3.0, 1.5, True)
 
 
 def test_figures_are_found_by_dotted_name() -> None:

@@ -4,7 +4,7 @@ import pytest
 from tests.messages import Message, segment_batches
 
 from everlog.base import StorageError
-from everlog.cluster.row_names import pack_names, read_alone
+from everlog.cluster.row_names import pack_names, read_alone, read_together
 
 
 def runs() -> list[list[Message]]:
@@ -42,3 +42,18 @@ def test_a_damaged_row_is_refused() -> None:
     body[-1] ^= 1
     with pytest.raises(StorageError, match="damaged"):
         read_alone(bytes(body), pack_names(records))
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_rows_from_the_midst_of_a_segment_are_read_with_one_table(named: bool) -> None:
+    batches = segment_batches(runs(), named=named)[1:]
+    read = read_together([(bytes(one.to_bytes()), pack_names(one)) for one in batches])
+    for run, records in zip(runs()[1:], read, strict=True):
+        assert [(records.table.name(row[2]), row[5]) for row in records.rows()] == [(one[0], one[3]) for one in run]
+    assert len({id(records.table) for records in read}) == 1
+    for known, records in zip(batches, read, strict=True):
+        for row in range(records.count if named and known.layout.publishers else 0):
+            assert known.table.publishers is not None
+            assert records.table.publishers is not None
+            who = known.publisher(row)
+            assert records.table.publishers.name(who) == known.table.publishers.name(who)

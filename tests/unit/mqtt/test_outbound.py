@@ -8,8 +8,10 @@ from msgspec.structs import replace
 from tests.fuzz.plain import read_stream
 from tests.twins import TWINS, batch_of
 
-from everlog.base import MessageColumns, RecordBuilder, Records, TopicTable, UsageError, gather
+from everlog.base import MessageColumns, RecordBuilder, Records, TopicTable, UsageError, gather, lost_publisher
 from everlog.mqtt import (
+    TELL_PLACE,
+    TELL_PUBLISHER,
     Decoder,
     Packet,
     Properties,
@@ -476,7 +478,7 @@ def test_position_and_time_are_user_properties_behind_the_messages_own(shard: in
     for time_us, shown in zip(times, ("1970-01-01T00:00:00.000000Z", "2023-11-14T22:13:20.123456Z"), strict=True):
         message = Publish("a", b"x", properties=Properties(user_properties=(("own", "1"),)))
         records = batch_of([message, message], times_us=[time_us, time_us], base_offset=base_offset)
-        writer = PublishWriter(5, identifiers=identifiers(7), positions=True)
+        writer = PublishWriter(5, identifiers=identifiers(7), tells=TELL_PLACE)
         sent = write(records, writer, shard=shard)
         assert [each.properties.user_properties for each in sent] == [
             (("own", "1"), ("everlog-position", f"{shard}:{base_offset + k}"), ("everlog-time", shown)) for k in (0, 1)
@@ -486,29 +488,64 @@ def test_position_and_time_are_user_properties_behind_the_messages_own(shard: in
 
 def test_a_message_that_is_in_no_log_has_a_time_only() -> None:
     records = batch_of([Publish("a", b"x")], times_us=[86_399_999_999])
-    (sent,) = write(records, PublishWriter(5, positions=True))
+    (sent,) = write(records, PublishWriter(5, tells=TELL_PLACE))
     assert sent.properties.user_properties == (("everlog-time", "1970-01-01T23:59:59.999999Z"),)
 
 
 def test_a_311_subscriber_gets_no_positions() -> None:
     records = batch_of([Publish("a", b"x")])
-    assert write(records, PublishWriter(4, positions=True), shard=0) == [Publish("a", b"x")]
+    assert write(records, PublishWriter(4, tells=TELL_PLACE), shard=0) == [Publish("a", b"x")]
 
 
 def test_position_and_time_count_for_the_packet_size() -> None:
     records = batch_of([Publish("a", b"x")], base_offset=99)
-    whole = len(PublishWriter(5, positions=True).write(records, None, 0, 1, 0, 1, SECOND, shard=12))
-    fits = PublishWriter(5, max_packet_bytes=whole, positions=True)
+    whole = len(PublishWriter(5, tells=TELL_PLACE).write(records, None, 0, 1, 0, 1, SECOND, shard=12))
+    fits = PublishWriter(5, max_packet_bytes=whole, tells=TELL_PLACE)
     assert len(write(records, fits, shard=12)) == 1
-    small = PublishWriter(5, max_packet_bytes=whole - 1, positions=True)
+    small = PublishWriter(5, max_packet_bytes=whole - 1, tells=TELL_PLACE)
     assert (write(records, small, shard=12), small.left_out) == ([], 1)
 
 
 def test_selected_rows_have_their_own_positions() -> None:
     whole = batch_of([Publish("a", b"%d" % k) for k in range(5)], base_offset=1000)
     records = gather([(whole, bytearray(rows(1, 4)))], True)
-    sent = write(records, PublishWriter(5, positions=True), shard=3)
+    sent = write(records, PublishWriter(5, tells=TELL_PLACE), shard=3)
     assert [dict(each.properties.user_properties)["everlog-position"] for each in sent] == ["3:1001", "3:1004"]
+
+
+@pytest.mark.parametrize("twin", TWINS)
+def test_publishers_are_user_properties_behind_all_others(twin: Any) -> None:
+    table, builder = twin.TopicTable(), twin.RecordBuilder()
+    decoder = twin.Decoder(twin.MessageColumns(4), table, version=5)
+    names = (b"one\0ann", b"two", None, b"one\0ann", b"x" * 30_000 + b"\0" + b"y" * 30_000, lost_publisher(3))
+    for number, name in enumerate(names):
+        message = Publish("a", b"%d" % number, properties=Properties(user_properties=(("everlog-publisher", "me"),)))
+        (run,) = decoder.feed(encode(message, 5))
+        publisher = None if name is None else twin.PublisherName(name)
+        builder.append(run.columns, run.start, run.stop, 0, table, None, 0, publisher)
+    records = builder.take(7)
+    told = [
+        (("everlog-publisher", "one"), ("everlog-user", "ann")),
+        (("everlog-publisher", "two"),),
+        (),
+        (("everlog-publisher", "one"), ("everlog-user", "ann")),
+        (("everlog-publisher", "x" * 30_000), ("everlog-user", "y" * 30_000)),
+        (),
+    ]
+    own = ("everlog-publisher", "me")
+    sent = write(records, twin.PublishWriter(5, tells=TELL_PUBLISHER))
+    assert [each.properties.user_properties for each in sent] == [(own, *pairs) for pairs in told]
+    placed = write(records, twin.PublishWriter(5, tells=TELL_PLACE | TELL_PUBLISHER), shard=2)
+    for number, (each, pairs) in enumerate(zip(placed, told, strict=True)):
+        at, time = ("everlog-position", f"2:{7 + number}"), ("everlog-time", "1970-01-01T00:00:00.000000Z")
+        assert each.properties.user_properties == (own, at, time, *pairs)
+    for writer in (twin.PublishWriter(5), twin.PublishWriter(4, tells=TELL_PUBLISHER)):
+        assert [each.properties.user_properties for each in write(records, writer)] == [
+            (own,) if writer.version == 5 else ()
+        ] * len(told)
+    whole = len(twin.PublishWriter(5, tells=TELL_PUBLISHER).write(records, None, 0, 1, 0, 1, 0))
+    small = twin.PublishWriter(5, max_packet_bytes=whole - 1, tells=TELL_PUBLISHER)
+    assert (small.write(records, None, 0, 1, 0, 1, 0), small.left_out) == (b"", 1)
 
 
 @pytest.mark.parametrize("twin", TWINS)

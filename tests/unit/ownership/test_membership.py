@@ -148,3 +148,29 @@ def test_of_two_servers_with_one_name_the_first_is_told_to_stop(servers: Servers
         servers.tick(a)
     servers.tick(other)
     assert servers.owned(a, other) == [0, 4]
+
+
+def test_a_join_that_was_stored_though_its_answer_was_lost_is_nobody_elses(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = servers.join("a")
+    servers.ownership.declare_dead(a.incarnation, 0)
+    really = servers.ownership.join
+
+    def lost(name: str, address: str) -> int:
+        really(name, address)
+        raise Unavailable("the answer was lost")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(servers.ownership, "join", lost)
+        with pytest.raises(Unavailable):
+            a.join()
+    with pytest.raises(Overruled) as told:
+        a.tick()
+    assert type(told.value) is Overruled, "it may join again"
+    a.join()
+    servers.tick(a)
+    assert servers.owned(a) == [4]
+    servers.join("a")
+    with pytest.raises(Replaced):
+        a.tick()

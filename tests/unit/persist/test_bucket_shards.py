@@ -141,3 +141,14 @@ async def test_without_the_bucket_fsync_goes_on_and_archived_waits(tmp_path):
         bucket.is_away = False
         assert (await archived).seq == 1
         await until(lambda: packed(bucket) == {"a", "s", "t"})
+
+
+async def test_a_server_tells_how_much_waits_for_files(tmp_path):
+    async with served(tmp_path / "a", None, ShardSettings(apply_us=10**15, sync_us=10**15)) as (client, serving):
+        for _ in range(3):
+            await client.stream("s").append(b"x" * 100)
+        (found,) = await client.servers(0.05)
+        assert found.unfiled_rows == 3
+        assert found.unfiled_bytes > 300
+        assert [one.value async for one in client.stream("s").get_all()] == [b"x" * 100] * 3
+        assert (serving.welcome().unfiled_rows, serving.welcome().unfiled_bytes) == (0, 0)

@@ -49,6 +49,26 @@ def test_what_is_pending_is_bounded_over_all_streams(tmp_path):
     big.shard.close()
 
 
+def test_what_is_applied_does_not_wait_for_files_that_are_being_synced(tmp_path):
+    owner = Owner(tmp_path / "shard", settings=ShardSettings(apply_rows=4, pending_rows=20, sync_us=10**15))
+    views = owner.shard.views
+    owner.add("s", *[b"x"] * 4)
+    owner.add("t", *[b"x"] * 4)
+    syncing = views.files.unsynced_file("s").lock
+    with syncing:
+        owner.add("s", *[b"y"] * 10)  # whoever takes the lock once more waits for ever
+        owner.add("t", *[b"y"] * 4)
+        owner.tick(31)
+        assert (views.pending_rows, len(views.find("t").pending)) == (10, 0)
+        owner.add("s", *[b"z"] * 10)
+        assert owner.add("t", *[b"z"] * 3) == [9, 10, 11]
+        assert views.pending_rows == 20, "there was no room for more, and what could be applied was"
+    owner.add("u", b"x")
+    assert len(views.find("s").pending) == 0
+    assert seqs(owner) == list(range(1, 25))
+    owner.shard.close()
+
+
 def test_few_files_are_open_and_streams_that_are_idle_leave_memory(tmp_path):
     owner = Owner(tmp_path / "shard", settings=ShardSettings(most_open=5, most_states=7, apply_rows=2))
     for n in range(30):

@@ -12,9 +12,9 @@ def test_a_link_that_was_made_though_the_answer_says_no_counts_as_made(
 ) -> None:
     link = os.link
 
-    def linked_twice(source: Path, target: Path) -> None:
-        link(source, target)
-        link(source, target)  # the request is sent again, since the first answer was lost
+    def linked_twice(source: str, target: str, **places: int) -> None:
+        link(source, target, **places)
+        link(source, target, **places)  # the request is sent again, since the first answer was lost
 
     monkeypatch.setattr(os, "link", linked_twice)
     assert DirectoryBucket(tmp_path).create("a/1", b"mine") is None
@@ -30,21 +30,17 @@ def test_a_name_that_was_missing_is_looked_at_again_after_a_change_of_ones_own(
     bucket = DirectoryBucket(tmp_path)
     bucket.put("a/1", b"one")
     is_stale = True
-    open_path, open_fd = Path.open, os.open
+    really = os.open
 
-    def stale_open(path: Path, *args: str) -> object:
-        if is_stale and path.name == "1":
-            raise FileNotFoundError(path)
-        return open_path(path, *args)
-
-    def changed(path: Path, flags: int, *mode: int) -> int:
+    def stale_open(path: str, flags: int, *mode: int, dir_fd: int | None = None) -> int:
         nonlocal is_stale
         if flags & os.O_CREAT:
             is_stale = False
-        return open_fd(path, flags, *mode)
+        if is_stale and path == "a/1":
+            raise FileNotFoundError(path)
+        return really(path, flags, *mode, dir_fd=dir_fd)
 
-    monkeypatch.setattr(Path, "open", stale_open)
-    monkeypatch.setattr(os, "open", changed)
+    monkeypatch.setattr(os, "open", stale_open)
     assert bucket.get("a/1") == b"one"
     assert not is_stale
 
@@ -90,18 +86,45 @@ def test_a_directory_that_is_gone_is_not_made_again(tmp_path: Path) -> None:
     assert (bucket.get("a/b"), bucket.create("c", b"3")) == (b"1", None)
 
 
-def test_what_is_looked_for_while_the_directory_goes_is_not_said_to_be_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("call", ["mkdir", "open", "link", "stat", "replace", "unlink"])
+def test_a_directory_that_goes_amidst_a_call_leads_nowhere_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    bucket = DirectoryBucket(tmp_path / "shared")
+    """Whatever a call does after it has looked at the directory, it does there, wherever that is by now."""
+    shared, away = tmp_path / "shared", tmp_path / "away"
+    bucket = DirectoryBucket(shared)
     bucket.put("a/b", b"1")
-    really = bucket._read
+    really, rename = getattr(os, call), os.rename
+    is_away = False
 
-    def go_and_read(path: Path, start: int, size: int) -> bytes | None:
-        if (tmp_path / "shared").exists():
-            (tmp_path / "shared").rename(tmp_path / "away")
-        return really(path, start, size)
+    def go_first(path: object, *arguments: object, **options: object) -> object:
+        nonlocal is_away
+        if not is_away and str(path) != str(shared):
+            rename(shared, away)
+            is_away = True
+        return really(path, *arguments, **options)
 
-    monkeypatch.setattr(bucket, "_read", go_and_read)
-    with pytest.raises(Unavailable):
-        bucket.get("a/b")
+    acts = [
+        lambda: bucket.create("x/y/z", b"2"),
+        lambda: bucket.put("x/y/w", b"3"),
+        lambda: bucket.get("a/b"),
+        lambda: len(list(bucket.find("a"))),
+        lambda: bucket.delete("a/b"),
+    ]
+    told = []
+    for act in acts:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, call, go_first)
+            told.append(act())
+        assert shared.exists() != is_away, "nothing is made in its place"
+        if is_away:
+            away.rename(shared)
+            is_away = False
+    assert told == [None, None, b"1", 1, None]
+    assert sorted(found.name for found in bucket.find("")) == ["x/y/w", "x/y/z"]
+
+
+def test_what_was_never_there_is_not_made_by_reading(tmp_path: Path) -> None:
+    bucket = DirectoryBucket(tmp_path / "shared")
+    bucket.delete("a")
+    assert (bucket.get("a"), list(bucket.find("")), (tmp_path / "shared").exists()) == (None, [], False)

@@ -22,7 +22,6 @@ from everlog.bench.load.engine import Trouble
 from everlog.bench.load.load_client import Client
 from everlog.bench.load.options import Options
 from everlog.bench.load.run import Run
-from everlog.bench.load.slow_sync import slow_syncs
 
 START_S = 60.0
 STOP_S = 10.0
@@ -133,19 +132,27 @@ def free_port() -> int:
             return port
 
 
+def _as_it_is(folder: Path) -> dict[str, str]:
+    return {}
+
+
 @contextlib.contextmanager
 def started(
-    broker: Broker, cpus: set[int] | None = None, arguments: Sequence[str] = (), slow_shard_ms: int = 0
+    broker: Broker,
+    cpus: set[int] | None = None,
+    arguments: Sequence[str] = (),
+    environment: Callable[[Path], dict[str, str]] = _as_it_is,
+    folder: Path | None = None,
 ) -> Iterator[Running]:
-    """Run a broker for the length of a block, on these CPUs only; its data is deleted afterwards.
+    """Run a broker for the length of a block, on these CPUs only, with more `arguments` of its command line.
 
-    `arguments` are more of its command line. With `slow_shard_ms` each sync of Everlog's first shard takes so long.
+    Its data is in a folder that is deleted afterwards, or in one that is there; `environment` says which variables it
+    gets for that folder.
     """
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=f"everlog-bench-{broker.program}-")))
-        environment = _environment(broker.python)
-        if slow_shard_ms:
-            environment |= slow_syncs(folder, folder / "shard-0", slow_shard_ms)
+        if folder is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=f"everlog-bench-{broker.program}-")))
+        variables = _environment(broker.python) | environment(folder)
         port = free_port()
         log = stack.enter_context((folder / "log").open("wb"))
         command = [*_COMMANDS[broker.program](broker, port, folder), *arguments]
@@ -157,7 +164,7 @@ def started(
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=environment,
+                env=variables,
                 start_new_session=True,
                 preexec_fn=lambda: _prepare(parent, cpus, signals),  # safe, as this process has one thread
             )

@@ -2,9 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from everlog.bench.load.brokers import Broker
+from everlog.bench.load.slow_sync import slow_syncs
+from everlog.bench.load.turn_clock import turn_clock
 
 PEER = "mosquitto"
 DISK = "bare disk"  # measured beside the brokers, see `bare_disk`
@@ -54,6 +57,16 @@ LABELS = {
     "again.broker.cpu_us_per_msg": "CPU of known topics",
     "bytes_per_message": "bytes/message",
     "find.seconds": "seconds to find one",
+    "leave.broker.cpu_us_per_msg": "CPU when it goes",
+    "connects.turn.cpu_ms": "longest turn, ms, connects",
+    "ends.turn.cpu_ms": "longest turn, ms, ends",
+    "ping_us.max": "slowest ping, µs",
+    "connect_us.max": "slowest connect, µs",
+    "latency_us.max": "slowest delivery, µs",
+    "ack_latency_us.max": "slowest ack, µs",
+    "back_s": "seconds with the start",
+    "log_cpu_ms": "CPU of the log",
+    "grown_mb": "MB grown since the start",
     "sync.cpu_us": "CPU of a bare sync",
     "sync.p50_us": "p50 of a bare sync",
     "sync.p99_us": "p99 of a bare sync",
@@ -72,6 +85,11 @@ class Case:
     timed: bool = True  # the list's seconds apply
     shards: int = 0  # of Everlog's log, where it matters; only Everlog plays such a case, and keeps everything
     slow_shard_ms: int = 0  # what a sync of the first of them takes longer
+    slow_disk_ms: int = 0  # what every sync of Everlog takes longer; only Everlog plays such a case
+    after: str = ""  # the scenario that is played before, with the same options; the broker is started anew in between
+    is_clocked: bool = False  # the turns of the brokers' loops are timed
+    ours_alone: bool = False  # no other broker plays it
+    reads_metrics: bool = False  # of Everlog, which tells them over HTTP
     keeps: bool = True  # Everlog keeps every message, or none
     arguments: tuple[str, ...] = ()  # more of Everlog's command line
 
@@ -87,7 +105,17 @@ class Case:
 
     def is_for(self, broker: Broker) -> bool:
         """Return whether a broker plays this case."""
-        return not self.shards or (broker.is_everlog and broker.keeps)
+        if self.shards:
+            return broker.is_everlog and broker.keeps
+        return broker.is_everlog or not (self.slow_disk_ms or self.ours_alone)
+
+    def environment(self, folder: Path) -> dict[str, str]:
+        """Return the variables that a broker gets whose data is in a folder."""
+        if self.slow_shard_ms:
+            return slow_syncs(folder, folder / "shard-0", self.slow_shard_ms)
+        if self.slow_disk_ms:
+            return slow_syncs(folder, folder, self.slow_disk_ms)
+        return turn_clock(folder) if self.is_clocked else {}
 
 
 def _fast(rate: float, cpu: float | None) -> tuple[Demand, ...]:

@@ -1,4 +1,4 @@
-"""Many connections: the scenarios idle and churn."""
+"""Many connections: the scenarios idle, churn, burst and filters."""
 
 from collections import deque
 
@@ -7,6 +7,7 @@ from everlog.bench.load.load_client import Client, State
 from everlog.bench.load.pacing import Scheduled
 from everlog.bench.load.posix import now_ns
 from everlog.bench.load.run import Run, latency
+from everlog.bench.load.turn_clock import TurnClock
 
 OTHERS_RATE = 500.0  # messages a second of the pair whose latency shows what churn does to others
 
@@ -78,3 +79,49 @@ def churn(run: Run) -> None:
     run.report |= {"connects": connects, "latency_us": latency(tally.deliveries), "connect_us": latency(times)}
     engine.drop(alive)
     engine.leave([publisher, subscriber])
+
+
+def burst(run: Run) -> None:
+    """Let all connect in one burst and vanish in another; report the longest turn of the broker's loop in each."""
+    options, engine = run.options, run.engine
+    clients = [Client(run.shared, run.name("c", number)) for number in range(options.connections)]
+    clock = TurnClock(options.turn_clock) if options.turn_clock else None
+    run.settle()
+    for name in ("connects", "ends"):
+        if clock is not None:
+            clock.reset()
+        before = run.look()
+        run.start_ns = now_ns()
+        if name == "connects":
+            engine.connect(clients, len(clients))
+        else:
+            engine.drop(clients)
+        run.end_ns = now_ns()
+        run.settle()
+        run.report[name] = run.rate(len(clients), before, run.look())
+        if clock is not None:
+            run.report[name]["turn"] = clock.read()
+    run.report |= run.report["connects"] | run.counts() | {"lost": 0}
+
+
+def filters(run: Run) -> None:
+    """Let each client subscribe to many filters of its own in one packet, then leave; a filter is what counts."""
+    options, engine = run.options, run.engine
+    count = options.connections * options.topics
+    clients = [Client(run.shared, run.name("c", number)) for number in range(options.connections)]
+    engine.connect(clients, options.burst)
+    run.settle()
+    before = run.look()
+    run.start_ns = now_ns()
+    for number, client in enumerate(clients):
+        client.subscribe(tuple(run.naming.topic(number, topic) for topic in range(options.topics)))
+    engine.push(clients)
+    engine.until(lambda: all(client.state is State.UP for client in clients))
+    run.end_ns = now_ns()
+    between = run.look()
+    run.report |= run.rate(count, before, between) | run.counts() | {"lost": 0}
+    run.start_ns = now_ns()
+    engine.leave(clients)
+    run.end_ns = now_ns()
+    run.settle()
+    run.report["leave"] = run.rate(count, between, run.look())

@@ -41,6 +41,9 @@ class Options:
     stall: float = 10.0  # without any progress
     settle: float = 0.2  # pause between phases
     pids: tuple[int, ...] = ()  # the broker's processes, for CPU and memory
+    number: int = 0  # of the run, if it is to find what another has left behind; 0 for one by chance
+    turn_clock: str = ""  # the file that the turns of the broker's loop are told in, see `turn_clock`
+    metrics_port: int = 0  # of the broker's HTTP, for what only itself can tell
     label: str = ""
 
     def __post_init__(self) -> None:

@@ -3,6 +3,9 @@
 import contextlib
 import json
 import os
+import secrets
+import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,14 +13,16 @@ from typing import Any
 
 from everlog.base import EverlogError
 from everlog.bench.load.bare_disk import measure_disk
-from everlog.bench.load.brokers import Broker, started
+from everlog.bench.load.brokers import Broker, Running, free_port, started
 from everlog.bench.load.cases import CASES, DISK, PEER, Case, Demand, figure_of
+from everlog.bench.load.fleet_cases import FLEET_CASES
 from everlog.bench.load.options import Options
 from everlog.bench.load.scenarios import play
 from everlog.bench.load.speed_cases import SPEED_CASES
+from everlog.bench.load.usage import sample
 
 OURS = "everlog"
-ALL_CASES = (*CASES, *SPEED_CASES)
+ALL_CASES = (*CASES, *SPEED_CASES, *FLEET_CASES)
 TROUBLES = ("lost", "duplicates", "out_of_order", "foreign", "corrupt", "wrong_qos_or_retain", "unexpected_acks")
 _CALM_PCT = 25.0  # of a CPU for other programs; beyond, a run may be repeated
 
@@ -34,6 +39,7 @@ class Verdict:
     ours: float | None
     base: float | None = 1.0
     more: float | None = 0.0  # of the disk, added to what is asked for
+    peer: float | None = None  # the same figure of the peer's, to look at
 
     @property
     def found(self) -> float | None:
@@ -115,17 +121,39 @@ def play_case(case: Case, broker: Broker, seconds: float, cpus: set[int] | None)
     if case.shards:
         arguments = (*arguments, "--shards", str(case.shards))
         changes["shards"] = case.shards
+    if case.reads_metrics:
+        changes["metrics_port"] = free_port()
+        arguments = (*arguments, "--http-port", str(changes["metrics_port"]))
     if case.timed:
         changes["seconds"] = seconds
+    changes["label"] = f"{broker.name}/{case.name}"
     try:
-        with started(broker, cpus, arguments, case.slow_shard_ms) as running:
-            label = f"{broker.name}/{case.name}"
-            options = Options(case.scenario, running.port, pids=(running.pid,), label=label, **changes)
-            report = play(options)
-            report["mb_per_s"] = round(report.get("msgs_per_s", 0.0) * options.size / 1e6, 1)
-            return report
+        with tempfile.TemporaryDirectory(prefix=f"everlog-bench-{broker.program}-") as name:
+            folder = Path(name)
+            if case.after:  # what it leaves behind is found by the number of the run
+                changes["number"] = secrets.randbits(31) + 1
+                with started(broker, cpus, arguments, case.environment, folder) as running:
+                    before = play(Options(case.after, running.port, pids=(running.pid,), **changes))
+                if before["status"] != "ok":
+                    return before
+            begun = time.monotonic()
+            with started(broker, cpus, arguments, case.environment, folder) as running:
+                return _played(case, running, time.monotonic() - begun, changes)
     except EverlogError as error:
         return {"scenario": case.scenario, "status": "failed", "error": str(error)}
+
+
+def _played(case: Case, running: Running, start_s: float, changes: dict[str, Any]) -> Report:
+    """Return the report of a case, with what is known of the broker besides."""
+    if case.is_clocked:
+        changes["turn_clock"] = str(running.data / "turns")
+    before_mb = sample((running.pid,)).rss_mb
+    options = Options(case.scenario, running.port, pids=(running.pid,), **changes)
+    report = play(options)
+    report["mb_per_s"] = round(report.get("msgs_per_s", 0.0) * options.size / 1e6, 1)
+    report["back_s"] = round(start_s + report.get("seconds", 0.0), 2)
+    report["grown_mb"] = round(sample((running.pid,)).rss_mb - before_mb, 1)
+    return report
 
 
 def judge(reports: Reports) -> list[Verdict]:
@@ -147,7 +175,9 @@ def _verdict(case: Case, demand: Demand, mine: Report, reports: Reports) -> Verd
         other = (case.name, PEER) if demand.against == PEER else (demand.against, OURS)
         base = figure_of(reports.get(other, {}), demand.figure)
     more = 0.0 if not demand.plus else None if disk is None else demand.plus * disk
-    return Verdict(case.name, demand, figure_of(mine, demand.figure) if mine["status"] == "ok" else None, base, more)
+    ours = figure_of(mine, demand.figure) if mine["status"] == "ok" else None
+    peer = figure_of(reports.get((case.name, PEER), {}), demand.figure)
+    return Verdict(case.name, demand, ours, base, more, peer)
 
 
 def save(path: Path, reports: Reports, verdicts: Sequence[Verdict]) -> None:
@@ -161,6 +191,7 @@ def save(path: Path, reports: Reports, verdicts: Sequence[Verdict]) -> None:
                 "ours": verdict.ours,
                 "bound": verdict.bound,
                 "found": verdict.found,
+                "peer": verdict.peer,
                 "met": verdict.met,
             }
             for verdict in verdicts

@@ -25,7 +25,7 @@ class Run:
 
     def __init__(self, options: Options, tolerant: bool = False) -> None:
         self.options = options
-        self.number = secrets.randbits(32)
+        self.number = options.number or secrets.randbits(32)
         self.shared = Shared(options.port, options.username, options.password)
         self.engine = Engine(self.shared, options.timeout, options.stall, tolerant)
         self.naming = Naming(self.number)

@@ -1,22 +1,23 @@
 """The scenarios by name, and how one is played: with a report, whatever happens."""
 
 import gc
-import resource
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from everlog.base import EverlogError, UsageError
-from everlog.bench.load.connection_scenarios import churn, idle
+from everlog.bench.load.connection_scenarios import burst, churn, filters, idle
+from everlog.bench.load.durable_scenarios import comeback, durable
 from everlog.bench.load.engine import Trouble
 from everlog.bench.load.flow_scenarios import bystander, echo, flow
 from everlog.bench.load.options import Options
 from everlog.bench.load.run import Run
+from everlog.bench.load.scenario_limits import allow_files
 from everlog.bench.load.session_scenarios import recall, resume, retained
+from everlog.bench.load.stall_scenario import stall
 
 OUTSTANDING = 2000  # messages on their way in a fan-out at QoS 0, unless the options say otherwise
 BYSTANDER_RATE = 1000.0  # messages a second of both publishers
-_SPARE_FILES = 200  # file descriptors beside the connections
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,8 @@ class Scenario:
 
     help: str
     play: Callable[[Run], None]
-    fix: Callable[[Options], Options]
+    fix: Callable[[Options], Options] = lambda options: options
+    in_waves: bool = False  # it makes do with fewer open files than it has connections
 
 
 def _as_many(options: Options) -> Options:
@@ -56,8 +58,13 @@ SCENARIOS = {
         bystander,
         lambda options: options.but(qos=1, rate=options.rate or BYSTANDER_RATE),
     ),
-    "idle": Scenario("open connections at full speed and hold them", idle, lambda o: o),
-    "churn": Scenario("connect and vanish, over and over, beside a pair that exchanges messages", churn, lambda o: o),
+    "idle": Scenario("open connections at full speed and hold them", idle),
+    "churn": Scenario("connect and vanish, over and over, beside a pair that exchanges messages", churn),
+    "burst": Scenario("all connect in one burst, and vanish in another", burst),
+    "filters": Scenario("each connection subscribes to --topics filters in one packet, then leaves", filters),
+    "durable": Scenario("durable sessions connect, subscribe and leave, --burst at once", durable, in_waves=True),
+    "comeback": Scenario("durable sessions come back, all of them at once", comeback, in_waves=True),
+    "stall": Scenario("pings, connects and a pair that nothing is kept of, beside kept messages", stall),
     "resume": Scenario("durable sessions return after messages came; --hold 0: they stay away", resume, _stored),
     "recall": Scenario(
         "durable sessions return at once for one message each out of --stored others",
@@ -73,7 +80,9 @@ def play(options: Options) -> dict[str, Any]:
     scenario = SCENARIOS.get(options.scenario)
     if scenario is None:
         raise UsageError(f"no scenario {options.scenario!r}", hint=f"there are {', '.join(SCENARIOS)}")
-    _allow_files(options.connections + options.publishers + options.subscribers + options.slow)
+    allow_files(
+        options.connections + options.publishers + options.subscribers + options.slow, at_most=scenario.in_waves
+    )
     run = Run(scenario.fix(options))
     status, error = "ok", ""
     gc.collect()
@@ -94,13 +103,3 @@ def play(options: Options) -> dict[str, Any]:
     if error:
         head["error"] = error
     return head | run.report
-
-
-def _allow_files(connections: int) -> None:
-    """Raise the limit of open files to what this run needs."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    need = connections + _SPARE_FILES
-    if need > soft:
-        if need > hard != resource.RLIM_INFINITY:
-            raise UsageError(f"{connections} connections need {need} open files, {hard} are allowed", hint="ulimit -Hn")
-        resource.setrlimit(resource.RLIMIT_NOFILE, (need, hard))

@@ -7,7 +7,9 @@ from everlog.bench.load.load_client import Client
 from everlog.bench.load.pacing import Pacing
 from everlog.bench.load.posix import now_ns
 from everlog.bench.load.run import Run, latency
-from everlog.bench.load.usage import between
+from everlog.bench.load.usage import between, metric
+
+LOG_CPU = "everlog_catchup_read_seconds_total"  # what a broker says that reading for those who are behind took
 
 
 def resume(run: Run) -> None:
@@ -35,6 +37,8 @@ def resume(run: Run) -> None:
     run.settle()
     if options.hold:
         _return(run, sessions, [tally.sent] * len(sessions))
+        if options.metrics_port:
+            run.report["log_cpu_ms"] = round(1000 * metric(options.metrics_port, LOG_CPU), 2)
     else:
         run.report |= run.counts() | {"lost": 0, **run.report["publish"]}
     _wipe(run, sessions)

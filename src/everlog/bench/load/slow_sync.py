@@ -54,16 +54,21 @@ def slow_syncs(folder: Path, below: Path, delay_ms: int) -> dict[str, str]:
     While the folder holds a file `syncs-stall`, none of them ends, and the first makes a file `syncs-stall.now`. While
     it holds a file `syncs-fail`, all of them fail.
     """
-    library = folder / "slow_sync.so"
-    command = [os.environ.get("CC", "cc"), "-shared", "-fPIC", "-O1", "-x", "c", "-", "-o", str(library), "-ldl"]
-    try:
-        subprocess.run(command, input=_SOURCE, text=True, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise Unavailable(f"no library for slow syncs: {error}", hint="it takes a C compiler") from error
     return {
-        "LD_PRELOAD": str(library),
+        "LD_PRELOAD": preloaded(folder, "slow_sync", _SOURCE),
         "SLOW_SYNC_MS": str(delay_ms),
         "SLOW_SYNC_BELOW": str(below.resolve()),
         "SYNC_STALLS_WHILE": str(folder / "syncs-stall"),
         "SYNC_FAILS_WHILE": str(folder / "syncs-fail"),
     }
+
+
+def preloaded(folder: Path, name: str, source: str) -> str:
+    """Compile a library that stands before the C library into a folder; return its path."""
+    library = folder / f"{name}.so"
+    command = [os.environ.get("CC", "cc"), "-shared", "-fPIC", "-O1", "-x", "c", "-", "-o", str(library), "-ldl"]
+    try:
+        subprocess.run(command, input=source, text=True, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise Unavailable(f"no library for {name.replace('_', ' ')}s: {error}", hint="it takes a C compiler") from error
+    return str(library)

@@ -1,4 +1,6 @@
-"""The cases of `everlog bench check` beside those of `bench peers`: sizes, crowds, lone and retained messages."""
+"""The cases of `everlog bench check` beside those of `bench peers`: sizes, crowds, lone and retained messages.
+
+Those of sessions and connections, which come and go, are in `fleet_cases`."""
 
 from typing import Any
 
@@ -10,6 +12,7 @@ _MB = "mb_per_s"
 _KIB = (1, 4, 16, 64, 256)
 _PUBLISH_RATE, _AGAIN_RATE, _AGAIN_CPU = "publish.msgs_per_s", "again.msgs_per_s", "again.broker.cpu_us_per_msg"
 _FEW_TOPICS = 10_000
+GROWN = Demand("grown_mb", 100, False, "")  # resident memory
 
 
 def _sized(kib: int, publishers: int) -> dict[str, Any]:
@@ -17,7 +20,7 @@ def _sized(kib: int, publishers: int) -> dict[str, Any]:
 
 
 def _kept(kib: int) -> Case:
-    demands = (Demand(_MB, 0.6, True, DISK, disk=_WRITE_1M, cap=900), Demand(CPU, 1, False))
+    demands = (Demand(_MB, 0.6, True, DISK, disk=_WRITE_1M, cap=900), Demand(CPU, 1, False), GROWN)
     return Case(f"in-{kib}K", "ingest", _sized(kib, 4), demands)
 
 
@@ -59,7 +62,7 @@ SPEED_CASES = (
         "in-16K-1p",
         "ingest",
         _sized(16, 1),
-        (Demand(_MB, 0.6, True, DISK, disk=_WRITE_400K), Demand(CPU, 1.3, False)),
+        (Demand(_MB, 0.6, True, DISK, disk=_WRITE_400K), Demand(CPU, 1.3, False), GROWN),
     ),
     *(Case(f"in-{kib}K-mem", "ingest", _sized(kib, 4), _AS_FAST, arguments=_IN_MEMORY) for kib in _KIB),
     *(
@@ -73,7 +76,7 @@ SPEED_CASES = (
         _THRICE,
         keeps=False,
     ),
-    Case("crowd-500", "many", {"connections": 500}, (Demand(RATE, 1.8, True), Demand(CPU, 0.6, False))),
+    Case("crowd-500", "many", {"connections": 500}, (Demand(RATE, 1.8, True), Demand(CPU, 0.6, False), GROWN)),
     Case(
         "lone-1k/s",
         "fanout",
@@ -81,14 +84,8 @@ SPEED_CASES = (
         (
             Demand(CPU, 1, False, plus=1.3, disk=_SYNC_CPU),
             Demand(P50, 1, False, plus=1.2, disk=_SYNC_P50),
+            GROWN,
         ),
-    ),
-    Case(
-        "connect-1k",
-        "idle",
-        {"connections": 1000, "hold": 1.0},
-        (Demand(RATE, 0.8, True), Demand("kb_per_connection", 3, False, "")),
-        timed=False,
     ),
     Case(
         "crowd-10k",
@@ -97,13 +94,14 @@ SPEED_CASES = (
         (
             Demand(CPU, 1.2, False, plus=1, disk=_SYNC_CPU),
             Demand(P99, 5000, False, "", plus=1, disk=_SYNC_P99),
+            GROWN,
         ),
     ),
     Case(
         "fan-1:1000-q1",
         "fanout",
         {"qos": 1, "subscribers": 1000, "window": 50, "outstanding": 100_000},
-        (Demand(RATE, 15, True),),
+        (Demand(RATE, 15, True), GROWN),
     ),
     _retained("retain-10k", _FEW_TOPICS),
     _retained("retain-100k", 100_000),

@@ -3,10 +3,12 @@
 import contextlib
 import os
 import time
+import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from everlog.base import Unavailable
 from everlog.bench.load.posix import now_ns
 
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
@@ -124,3 +126,12 @@ def between(before: Sample, after: Sample, messages: float) -> dict[str, Any]:
         figures["other_cpu_pct"] = round(100 * max(other, 0) / wall, 1)
         figures["steal_pct"] = round(100 * (after.stolen_s - before.stolen_s) / wall, 1)
     return figures
+
+
+def metric(port: int, name: str) -> float:
+    """Return a metric without labels that a broker on this machine tells over HTTP."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+        for line in page.read().decode().splitlines():
+            if line.startswith(f"{name} "):
+                return float(line.rpartition(" ")[2])
+    raise Unavailable(f"the broker has no metric {name}", hint="is it of the same version?")

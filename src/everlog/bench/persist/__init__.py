@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Sequence
 
-from everlog.bench.persist.cases import CASES, QUICK, Case, Outcome, Scale
+from everlog.bench.persist.cases import CASES, Case
 from everlog.bench.persist.contenders import CONTENDERS, Contender, chosen, install_peer
 from everlog.bench.persist.demands import DEMANDS, Demand, Measured, Verdict, judge
 from everlog.bench.persist.on_disk import measure as measure_on_disk
+from everlog.bench.persist.outcome import Outcome
+from everlog.bench.persist.scale import QUICK, Scale
 
 
 def compare(
@@ -19,7 +21,7 @@ def compare(
     found = []
     for _ in range(rounds):
         for case in cases:
-            for contender in contenders:
+            for contender in contenders if case.own is None else [case.own]:
                 if not case.is_for_peers and not contender.name.startswith("everlog"):
                     continue
                 with contender.running() as running:

@@ -31,7 +31,14 @@ class BusLink:
     """The fast half of one client; `buffer` is shared by all of a run."""
 
     def __init__(
-        self, fd: int, is_mqtt: bool, buffer: bytearray, budget: Budget, times: Histogram, count_events: bool = False
+        self,
+        fd: int,
+        is_mqtt: bool,
+        buffer: bytearray,
+        budget: Budget,
+        times: Histogram,
+        count_events: bool = False,
+        out_bytes: int = 2 * _FILL_BYTES,
     ) -> None:
         self.fd = fd
         self.is_mqtt = is_mqtt
@@ -51,7 +58,7 @@ class BusLink:
         self._id = 0
         self._sent = bytearray(8)
         self._first = 0
-        self._out = bytearray(2 * _FILL_BYTES)
+        self._out = bytearray(out_bytes)
         self._begin = 0
         self._end = 0
         self._tail = b""
@@ -78,6 +85,11 @@ class BusLink:
     def stop(self) -> None:
         """Send no more."""
         self.window = 0
+
+    def ask_again(self) -> None:
+        """Take what is in flight for lost: others are sent in its place. A late answer counts for one of those."""
+        self.in_flight = 0
+        self._first = 0
 
     def serve(self) -> int:
         """Read what is there and send what the window allows; return what is left to do: GONE or WAITING."""

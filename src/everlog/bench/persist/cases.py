@@ -3,58 +3,25 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from everlog.bench.persist.asking import WAIT_S, ask_all
+from everlog.bench.persist.backlog import BacklogWatch
 from everlog.bench.persist.bus_link import BusLink
 from everlog.bench.persist.contenders import Contender, Running
+from everlog.bench.persist.fleet import TwoServers
+from everlog.bench.persist.fleet import play as play_fleet
 from everlog.bench.persist.load_loop import LoadLoop
+from everlog.bench.persist.on_disk import NoServer, open_cold
+from everlog.bench.persist.outcome import Outcome
 from everlog.bench.persist.questions import Asked, Questions
+from everlog.bench.persist.scale import Scale
+from everlog.bench.persist.starts import start_again
 from everlog.client import connect
 from everlog.streams import Level
 
-_WAIT_S = 120.0
 _WARM_S = 30.0  # at most, before anything is measured
 _ROUNDS = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """How much is asked."""
-
-    clients: int = 100
-    streams: int = 1000
-    size: int = 200
-    seconds: float = 5.0
-    sustained_s: float = 60.0
-    messages: int = 1_000_000  # that are read back
-    warm: int = 256  # appends to each stream, to twice as many, before anything is measured
-
-
-QUICK = Scale(seconds=2.0, sustained_s=10.0, messages=100_000, streams=200)
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What came of a case: `done` requests or deliveries, and the processor time of all that served them."""
-
-    done: int
-    seconds: float
-    cpu_s: float
-    load_cpu_s: float
-    p50_ms: float = 0.0
-    p99_ms: float = 0.0
-    refused: int = 0
-    resident_mb: float = 0.0
-
-    @property
-    def cpu_us(self) -> float:
-        """Processor time of one."""
-        return 1e6 * self.cpu_s / max(1, self.done)
-
-    @property
-    def rate(self) -> float:
-        """How many a second."""
-        return self.done / max(1e-9, self.seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +31,7 @@ class Case:
     name: str
     play: Callable[[Contender, Running, Scale], Outcome]
     is_for_peers: bool = True
+    own: Contender | None = None  # who alone plays it
 
 
 def append(clients: int, in_flight: int, level: Level, rate: float = 0.0, with_ids: bool = False) -> Case:
@@ -71,7 +39,7 @@ def append(clients: int, in_flight: int, level: Level, rate: float = 0.0, with_i
 
     def play(contender: Contender, running: Running, scale: Scale) -> Outcome:
         asked, streams = contender.questions(), scale.streams if clients > 1 else 1
-        _ask_all(running, asked.begin(streams))
+        ask_all(running, asked.begin(streams))
         with LoadLoop(running.url) as loop:
             shares = [range(number, streams, clients) or range(1) for number in range(clients)]
             for _ in shares:
@@ -81,8 +49,12 @@ def append(clients: int, in_flight: int, level: Level, rate: float = 0.0, with_i
             for link, share in zip(loop.links, shares, strict=True):
                 mine = [asked.append(stream, scale.size, level, with_ids) for stream in share]
                 loop.ask(link, [one.requests[0] for one in mine], mine[0].mark, in_flight)
-            seconds = scale.sustained_s if rate else scale.seconds
-            return _measured(loop, running, lambda: loop.run(seconds, rate), lambda: loop.done)
+            if not rate or not asked.tells_backlog:
+                seconds = scale.sustained_s if rate else scale.seconds
+                return _measured(loop, running, lambda: loop.run(seconds, rate), lambda: loop.done)
+            with BacklogWatch(running.url) as watch:
+                found = _measured(loop, running, lambda: loop.run(scale.sustained_s, rate), lambda: loop.done)
+            return replace(found, more=watch.figures())
 
     kind = "sustained" if rate else "append" if clients > 1 else "lone"
     name = f"{kind}-{level.name.lower()}" + (f"-x{in_flight}" if clients > 1 and not rate else "")
@@ -102,18 +74,18 @@ def _warm(loop: LoadLoop, shares: Sequence[range], append: Callable[[int], Asked
         total += _ROUNDS * len(mine)
     loop.budget.left = total
     deadline = time.monotonic() + _WARM_S
-    loop.until(lambda: loop.done >= total or time.monotonic() > deadline, _WAIT_S)
+    loop.until(lambda: loop.done >= total or time.monotonic() > deadline, WAIT_S)
     for link in loop.links:
         link.stop()
-    loop.until(lambda: all(link.in_flight == 0 for link in loop.links), _WAIT_S)
+    loop.until(lambda: all(link.in_flight == 0 for link in loop.links), WAIT_S)
 
 
 def _get(contender: Contender, running: Running, scale: Scale) -> Outcome:
     asked = contender.questions()
-    _ask_all(running, asked.begin_store())
+    ask_all(running, asked.begin_store())
     keys = range(1000)
     puts = [asked.put(key, scale.size) for key in keys]
-    _ask_all(running, Asked([one.requests[0] for one in puts], puts[0].mark))
+    ask_all(running, Asked([one.requests[0] for one in puts], puts[0].mark))
     with LoadLoop(running.url) as loop:
         gets = [asked.get(key) for key in keys]
         for _ in range(scale.clients):
@@ -124,12 +96,12 @@ def _get(contender: Contender, running: Running, scale: Scale) -> Outcome:
 
 def _read_back(contender: Contender, running: Running, scale: Scale) -> Outcome:
     asked = contender.questions()
-    _ask_all(running, asked.begin(1))
+    ask_all(running, asked.begin(1))
     one = asked.append(0, scale.size, Level.FSYNC, False)
     with LoadLoop(running.url) as loop:
         loop.ask(loop.connect(), one.requests, one.mark, 2000)
         loop.budget.left = scale.messages
-        loop.until(lambda: loop.done >= scale.messages, _WAIT_S)
+        loop.until(lambda: loop.done >= scale.messages, WAIT_S)
     if not asked.counts_events:
         with LoadLoop(running.url) as loop:
             link = loop.connect()
@@ -150,9 +122,9 @@ async def _count(url: str) -> int:
 
 def _fan_out(contender: Contender, running: Running, scale: Scale) -> Outcome:
     asked = contender.questions()
-    _ask_all(running, asked.begin(1))
+    ask_all(running, asked.begin(1))
     one = asked.append(0, scale.size, Level.FSYNC, False)
-    _ask_all(running, one)
+    ask_all(running, one)
     with LoadLoop(running.url) as loop:
         followers = [loop.connect(asked.feed(0), asked.counts_events) for _ in range(100)]
         for follower in followers:
@@ -168,27 +140,12 @@ def _follow(loop: LoadLoop, link: BusLink, asked: Questions, messages: int = 0) 
     follow = asked.follow(0, loop.inbox(link))
     loop.budget.left = 1
     loop.ask(link, follow.requests, follow.mark, 1)
-    loop.until(lambda: _heard(link) > messages, _WAIT_S)
+    loop.until(lambda: _heard(link) > messages, WAIT_S)
 
 
 def _heard(link: BusLink) -> int:
     """Return how many messages came: the first is the answer to whatever it is, as the two may overtake each other."""
     return link.done + link.refused + link.received
-
-
-def _ask_all(running: Running, asked: Asked) -> None:
-    """Ask each request once; the first until somebody answers."""
-    for attempt in range(100):
-        with LoadLoop(running.url) as loop:
-            link = loop.connect()
-            loop.ask(link, asked.requests, asked.mark, 1)
-            loop.budget.left = len(asked.requests)
-            deadline = time.monotonic() + (0.3 if len(asked.requests) == 1 and attempt < 99 else _WAIT_S)
-            loop.push()
-            while link.done + link.refused < len(asked.requests) and time.monotonic() < deadline:
-                loop.turn(0.01)
-            if link.done >= len(asked.requests):
-                return
 
 
 def _measured(loop: LoadLoop, running: Running, run: Callable[[], object], done: Callable[[], int]) -> Outcome:
@@ -218,6 +175,9 @@ CASES: dict[str, Case] = {
         append(100, 16, Level.FSYNC, with_ids=True),
         append(1, 1, Level.FSYNC),
         append(100, 16, Level.FSYNC, rate=100_000),
+        Case("start", start_again),
+        Case("many-streams", open_cold, own=NoServer()),
+        Case("fleet", play_fleet, own=TwoServers()),
         Case("kv-get", _get),
         Case("read-back", _read_back),
         Case("fan-out", _fan_out),

@@ -26,20 +26,49 @@ class Running:
     """Processes that answer: where, and who they are."""
 
     url: str
+    folder: Path = Path()
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    _gone: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    _gone_s: float = 0.0
+
+    def ended(self, process: subprocess.Popen[bytes]) -> None:
+        """Count a process no more that is about to end; its time counts as it is now."""
+        self._gone_s += _cpu_s(process)
+        self.processes.remove(process)
+        self._gone.append(process)
+
+    @property
+    def all_processes(self) -> list[subprocess.Popen[bytes]]:
+        """Those too that were ended."""
+        return self.processes + self._gone
+
+    def stop(self) -> None:
+        """End all of them in order, and forget them and their time."""
+        gone = self.all_processes
+        for process in gone:
+            process.terminate()
+        for process in gone:
+            process.wait()
+            for output in (process.stdout, process.stderr):
+                if output is not None:
+                    output.close()
+        self.processes.clear()
+        self._gone.clear()
+        self._gone_s = 0.0
 
     def cpu_s(self) -> float:
         """Return the processor time that all of them have taken."""
-        ticks = 0
-        for process in self.processes:
-            fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])
-        return ticks / 100
+        return self._gone_s + sum(map(_cpu_s, self.processes))
 
     def resident_mb(self) -> float:
         """Return the memory of all of them."""
         pages = sum(int(Path(f"/proc/{one.pid}/statm").read_text().split()[1]) for one in self.processes)
         return pages * 4096 / 1e6
+
+
+def _cpu_s(process: "subprocess.Popen[bytes]") -> float:
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100
 
 
 class Contender:
@@ -62,10 +91,15 @@ class Contender:
     @contextmanager
     def running(self) -> Iterator[Running]:
         """Run it for the length of a block, on a fresh directory."""
+        with tempfile.TemporaryDirectory(prefix="everlog-bench-persist-") as folder, self.on(Path(folder)) as running:
+            yield running
+
+    @contextmanager
+    def on(self, folder: Path) -> Iterator[Running]:
+        """Run it for the length of a block, on a directory."""
         with ExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="everlog-bench-persist-")))
-            running = Running("")
-            stack.callback(_stop, running)
+            running = Running("", folder)
+            stack.callback(running.stop)
             self.start(folder, running)
             yield running
 
@@ -81,7 +115,7 @@ class EverlogOverMqtt(Contender):
         running.url = f"mqtt://127.0.0.1:{port}"
         command = [sys.executable, "-m", "everlog", "serve", "--port", str(port), "--data", str(folder / "data")]
         flags = ["--http-port", "none", "--set", "limits.connects_per_second=100000", "--log-level", "error"]
-        _start(running, [*command, *flags], b"kernels")
+        start_process(running, [*command, *flags], b"kernels")
 
 
 class EverlogOverNats(Contender):
@@ -91,9 +125,9 @@ class EverlogOverNats(Contender):
 
     def start(self, folder: Path, running: Running) -> None:
         """Start both."""
-        _start_nats(_debian(), folder, running, "")
+        start_nats(folder, running)
         command = [sys.executable, "-m", "everlog", "persist", "serve", "--data", str(folder / "data")]
-        _start(running, [*command, "--bus", running.url, "--log-level", "error"], b" serves ")
+        start_process(running, [*command, "--bus", running.url, "--log-level", "error"], b" serves ")
 
 
 class JetStream(Contender):
@@ -163,6 +197,11 @@ def _debian() -> str:
     return program
 
 
+def start_nats(folder: Path, running: Running, more: str = "") -> None:
+    """Start Debian's NATS server."""
+    _start_nats(_debian(), folder, running, more)
+
+
 def _start_nats(program: str, folder: Path, running: Running, more: str) -> None:
     port = free_port()
     config = folder / "nats.conf"
@@ -174,7 +213,8 @@ def _start_nats(program: str, folder: Path, running: Running, more: str) -> None
     _await(process, process.stderr, b"ready")
 
 
-def _start(running: Running, command: list[str], said: bytes) -> None:
+def start_process(running: Running, command: list[str], said: bytes) -> None:
+    """Start a process and wait until it says something."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
     running.processes.append(process)
     assert process.stdout is not None
@@ -189,13 +229,3 @@ def _await(process: "subprocess.Popen[bytes]", output: "Iterator[bytes]", said: 
         if time.monotonic() > deadline:
             break
     raise Unavailable(f"{process.args!r} did not start")
-
-
-def _stop(running: Running) -> None:
-    for process in running.processes:
-        process.terminate()
-    for process in running.processes:
-        process.wait()
-        for output in (process.stdout, process.stderr):
-            if output is not None:
-                output.close()

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from everlog.bench.persist.cases import Outcome
+from everlog.bench.persist.outcome import Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Demand:
     """A bound for one figure of a case: as a number, or as a multiple of a peer's."""
 
     case: str
-    figure: str  # `rate`, `cpu_us` or `p50_ms`
+    figure: str  # of an `Outcome`
     bound: float
     peer: str = ""
 
@@ -41,6 +41,18 @@ DEMANDS = (
     Demand("append-memory-x16", "rate", 150_000),
     Demand("lone-fsync", "p50_ms", 1.3, "jetstream-2.15-always"),
     Demand("sustained-fsync", "rate", 99_000),
+    Demand("sustained-fsync", "unfiled_rows", 1_000_000),
+    Demand("sustained-fsync", "unfiled_mb", 256),
+    Demand("sustained-fsync", "growth", 1.1),
+    Demand("start", "seconds", 0.05, "jetstream"),
+    Demand("many-streams", "ready_s", 0.5),
+    Demand("many-streams", "open_p99_ms", 10),
+    Demand("fleet", "rate", 20_000),
+    Demand("fleet", "resident_mb", 500),
+    Demand("fleet", "descriptors", 5_000),
+    Demand("fleet", "unfiled_rows", 1_000_000),
+    Demand("fleet", "pause_s", 15),
+    Demand("fleet", "lost", 0),
     Demand("kv-get", "cpu_us", 0.7, "jetstream"),
     Demand("read-back", "cpu_us", 1.0, "jetstream"),
     Demand("fan-out", "cpu_us", 0.7, "jetstream"),
@@ -72,9 +84,9 @@ def judge(found: Sequence[Measured]) -> list[Verdict]:
         peers = figures.get((demand.case, demand.peer), [])
         if demand.peer and not peers:
             continue
-        factor = median(getattr(one, demand.figure) for one in peers) if demand.peer else 1.0
+        factor = median(one.figure(demand.figure) for one in peers) if demand.peer else 1.0
         for (case, contender), outcomes in figures.items():
             if case == demand.case and contender.startswith("everlog"):
-                figure = median(getattr(one, demand.figure) for one in outcomes)
+                figure = median(one.figure(demand.figure) for one in outcomes)
                 verdicts.append(Verdict(demand, contender, figure, demand.bound * factor))
     return verdicts

@@ -25,6 +25,7 @@ class LoadLoop:
         self.times = Histogram()
         self.budget = Budget()
         self.links: list[BusLink] = []
+        self._numbers: dict[BusLink, int] = {}
         self._made: list[Ready] = []
         self._buffer = bytearray(1 << 20)
         self._epoll = select.epoll()
@@ -38,12 +39,13 @@ class LoadLoop:
         for one in self._made:
             one.socket.close()
 
-    def connect(self, subjects: Sequence[str] = (), count_events: bool = False) -> BusLink:
-        """Return a new connection."""
+    def connect(self, subjects: Sequence[str] = (), count_events: bool = False, out_bytes: int = 1 << 17) -> BusLink:
+        """Return a new connection; `out_bytes` of requests are sent at once."""
         made = self.wire.connect(subjects)
         self._made.append(made)
         fd = made.socket.fileno()
-        link = BusLink(fd, self.wire.is_mqtt, self._buffer, self.budget, self.times, count_events)
+        link = BusLink(fd, self.wire.is_mqtt, self._buffer, self.budget, self.times, count_events, out_bytes)
+        self._numbers[link] = len(self.links)
         self.links.append(link)
         self._by_fd[fd] = link
         self._epoll.register(fd, select.EPOLLIN)
@@ -51,14 +53,14 @@ class LoadLoop:
 
     def inbox(self, link: BusLink) -> str:
         """Return the prefix of subjects that a connection hears."""
-        return self._made[self.links.index(link)].inbox
+        return self._made[self._numbers[link]].inbox
 
     def ask(self, link: BusLink, requests: Sequence[Request], mark: bytes, window: int) -> None:
         """Have a connection send requests in turn."""
         reply = f"{self.inbox(link)}/r"
         rendered = [self.wire.render(request, reply) for request in requests]
         holes = array("Q", [hole for _, *both in rendered for hole in both])
-        link.ask([data for data, *_ in rendered], bytearray(holes), mark, window, _IDS * (1 + self.links.index(link)))
+        link.ask([data for data, *_ in rendered], bytearray(holes), mark, window, _IDS * (1 + self._numbers[link]))
 
     def run(self, seconds: float, rate: float = 0.0, each_second: Callable[[], None] = lambda: None) -> float:
         """Send and count for so long, at most at a rate if one is given; return how long it took."""

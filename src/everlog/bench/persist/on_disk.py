@@ -7,10 +7,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from random import Random
 from time import perf_counter, process_time, thread_time
+from typing import NamedTuple
 
 from everlog.bench.measurement import Row, apart, resident_mb
+from everlog.bench.persist.contenders import Contender, Running
+from everlog.bench.persist.outcome import Outcome
+from everlog.bench.persist.scale import Scale
 from everlog.bench.streams_suite import VALUE, Bench, bytes_of
 from everlog.streams import Call, Get, Message, Set, ShardSettings
 from everlog.tiering import BucketPacks, DirectoryBucket, StoredObject, read_packs
@@ -22,26 +27,63 @@ _SYNCS = 32
 _MESSAGES = 2, 200  # of a stream, in most streams and in some
 
 
+class Cold(NamedTuple):
+    """What a fresh process takes to be ready and to open streams, and what each of those holds."""
+
+    ready_s: float
+    ready_cpu_s: float
+    p50_ms: float
+    p99_ms: float
+    cpu_p99_ms: float
+    open_mb: float
+    idle_mb: float
+    descriptors: float
+
+
+def open_cold(contender: Contender, running: Running, scale: Scale) -> Outcome:
+    """Make streams on a disk, and open some of them in a fresh process."""
+    directory = str(running.folder)
+    begun = perf_counter()
+    _fill(directory, scale.kept)
+    cold = apart(_cold, directory)
+    figures = {
+        "ready_s": round(cold.ready_s, 4),
+        "open_p99_ms": round(cold.p99_ms, 3),
+        "open_cpu_p99_ms": round(cold.cpu_p99_ms, 3),
+    }
+    opened = min(scale.kept - 1, OPENED)
+    return Outcome(opened, perf_counter() - begun, cold.ready_cpu_s, 0.0, cold.p50_ms, cold.p99_ms, more=figures)
+
+
+class NoServer(Contender):
+    """The shard of a server in a process of its own, without a bus."""
+
+    name = "everlog-shard"
+
+    def start(self, folder: Path, running: Running) -> None:
+        """Start nothing."""
+
+
 def measure(streams: int) -> list[Row]:
     """Return all rows; 100,000 streams take a few minutes, most of them to make the files."""
     with tempfile.TemporaryDirectory(prefix="everlog-bench-") as directory:
         _fill(directory, streams)
         a_stream = bytes_of(f"{directory}/files") / streams
-        ready, cpu, p50, p99, cpu_p99, memory, idle, descriptors = apart(_cold, directory)
+        cold = apart(_cold, directory)
         return [
             (
                 f"ready with {streams:,} streams on disk",
-                ready * 1e3,
+                cold.ready_s * 1e3,
                 "ms",
-                f"{cpu * 1e3:.1f} ms CPU, after a clean stop",
+                f"{cold.ready_cpu_s * 1e3:.1f} ms CPU, after a clean stop",
             ),
-            ("cold open, the first read of a stream, p50", p50 * 1e3, "ms", f"of {OPENED:,}, the disk's cache warm"),
-            ("cold open, p99", p99 * 1e3, "ms", f"{cpu_p99 * 1e3:.2f} ms of CPU"),
+            ("cold open, the first read of a stream, p50", cold.p50_ms, "ms", f"of {OPENED:,}, the disk's cache warm"),
+            ("cold open, p99", cold.p99_ms, "ms", f"{cold.cpu_p99_ms:.2f} ms of CPU"),
             ("on the disk, a stream", a_stream / 1e3, "KB", f"{_MESSAGES[0]} messages of {len(VALUE)} bytes"),
             ("on the disk, a further message", _a_message(directory), "bytes", f"{len(VALUE)} of value; file alone"),
-            ("memory of an open stream", memory * 1e3, "KB", f"of {OPENED:,}"),
-            ("descriptors of an open stream", descriptors, "", f"of {OPENED:,}"),
-            ("memory of a stream that was used, its file closed", idle * 1e3, "KB", "up to 20,000 are kept"),
+            ("memory of an open stream", cold.open_mb * 1e3, "KB", f"of {OPENED:,}"),
+            ("descriptors of an open stream", cold.descriptors, "", f"of {OPENED:,}"),
+            ("memory of a stream that was used, its file closed", cold.idle_mb * 1e3, "KB", "up to 20,000 are kept"),
             *_bucket(directory, streams),
         ]
 
@@ -59,8 +101,8 @@ def _submit(threads: ThreadPoolExecutor, work: Callable[[], None]) -> None:
     threads.submit(work)
 
 
-def _cold(directory: str) -> tuple[float, ...]:
-    """Return what a fresh process takes to be ready and to open streams, and what those hold."""
+def _cold(directory: str) -> Cold:
+    """Open streams that this process knows nothing of yet."""
     begun, spent = perf_counter(), process_time()
     bench = Bench(directory, SETTINGS)
     bench.run([Call(Get("s/0", 1))], 100)
@@ -84,7 +126,8 @@ def _cold(directory: str) -> tuple[float, ...]:
     times.sort()
     spents.sort()
     at = count * 99 // 100
-    return ready, cpu, times[count // 2], times[at], spents[at], memory, idle, descriptors
+    milliseconds = (times[count // 2] * 1e3, times[at] * 1e3, spents[at] * 1e3)
+    return Cold(ready, cpu, *milliseconds, memory, idle, descriptors)
 
 
 def _a_message(directory: str) -> float:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import msgspec
 
 from everlog.bench.persist.wires import Request
-from everlog.bus import HELLO, READ, WRITE, FrameKind, encode_frame, feed_subject, request_subject
+from everlog.bus import HELLO, READ, WRITE, FrameKind, encode_frame, feed_subject, request_subject, shard_of_name
 from everlog.streams import AnyRequest, Call, FeedBootstrap, KvGet, KvPut, Level, Message, Set
 
 _ID = "0123456789abcdef"  # where a message id belongs
@@ -23,6 +23,7 @@ class Questions:
     """The questions to one of the contenders."""
 
     counts_events = False  # deliveries have several changes each
+    tells_backlog = False  # servers say what waits for its file
 
     @abstractmethod
     def begin(self, streams: int) -> Asked:
@@ -54,14 +55,19 @@ class Questions:
 
 
 class EverlogQuestions(Questions):
-    """In the persist protocol; one state shard, as on one machine."""
+    """In the persist protocol; one state shard, as on one machine, or several."""
 
     counts_events = True
+    tells_backlog = True
+
+    def __init__(self, shards: int = 1) -> None:
+        self._shards = shards
 
     def _ask(self, right: str, request: AnyRequest, mark: bytes, with_id: bool = False) -> Asked:
         payload = encode_frame(FrameKind.REQUEST, 0, 8, 0, msgspec.msgpack.encode(Call(request)))
         text_at = payload.index(_ID.encode()) if with_id else 0
-        return Asked([Request(request_subject(0, right, request.stream), payload, 8, text_at)], mark)
+        subject = request_subject(shard_of_name(request.stream, self._shards), right, request.stream)
+        return Asked([Request(subject, payload, 8, text_at)], mark)
 
     def begin(self, streams: int) -> Asked:
         return Asked([Request(HELLO, encode_frame(FrameKind.HELLO, 1), 8)], b"server")

@@ -12,20 +12,27 @@ from functools import partial
 from logging import DEBUG, WARNING
 from typing import NamedTuple, Protocol
 
-from everlog.base import PeerError
+import cython
+
+from everlog.base import EverlogError, PeerError
 from everlog.broker.auth import Admission, Security
 from everlog.broker.connection.auth_exchange import AuthExchange
 from everlog.broker.connection.connection import Connection
 from everlog.broker.connection.logins import Logins
-from everlog.broker.delivery import Router
+from everlog.broker.connection.referrals import Referrals
 from everlog.broker.events import event as report
 from everlog.broker.limits import Limits
 from everlog.broker.metrics import Metrics
-from everlog.broker.registry import Agreements, ConnectTerms, Registry, Subscriptions
+from everlog.broker.registry import Agreements, ConnectTerms, Holding, Subscriptions
 from everlog.broker.token_bucket import TokenBucket
 from everlog.mqtt import NO_PROPERTIES, Auth, Connect, Properties, Reason, State
 
+if not cython.compiled:
+    from everlog.broker.delivery import Router
+    from everlog.broker.registry import Registry
+
 _NO_LIMIT = 1 << 62
+_MANY_FILES = 4096  # with so many, half of them are never more than the broker's own
 _ANSWERS = 100  # peers over a limit that are told so, at a time and in a second; the others are closed unanswered
 _ANSWER_S = 1.0  # for the CONNECT of such a peer
 _log = logging.getLogger("everlog.broker")
@@ -68,15 +75,19 @@ class ConnectGate:
         limits: Limits,
         metrics: Metrics,
         time: Callable[[], float],
+        holding: Holding | None = None,
     ) -> None:
         self.pending: dict[Newcomer, float] = {}  # connected and not open yet, since when
         self.is_closing = False
+        self.referrals: Referrals | None = None  # who may send clients to other servers
         self._entries: dict[Newcomer, Newcomer] = {}  # who will take the place of whom in `pending`
         self._files = _NO_LIMIT  # file numbers from here on are not for clients
         self._last_files = _NO_LIMIT  # from here on nobody is told why
+        self._few = _NO_LIMIT  # with fewer clients nobody's file number is asked for, which costs a system call
         self._turned_away: dict[Newcomer, _Over] = {}  # those of `pending` over a limit, and what they are told
         self._router = router
         self._registry = registry
+        self._holding = holding
         self._subscriptions = subscriptions
         self._security = security
         self._limits = limits
@@ -93,6 +104,7 @@ class ConnectGate:
     def reserve_files(self, most: int, reserve: int) -> None:
         """Refuse clients when the system has so few open files left; with half of those, without a word."""
         self._files, self._last_files = most - reserve, most - reserve // 2
+        self._few = self._files // 2 if self._files >= _MANY_FILES else 0
 
     def close(self) -> None:
         """Check no more passwords."""
@@ -134,7 +146,7 @@ class ConnectGate:
             if entry in self._turned_away:
                 self._turned_away[newcomer] = self._turned_away.pop(entry)
             return None
-        number = newcomer.file_number
+        number = 0 if len(self._registry.clients) + len(self.pending) < self._few else newcomer.file_number
         over = self._over(number)
         if over is not None:
             self._metrics.connects_limited += 1
@@ -218,20 +230,36 @@ class ConnectGate:
         packet = connection.connect
         assert packet is not None
         connection.user = user
-        terms = self._agreements.agree(packet, user, more, new_id=_new_client_id)
+        terms = self._agreements.agree(packet, user, more, connection.mount, new_id=_new_client_id)
         if terms.connack.write(False) is None:
             raise PeerError(Reason.PACKET_TOO_LARGE, "a CONNACK is larger than the client's maximum packet size allows")
         self._registry.check(connection, terms)
-        self._enter(connection, terms)
+        referral = None if self.referrals is None else self.referrals.at_connect(packet.version)
+        if referral is not None:
+            connection.close(Reason.USE_ANOTHER_SERVER, referral.why, server=referral.server)
+        elif self._holding is None:
+            self._enter(connection, terms)
+        else:
+            connection.is_entering = True
+            self._holding.claim(terms, partial(self._claimed, connection, terms))
+
+    def _claimed(self, connection: Connection, terms: ConnectTerms, error: EverlogError | None) -> None:
+        """Go on with a client whose client id this broker holds now, of all brokers; or that may not have it."""
+        if error is None:
+            self._enter_later(connection, terms)
+        elif isinstance(error, PeerError):
+            connection.close(error.reason, str(error), told=error.message)
+        else:
+            connection.close(Reason.SERVER_UNAVAILABLE, str(error), told="the client id can't be taken now")
 
     def _enter(self, connection: Connection, terms: ConnectTerms) -> None:
         """Open the session as soon as the last connection with the client id, if there was one, has left."""
         packet, user = connection.connect, terms.session.user
         assert packet is not None
-        if not self._registry.make_way(terms, partial(self._enter_later, connection, terms)):
+        if not self._registry.make_way(terms, partial(self._way_is_free, connection, terms)):
             connection.is_entering = True
             return
-        session, present = self._registry.open(connection, terms)
+        session, present, waits = self._registry.open(connection, terms)
         connection.keep_alive_s = terms.keep_alive_s
         self.forget(connection)
         self._metrics.connects += 1
@@ -241,10 +269,16 @@ class ConnectGate:
             report(_log, "connected", DEBUG, **fields, resumed=present)
         connack = terms.connack.write(present)
         assert connack is not None  # its size does not depend on whether there was a session
-        connection.opened(session, connack)
+        connection.opened(session, connack, waits)
         if present:
             connection.work(self._subscriptions.resume(session), lambda _: None)
         connection.reader.proceed()
+
+    def _way_is_free(self, connection: Connection, terms: ConnectTerms) -> None:
+        if self._holding is None:
+            self._enter_later(connection, terms)
+        else:  # the client id may have been let go meanwhile
+            self._holding.claim(terms, partial(self._claimed, connection, terms))
 
     def _enter_later(self, connection: Connection, terms: ConnectTerms) -> None:
         try:

@@ -32,6 +32,7 @@ from everlog.mqtt import (
     Disconnect,
     Event,
     PacketType,
+    Properties,
     Reason,
     State,
     Step,
@@ -67,6 +68,7 @@ class Shared:
     carried: Carried  # bytes of packets that are not whole
     write_behind: WriteBehind | None
     admit: Callable[["Connection"], int | None]  # whether a peer may stay: a reason if not
+    ended: Callable[["Connection"], bool]  # a peer sends no more: whether the connection is closed later
     lost: Callable[["Connection"], None]  # a connection is gone
     handlers: Mapping[PacketType, Callable[["Connection", Any], None]]
 
@@ -88,6 +90,7 @@ class Connection(asyncio.BufferedProtocol):
         "get_buffer",  # of the reader
         "is_entering",
         "keep_alive_s",
+        "mount",  # what stands before the topics of the client
         "output",
         "pause_writing",  # of the output
         "proof",
@@ -98,7 +101,11 @@ class Connection(asyncio.BufferedProtocol):
     )
 
     def __init__(
-        self, shared: Shared, certificates: Certificates | None = None, allow_anonymous: bool | None = None
+        self,
+        shared: Shared,
+        certificates: Certificates | None = None,
+        allow_anonymous: bool | None = None,
+        mount: str = "",
     ) -> None:
         limits = shared.limits
         decoder = Decoder(
@@ -112,11 +119,13 @@ class Connection(asyncio.BufferedProtocol):
             carried=shared.carried,
             max_events=_EVENTS_PER_STEP,
             max_publish_bytes=limits.message_bytes,
+            mount=mount.encode(),
         )
         self._shared = shared
         self._works: list[Work] = []  # what is done in turns for packets of the client
         self._certificates = certificates
         self.allow_anonymous = allow_anonymous
+        self.mount = mount
         self.output = Output(shared.traffic, shared.write_behind, limits.output_bytes)
         self.reader = SocketReader(shared.traffic, decoder, self.output)
         self.reader.connection = self
@@ -150,6 +159,11 @@ class Connection(asyncio.BufferedProtocol):
     def last_seen(self) -> float:
         """When the client last sent something."""
         return self.reader.last_seen
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all that the client has published is committed, or was refused."""
+        return self.reader.is_settled
 
     @property
     def is_open(self) -> bool:
@@ -200,6 +214,13 @@ class Connection(asyncio.BufferedProtocol):
         elif not self.is_trusted:  # a reload came in the middle of its handshake
             self.close(Reason.NOT_AUTHORIZED, "the authority of its certificate counts no more")
 
+    def eof_received(self) -> bool:
+        """Return whether the connection, whose peer sends no more, is left open for a moment and then closed by us."""
+        transport = self.output.transport
+        if transport is None or transport.get_extra_info("sslcontext") is not None:
+            return False  # TLS can't be left open
+        return self._shared.ended(self)
+
     def connection_lost(self, exc: Exception | None) -> None:
         """End, in whichever way the connection went."""
         if self.session is not None and not self.closing_reason:
@@ -212,8 +233,11 @@ class Connection(asyncio.BufferedProtocol):
 
     # What the rest of the broker calls
 
-    def close(self, reason: int, why: str, *, told: str | None = None) -> None:
-        """End the connection, telling the client why where its version can; `told`, if that is not for its ears."""
+    def close(self, reason: int, why: str, *, told: str | None = None, server: str | None = None) -> None:
+        """End the connection, telling the client why where its version can; `told`, if that is not for its ears.
+
+        `server` is where it may go instead.
+        """
         if self.state is State.CLOSING or self.output.transport is None:
             return
         self.closing_reason, self.closing_code = why, reason
@@ -223,9 +247,9 @@ class Connection(asyncio.BufferedProtocol):
             self._shared.metrics.connects_refused += self.connect is not None
             report(_log, "refused", WARNING, client=client, peer=self.peer, user=self.user, reason=why)
         if self.state in _BEFORE_CONNACK:
-            self._refuse(reason, words)
+            self._refuse(reason, words, server)
         elif self.output.version == 5 and reason and self.output.overtake():
-            self.output.send(Disconnect(Reason(reason), self.output.explain(words)))  # [MQTT-4.13.1-1]
+            self.output.send(Disconnect(Reason(reason), self._explain(words, server)))  # [MQTT-4.13.1-1]
         self._end()
         self.output.close()
 
@@ -238,16 +262,17 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self.output.close()
 
-    def opened(self, session: Session, connack: bytes) -> None:
-        """Accept the client: CONNACK goes out."""
+    def opened(self, session: Session, connack: bytes, waits: bool) -> None:
+        """Accept the client: CONNACK goes out; if it `waits`, when the tables know all."""
         self.is_entering = False
         self.client_id = session.client_id
         self.reader.session = self.output.session = session
         session.scatter(True)
         self.state = next_state(self.state, Event.ACCEPT)
         self.reader.is_open = True
-        write_behind = self._shared.write_behind
-        if write_behind is not None and (session.kept or write_behind.waits_for(session.client_id)):
+        if self._shared.write_behind is not None:
+            session.take_early()
+        if waits:
             self.output.hold()  # a client relies on what it is told of its session
         self.output.write(connack)
         self.output.hold_connack()
@@ -337,7 +362,12 @@ class Connection(asyncio.BufferedProtocol):
         if self.reader.is_open:
             self.reader.go_on()
 
-    def _refuse(self, reason: int, why: str) -> None:
+    def _explain(self, words: str, server: str | None) -> Properties:
+        """Return why in words, if the client wants them, and where it may go instead."""
+        said = self.output.explain(words)
+        return said if server is None else replace(said, server_reference=server)
+
+    def _refuse(self, reason: int, why: str, server: str | None) -> None:
         """Send a CONNACK with an error, where the protocol has one for it."""
         output, version = self.output, self.reader.decoder.version
         output.version = version  # it is known even if the rest of the CONNECT is wrong
@@ -346,7 +376,7 @@ class Connection(asyncio.BufferedProtocol):
         if version != 5 and return_code(Reason(reason)) is None:
             return
         try:
-            data = output.encoded(Connack(False, Reason(reason), output.explain(why)))
+            data = output.encoded(Connack(False, Reason(reason), self._explain(why, server)))
         except UsageError:
             return
         if data is not None:

@@ -19,12 +19,13 @@ from everlog.broker.delivery import Router, Sink
 from everlog.broker.events import event as report
 from everlog.broker.limits import Limits
 from everlog.broker.metrics import Metrics
-from everlog.broker.registry import Registry, Subscriptions, WriteBehind
+from everlog.broker.registry import Holding, Registry, Subscriptions, WriteBehind
 from everlog.broker.turns import Steps, Turns
 from everlog.mqtt import Carried, Reason
 from everlog.sessions import Session
 
 BUFFER_BYTES = 256 << 10
+_CLOSED_A_TURN = 32  # connections whose peers have ended them: a millisecond
 _log = logging.getLogger("everlog.broker")
 
 
@@ -42,6 +43,7 @@ class Connections:
         write_behind: WriteBehind | None,
         soon: Callable[[Callable[[], None]], object],
         turns: Turns,
+        holding: Holding | None = None,
     ) -> None:
         self.limits = limits
         self.metrics = metrics
@@ -52,7 +54,9 @@ class Connections:
         self.rules = self.traffic.rules = PublishRules(self.traffic, security)
         self.traffic.hold_back = self._hold_back
         self.traffic.checks = security.has_rules
-        self.gate = ConnectGate(router, registry, subscriptions, security, limits, metrics, lambda: self.traffic.time())
+        self.gate = ConnectGate(
+            router, registry, subscriptions, security, limits, metrics, lambda: self.traffic.time(), holding
+        )
         self._router = router
         self._security = security
         self._registry = registry
@@ -68,10 +72,13 @@ class Connections:
             self.carried,
             write_behind,
             self._admit,
+            self._peer_ended,
             self._lost,
             handlers,
         )
         self._open: dict[Sink, Connection] = {}  # by their outputs
+        self._ended: deque[Connection] = deque()  # those of them to close, since their peers send no more
+        self._ends = 0  # peers that ended in this turn, and earlier ones whose connections are closed in it
         self._gone: deque[Connection] = deque()  # those of them to let go of
         self._too_slow: dict[Connection, None] = {}
         self._shedding = False
@@ -81,16 +88,41 @@ class Connections:
         router.spills.on_over_quota = partial(self._too_slow_for, limit="queue_bytes")
         router.spills.on_full = partial(self._too_slow_for, limit="spill_bytes")
 
-    def new(self, certificates: Certificates | None = None, allow_anonymous: bool | None = None) -> Connection:
+    def new(
+        self, certificates: Certificates | None = None, allow_anonymous: bool | None = None, mount: str = ""
+    ) -> Connection:
         """Return a protocol for a peer that connects, by a listener that may know peers by certificates.
 
-        Without `allow_anonymous` it is the broker's to say whether a client needs a name that is proven.
+        Without `allow_anonymous` it is the broker's to say whether a client needs a name that is proven. `mount` is
+        what stands before all topics of its client.
         """
-        return Connection(self._shared, certificates, allow_anonymous)
+        return Connection(self._shared, certificates, allow_anonymous, mount)
 
     def _admit(self, connection: Connection) -> int | None:
         self._open[connection.output] = connection
         return self.gate.admit(connection)
+
+    def _peer_ended(self, connection: Connection) -> bool:
+        """Return whether a connection whose peer sends no more is closed later: of thousands, some in each turn.
+
+        Left to the event loop, all of them would be closed in the turn in which it hears of them.
+        """
+        self._ends += 1
+        if self._ends == 1:
+            self._soon(self._close_ended)
+        if self._ends <= _CLOSED_A_TURN:
+            return False
+        self._ended.append(connection)
+        return True
+
+    def _close_ended(self) -> None:
+        self._ends = min(_CLOSED_A_TURN, len(self._ended))
+        for _ in range(self._ends):
+            transport = self._ended.popleft().output.transport
+            if transport is not None:
+                transport.close()
+        if self._ends:
+            self._soon(self._close_ended)
 
     def _lost(self, connection: Connection) -> None:
         """Let go of a connection that is gone; of thousands at once, in turns."""
@@ -140,8 +172,13 @@ class Connections:
 
     def close_all(self, reason: int, why: str) -> None:
         """Close every connection, open or not."""
+        referrals = self.gate.referrals if reason == Reason.SERVER_SHUTTING_DOWN else None
         for newcomer in {*self.gate.pending, *self._open.values()}:
-            newcomer.close(reason, why)
+            server = referrals.at_end() if referrals is not None and isinstance(newcomer, Connection) else None
+            if server is not None and isinstance(newcomer, Connection) and newcomer.output.version == 5:
+                newcomer.close(Reason.USE_ANOTHER_SERVER, why, server=server)
+            else:
+                newcomer.close(reason, why)
 
     @property
     def is_empty(self) -> bool:
@@ -180,20 +217,19 @@ class Connections:
     # Too much
 
     def _hold_back(self, reader: SocketReader) -> None:
-        """Let a client wait: too many acks wait for the disk."""
+        """Let a client wait: too much of what it has published waits for the disk."""
         self.metrics.held_back += 1
         client = None if reader.session is None else reader.session.client_id
-        report(_log, "limit", WARNING, limit="inflight_bytes", client=client)
+        limit = "inflight_bytes" if reader.waits_for_acks else "unwritten_bytes"
+        report(_log, "limit", WARNING, limit=limit, client=client)
         reader.pause_reading()
         self._held_back.append(reader)
 
     def committed(self) -> None:
         """Read again from those that were held back, once less is under way."""
-        router = self._router
-        if self._held_back and not router.behind and router.pending.waiting_bytes < self.limits.inflight_bytes // 2:
+        if self._held_back:
             held, self._held_back = self._held_back, []
-            for reader in held:
-                reader.release()
+            self._held_back += [reader for reader in held if not reader.release()]
 
     def cut_off(self, session: Session, why: str) -> None:
         """Close the connection that a session has, since it can't get what it is owed."""

@@ -14,10 +14,11 @@ cdef class Output:
     cdef int _fd
     cdef public bint is_closing, is_full
     cdef public Py_ssize_t open_qos_1
-    cdef object _write_behind, _held
+    cdef object _write_behind, _held, _early
     cdef Py_ssize_t _max_bytes
 
     cpdef write(self, data)
+    cpdef write_acks(self, bytes acks)
     cpdef answer(self, bytes acks, Py_ssize_t pubacks)
     cdef int _put(self, bytes data) except -1
 

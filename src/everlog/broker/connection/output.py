@@ -29,7 +29,7 @@ _FLUSH_S = 5.0  # a peer that does not read what was written before the end is c
 class Held:
     """Bytes with the batch of the tables that each waits for; an output has one while there are any."""
 
-    __slots__ = ("entries", "full", "has_connack", "size_bytes", "ticket")
+    __slots__ = ("entries", "full", "has_connack", "has_messages", "size_bytes", "ticket")
 
     def __init__(self) -> None:
         self.entries: deque[tuple[int, bytes]] = deque()
@@ -37,6 +37,7 @@ class Held:
         self.size_bytes = 0
         self.full = False
         self.has_connack = False
+        self.has_messages = False  # that others must not overtake
 
 
 class Output:
@@ -56,6 +57,7 @@ class Output:
         self._max_bytes = max_bytes
         self._fd = _UNKNOWN  # of the socket that parts are sent to, -1 if they can't be
         self._held: Held | None = None
+        self._early: deque[tuple[int, bytes]] | None = None  # what waits for room, with the batch that has its id
 
     def write(self, data: Packets) -> None:
         """Send bytes, or parts of packets, unless the connection is gone."""
@@ -67,6 +69,14 @@ class Output:
             self._put(data)
         else:
             self._put_parts(data)
+        if self._held is not None:
+            self._held.has_messages = True
+        if session is not None and session.early_packets:
+            self._keep_early(session)
+
+    def write_acks(self, acks: bytes) -> None:
+        """Send acks, which messages may overtake."""
+        self._put(acks)
 
     def answer(self, acks: bytes, pubacks: int) -> None:
         """Send acks that had to wait for a commit; `pubacks` of them end a QoS 1 message."""
@@ -183,6 +193,46 @@ class Output:
         if held.full and held.size_bytes == 0 and self.transport.get_write_buffer_size() <= self._max_bytes:
             held.full = False
             self.resume_writing()
+
+    # What is made ahead of its turn
+
+    def _keep_early(self, session: Session) -> None:
+        """Keep packets until the client's window has room, by when the next batch of the tables may have their ids."""
+        assert self._write_behind is not None
+        packets = session.take_early_packets()
+        self._write_behind.moved.add(session)
+        batch = self._write_behind.next_batch()
+        self._early_of(session, len(packets)).extend((batch, data) for data in packets)
+
+    def _early_of(self, session: Session, new: int) -> deque[tuple[int, bytes]]:
+        """Return what is kept, without what the session has forgotten."""
+        early = self._early = self._early or deque()
+        while len(early) + new > session.early:
+            early.popleft()
+        return early
+
+    def send_early(self) -> None:
+        """Send what there is room for now; it overtakes acks that wait for the tables if its own ids are there."""
+        session, write_behind = self.session, self._write_behind
+        if session is None or write_behind is None:
+            return
+        early = self._early_of(session, 0)
+        ready = []
+        while session.send_early():
+            batch, data = early.popleft()
+            held = self._held
+            if batch <= write_behind.saved and (held is None or not (held.has_messages or held.has_connack)):
+                ready.append(data)
+                continue
+            if held is None:
+                held = self._held = Held()
+            if batch > held.ticket:
+                held.ticket = write_behind.when_saved(batch, partial(self._release, held))
+            held.has_messages = True
+            self._add(held, data)
+        if ready and self.transport is not None and not self.is_closing:
+            self.traffic.bytes_out += sum(map(len, ready))
+            self.transport.write(b"".join(ready))
 
     # What asyncio calls
 

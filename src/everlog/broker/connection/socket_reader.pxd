@@ -16,8 +16,8 @@ cdef class SocketReader:
     cdef public Decoder decoder
     cdef public Output output
     cdef public object connection, session
-    cdef public bint is_open
-    cdef public Py_ssize_t open_qos_2
+    cdef public bint is_open, waits_for_acks
+    cdef public Py_ssize_t open_qos_2, late_lane
     cdef public double last_seen
     cdef AckQueue _acks
     cdef object _named

@@ -62,6 +62,8 @@ class SocketReader:
         self.is_open = False  # the client may send runs
         self.open_qos_2 = 0  # messages of the client not yet released
         self.last_seen = 0.0
+        self.waits_for_acks = False  # it is held back, since many acks wait, its own among them
+        self.late_lane = -1  # or for this lane of `PendingAcks`, where more waits than should
         self._acks = AckQueue(output)
         self._publishes = False  # it has sent a PUBLISH
         self._named: PublisherName | None = None  # as whose its messages are kept
@@ -111,7 +113,9 @@ class SocketReader:
         if len(traffic.reserved) < table.count:
             traffic.rules.reserve()
         self._handle(events)
-        if router.behind or router.pending.waiting_bytes > traffic.inflight_bytes:
+        if self._acks.first is not None and router.pending.waiting_bytes > traffic.inflight_bytes:
+            self.waits_for_acks = True
+        if (self.waits_for_acks or self.late_lane >= 0 or (router.behind and router.hurries)) and not self._held:
             self._held = True
             traffic.hold_back(self)
         if self.output.is_full:
@@ -188,15 +192,23 @@ class SocketReader:
             positions = traffic.router.publish(run, self._acks, acks, pubacks, publisher, duplicates, self._named)
         except EverlogError:
             if new_qos_2:
-                session.note_refused(run, traffic.router.kept.routes, traffic.router.taken)
+                session.note_refused(run, traffic.router.kept.routes, traffic.router.proofs(traffic.router.taken))
                 traffic.router.ids_ahead = traffic.router.ids_ahead or len(traffic.router.taken) > 0
             raise
+        if traffic.router.behind:
+            self._note_late(positions)
         if new_qos_2 and session.kept and traffic.stores:
             traffic.router.fanout.note_moved(session)
             if positions:
-                session.note_unconfirmed(run, new_qos_2, traffic.router.kept.routes, positions)
+                session.note_unconfirmed(run, new_qos_2, traffic.router.kept.routes, traffic.router.proofs(positions))
                 traffic.router.ids_ahead = True
         return 0
+
+    def _note_late(self, positions: list[tuple[int, int]]) -> None:
+        """Hold the client back if it has published to a shard that has more to write than it should."""
+        for lane, _ in positions:
+            if self.traffic.router.late[lane]:
+                self.late_lane = lane
 
     def _refuse_kind(self, flags: int) -> None:
         """Raise why messages are refused that have more than the server offers."""
@@ -224,7 +236,9 @@ class SocketReader:
             if session.window.unknown != unknown and self.decoder.version == 5:
                 self._tell(_PUBREL_HEADER, released, session.window.known(released))
             else:
-                output.write(write_acks(_PUBREL_HEADER, released, 0, len(released) // 2))
+                output.write_acks(write_acks(_PUBREL_HEADER, released, 0, len(released) // 2))
+        if session.early:
+            output.send_early()
         traffic.router.acked(session)
         if self._publishes and sent == traffic.bytes_out:
             self._confirm_receipt()
@@ -268,6 +282,11 @@ class SocketReader:
     # Turns
 
     @property
+    def is_settled(self) -> bool:
+        """Whether nothing that the client has published waits for a commit."""
+        return self._acks.first is None
+
+    @property
     def is_waiting(self) -> bool:
         """Whether what the client has sent waits for a later turn of the event loop."""
         return self.decoder.has_more
@@ -277,10 +296,17 @@ class SocketReader:
         self._blocked = self.connection is not None and not self.connection.takes_packets
         self.go_on()
 
-    def release(self) -> None:
-        """Go on with a client that was held back."""
+    def release(self) -> bool:
+        """Go on with a client that was held back, unless what it waits for is still so; return whether it goes on."""
+        router = self.traffic.router
+        many = self.waits_for_acks and router.pending.waiting_bytes >= self.traffic.inflight_bytes // 2
+        late = self.late_lane >= 0 and router.late[self.late_lane]
+        if self.connection is not None and (many or late or (router.behind and router.hurries)):
+            return False
+        self.waits_for_acks, self.late_lane = False, -1
         self._held = False
         self.go_on()
+        return True
 
     def go_on(self) -> None:
         """Take what waits, or the next read, when others have had their turn; not while the peer does not read."""

@@ -3,7 +3,7 @@
 from everlog.broker.delivery.catchup import Catchup
 from everlog.broker.delivery.cold_reader import ColdReader, Places
 from everlog.broker.delivery.history import History
-from everlog.broker.delivery.ports import Log, Sink
+from everlog.broker.delivery.ports import Forwarder, Log, Sink
 from everlog.broker.delivery.read_rights import ReadRights
 from everlog.broker.delivery.redelivery import batch_of
 from everlog.broker.delivery.retained_messages import RetainedMessages

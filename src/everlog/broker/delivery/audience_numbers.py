@@ -139,7 +139,7 @@ def _fields(one: MergedSubscription) -> Combined:
         one.retain_as_published,
         one.no_local,
         one.since,
-        one.position,
+        one.tells,
         one.until,
         one.parts,
     )

@@ -62,6 +62,11 @@ class Catchup:
         self._until = 0.0
         self._turn_asked = False
 
+    @property
+    def read_s(self) -> float:
+        """The CPU that reading the log for those who are behind took."""
+        return self._shared.read_s
+
     def read_cold(self, cold: ColdReader) -> None:
         """Have a cold tier behind the log from now on."""
         self.cold = cold
@@ -250,7 +255,8 @@ class Catchup:
             return self.cold.read(session, shard, at, plan.filters, start)
         if at < start:  # what the log has dropped since it was read is not handed out either
             return plan.reader.read_shard(shard, at, _SLICE_RECORDS, _SLICE_BYTES)
-        return self._shared.read(plan.reader, plan.filters, shard, at, _SLICE_RECORDS, _SLICE_BYTES)
+        named = plan.publishers
+        return self._shared.read(plan.reader, plan.filters, shard, at, _SLICE_RECORDS, _SLICE_BYTES, named)
 
     def lose(self, session: Session, shard: int, first: int, stop: int) -> None:
         """Count offsets that a session asked for and that can't be read any more."""

@@ -63,7 +63,7 @@ class Fanout:
         session = merged.session
         self.note_moved(session)
         if merged.no_local or is_early(merged, out.records, shard):
-            for stretch in stretches(out, shard):
+            for stretch in stretches(out, shard, self._own_before(out, shard)):
                 self._push(session, stretch, shard, now)
         else:
             self._push(session, out, shard, now)
@@ -83,16 +83,20 @@ class Fanout:
         absent = self.absent.get(session) if self.absent else None
         if absent is not None and not without_qos_0(out, absent[shard]):
             return -1
-        unknown = out.merged.no_local and session.unknown_own(shard)[1] > out.offset()
-        for stretch in stretches(out, shard, own_before(out, self.shards[shard], shard) if unknown else None):
+        for stretch in stretches(out, shard, self._own_before(out, shard)):
             stopped = 0
             while stopped >= 0:
                 data, stopped = session.pull(stretch, shard, now)
-                if data:
+                if data or session.early_packets:
                     self.sinks[session].write(data)
                 if stopped >= 0 and not (data and session.cut):
                     return stopped
         return -1
+
+    def _own_before(self, out: OutgoingRows, shard: int) -> list[tuple[int, int]] | None:
+        """Return the offsets that a session published itself by what the log says; None where it knows without."""
+        unknown = out.merged.no_local and out.merged.session.unknown_own(shard)[1] > out.offset()
+        return own_before(out, self.shards[shard], shard) if unknown else None
 
     def write(self, session: Session, data: bytes) -> None:
         """Send bytes that were built for a session."""
@@ -113,7 +117,7 @@ class Fanout:
         audience = self.audiences.by_number[number]
         for merged in audience.subscriptions:
             session = merged.session
-            plain = merged.qos == 0 and not (merged.identifiers or merged.no_local or merged.position)
+            plain = merged.qos == 0 and not (merged.identifiers or merged.no_local or merged.tells)
             if plain and session.shares_runs(shard) and not is_early(merged, records, shard):
                 key = (session.version, merged.retain_as_published)
                 if key not in shared:

@@ -9,7 +9,7 @@ from everlog.topics.token_postings cimport TokenWalk
 
 cdef class KeptTopics:
     cdef TopicTable _table
-    cdef object _shard_of, _trie, _settings, _postings, _spilled
+    cdef object _shard_of, _trie, _settings, _aged, _postings, _spilled
     cdef list _configured, _patterns, _lowest
     cdef dict _counts
     cdef Py_ssize_t _generation, _count, _unknown, _shards
@@ -24,7 +24,7 @@ cdef class KeptTopics:
     @cython.locals(route="unsigned char*", topic=Py_ssize_t)
     cpdef Py_ssize_t _forget(self, topics) except -1
 
-    @cython.locals(qos=Py_ssize_t, to=Py_ssize_t, spilled=Py_ssize_t, by_settings=Py_ssize_t, name=bytes)
+    @cython.locals(qos=Py_ssize_t, to=Py_ssize_t, marks=Py_ssize_t, by_settings=Py_ssize_t, name=bytes)
     cdef int _look_up(self, Py_ssize_t topic) except -1
 
     @cython.locals(route="unsigned char*", qos=Py_ssize_t)

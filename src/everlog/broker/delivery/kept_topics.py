@@ -1,11 +1,12 @@
 """Which messages the log keeps, by filters of settings, durable sessions and spills: four bytes for each topic id.
 
 The byte at 4 * topic + QoS is the shard that keeps such a message, or NOT_KEPT; the append kernel reads it. The fourth
-byte tells that kernel what only spilled filters keep, or says that the topic must be looked up before any of this
-counts. That happens when a message of it comes, so that adding or removing a filter costs a bit for each topic whose
-answer it changes, and for the others nothing. What the settings never keep takes topics from their own filters alone:
-a durable session gets all it has subscribed to. A topic that the settings keep at every QoS stays so whoever
-subscribes, and nothing more is remembered of it.
+byte tells that kernel what only spilled filters keep, and what only durable sessions do, so that it can be collected
+when they have read it; or it says that the topic must be looked up before any of this counts. That happens when a
+message of it comes, so that adding or removing a filter costs a bit for each topic whose answer it changes, and for the
+others nothing. What the settings never keep takes topics from their own filters alone: a durable session gets all it
+has subscribed to. A topic that the settings keep at every QoS stays so whoever subscribes, and nothing more is
+remembered of it.
 """
 
 from collections.abc import Callable, Iterable
@@ -25,6 +26,7 @@ SPILLED = 3  # in place of a filter's lowest QoS: kept from QoS 1 on, as long as
 _NO_QOS = 3  # a lowest QoS that no message has
 _NEVER = -1  # in place of a filter's lowest QoS: the settings do not keep what matches
 _SPILLED_FROM = 1
+_SESSIONS_FROM = 3  # the bit of the fourth byte that tells of QoS 0 what only durable sessions keep
 _FEW = 16  # filters of the settings, compared one by one
 _UNKNOWN = 0x80  # in the fourth byte: to be looked up
 _NEW = bytes((NOT_KEPT, NOT_KEPT, NOT_KEPT, _UNKNOWN))
@@ -46,6 +48,7 @@ class KeptTopics:
         self._configured: list[tuple[str, int]] = []
         self._patterns: list[TokenWalk] = []  # those of the settings
         self._lowest: list[int] = []  # and the QoS of each
+        self._aged: SubscriptionTrie[int, int] = SubscriptionTrie()
         self._generation = table.generation
         self._clear()
 
@@ -57,11 +60,16 @@ class KeptTopics:
         self._by_lowest = [BitMap() for _ in range(4)]  # of those that are known, by the QoS that they are kept from
         self._spilled = BitMap()  # of those, the ones that spilled filters keep from a lower QoS than others do
 
-    def configure(self, filters: Iterable[tuple[str, int]], never: Iterable[str] = ()) -> None:
+    def configure(
+        self, filters: Iterable[tuple[str, int]], never: Iterable[str] = (), aged: Iterable[str] = ()
+    ) -> None:
         """Keep what matches filters of the settings, each from a QoS upwards, unless it matches one of `never`.
 
-        Called once, before anything is published.
+        What matches one of `aged` is not kept for that, but if it is, then for as long as the settings say. Called
+        once, before anything is published.
         """
+        for text in aged:
+            self._aged.insert(_plain(text), 0, 0)
         self._configured = sorted(filters)
         for text, min_qos in [*self._configured, *((text, _NEVER) for text in never)] if self._configured else ():
             self._settings.insert(_plain(text), min_qos, min_qos)
@@ -143,15 +151,18 @@ class KeptTopics:
         ordinary = min([lowest for lowest in found if lowest != SPILLED] + [by_settings])
         lowest = min(ordinary, _SPILLED_FROM) if SPILLED in found else ordinary
         shard = self._shard_of(name) if lowest < _NO_QOS else NOT_KEPT
-        spilled = 0
+        marks = 0
+        collects = by_settings > ordinary and not any(self._aged.match(text))
         for qos in range(3):
             if lowest <= qos < ordinary:
-                spilled |= FOR_SPILL | 1 << qos
+                marks |= FOR_SPILL | 1 << qos
+            elif collects and ordinary <= qos < by_settings:
+                marks |= 1 << _SESSIONS_FROM + qos
             to = shard if qos >= lowest else NOT_KEPT
             if to != NOT_KEPT and self.routes[4 * topic + qos] == NOT_KEPT:
                 self.began = True
             self.routes[4 * topic + qos] = to
-        self.routes[4 * topic + 3] = spilled
+        self.routes[4 * topic + 3] = marks
         self._unknown -= 1
         self.looked_up += 1
         self._by_lowest[ordinary].add(topic)

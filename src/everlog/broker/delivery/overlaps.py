@@ -7,7 +7,9 @@ both. [MQTT-3.8.3-3] what the session published itself goes by its subscriptions
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import reduce
 from itertools import groupby
+from operator import or_
 from typing import TypeAlias
 
 import cython
@@ -22,7 +24,7 @@ if not cython.compiled:
     from everlog.sessions import MergedSubscription, OutgoingRows
 
 # The fields of a MergedSubscription, but for the session.
-Combined: TypeAlias = tuple[int, bytes, bool, bool, tuple[int, ...], bool, tuple[int, ...], tuple[Subscribed, ...]]
+Combined: TypeAlias = tuple[int, bytes, bool, bool, tuple[int, ...], int, tuple[int, ...], tuple[Subscribed, ...]]
 # Rows of a batch that go by one merged subscription: rows (None: every row), start, stop.
 Mine: TypeAlias = tuple[MergedSubscription, bytearray | None, int, int]
 
@@ -44,7 +46,7 @@ def of_own(subscribed: list[Subscribed]) -> Combined | tuple[()]:
 def combine(subscribed: list[Subscribed]) -> Combined:
     """Return overlapping subscriptions as one: highest QoS, every identifier, first begin."""
     # of thousands, most are alike in all that counts here
-    manners = {(one.qos, one.identifier, one.retain_as_published, one.no_local, one.position) for one in subscribed}
+    manners = {(one.qos, one.identifier, one.retain_as_published, one.no_local, one.tells) for one in subscribed}
     begins = {one.since for one in subscribed}
     until = tuple(map(max, zip(*filter(None, begins), strict=True)))
     since = () if () in begins else tuple(map(min, zip(*begins, strict=True)))
@@ -54,7 +56,7 @@ def combine(subscribed: list[Subscribed]) -> Combined:
         any(manner[2] for manner in manners),
         any(manner[3] for manner in manners),
         since,
-        any(manner[4] for manner in manners),
+        reduce(or_, (manner[4] for manner in manners)),
         until,
         tuple(subscribed) if since != until else (),
     )
@@ -147,4 +149,4 @@ def in_order(records: Records, mine: list[Mine], shard: int) -> Iterator[Outgoin
 def _manner(merged: MergedSubscription, records: Records, shard: int) -> tuple[object, ...]:
     """Return what tells one way to deliver a batch from another."""
     alone = merged if merged.no_local or is_early(merged, records, shard) else None
-    return (merged.qos, merged.identifiers, merged.retain_as_published, merged.position, alone)
+    return (merged.qos, merged.identifiers, merged.retain_as_published, merged.tells, alone)

@@ -61,7 +61,7 @@ class Log(Protocol):
 
     def shard_of(self, topic: bytes) -> int: ...
 
-    def reader(self, filters: Iterable[Filter] | None) -> Reader: ...
+    def reader(self, filters: Iterable[Filter] | None, *, publishers: bool = False) -> Reader: ...
 
     def positions_at(self, time_us: int) -> Positions: ...  # the first record of each shard that is not older
 
@@ -114,3 +114,46 @@ class WriteBehind(Protocol):
     moved: set[Session]  # stored sessions that were handed something
 
     def when_durable(self, call: Callable[[], None]) -> None: ...  # when all that was marked so far is on disk
+
+
+class Forwarder(Protocol):
+    """The way to shards that other brokers own. Whatever this broker appends or forwards to a shard has a number there,
+    counted from 1 on."""
+
+    @property
+    def numbers(self) -> list[int]: ...  # by shard, of the last message that was appended or forwarded
+
+    @property
+    def confirmed(self) -> list[int]: ...  # by shard, up to which number messages are known to be committed
+
+    def forward(
+        self,
+        columns: MessageColumns,
+        start: int,
+        stop: int,
+        now_us: int,
+        table: TopicTable,
+        routes: bytearray,
+        wanted: int,
+        publisher: PublisherName | PublisherColumn | None,
+    ) -> int:
+        """Take the messages of a shard, which leave with the next `send`, and keep them; return how many there are."""
+        ...
+
+    def share(
+        self,
+        columns: MessageColumns,
+        start: int,
+        stop: int,
+        now_us: int,
+        table: TopicTable,
+        routes: bytearray | None,
+    ) -> None: ...  # those that nothing keeps, with all other brokers as far as these can take them
+
+    def pending_bytes(self, shard: int) -> int: ...  # of messages that are not known to be committed
+
+    def send(self) -> None: ...  # what was forwarded may leave from now on: packet ids that belong to it are stored
+
+    def retain(self, records: Records, first: int) -> None: ...  # those of a routed batch, from a row on
+
+    def committed(self) -> None: ...  # shards may have committed something since the last call

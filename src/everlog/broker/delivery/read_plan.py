@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from everlog.broker.delivery.overlaps import merge
 from everlog.broker.delivery.ports import Log
+from everlog.mqtt import TELL_PUBLISHER
 from everlog.sessions import SHARED_PREFIX, MergedSubscription, Session
 from everlog.store import Reader
 from everlog.topics import Filter, known_filter
@@ -28,6 +29,7 @@ class ReadPlan:
     bound: int
     filters: tuple[Filter, ...]
     merged: MergedSubscription | None = None
+    publishers: bool = False  # what it reads says who has published it
     time_us: int = 0
 
 
@@ -68,16 +70,18 @@ class ReadPlans:
         plan = plans.by_shard.get(shard)
         if plan is None or at >= plan.bound:
             texts, bound = _begun(session, shard, at)
-            reader, filters = self._reader(plans, texts) if texts else (None, ())
+            names = any(session.subscriptions[text].tells & TELL_PUBLISHER for text in texts)
+            reader, filters = self._reader(plans, texts, names) if texts else (None, ())
             come_to = plan.time_us if plan is not None else 0
-            plan = plans.by_shard[shard] = ReadPlan(reader, bound, filters, _alike(session, texts, shard, at), come_to)
+            merged = _alike(session, texts, shard, at)
+            plan = plans.by_shard[shard] = ReadPlan(reader, bound, filters, merged, names, come_to)
         return plan
 
-    def _reader(self, plans: _Plans, texts: tuple[str, ...]) -> tuple[Reader, tuple[Filter, ...]]:
+    def _reader(self, plans: _Plans, texts: tuple[str, ...], names: bool) -> tuple[Reader, tuple[Filter, ...]]:
         known = plans.readers.get(texts)
         if known is None:
             filters = tuple(map(known_filter, texts))
-            known = plans.readers[texts] = (self._log.reader(filters), filters)
+            known = plans.readers[texts] = (self._log.reader(filters, publishers=names), filters)
         return known
 
 
@@ -99,7 +103,7 @@ def _alike(session: Session, texts: tuple[str, ...], shard: int, at: int) -> Mer
     chosen = [session.subscriptions[text] for text in texts]
     if any(one.since and one.since[shard] > at for one in chosen):
         return None
-    ways = {(one.qos, one.no_local, one.retain_as_published, one.identifier, one.position) for one in chosen}
+    ways = {(one.qos, one.no_local, one.retain_as_published, one.identifier, one.tells) for one in chosen}
     if len(ways) != 1 or (len(chosen) > 1 and chosen[0].identifier):
         return None
     return merge(session, [replace(chosen[0], filter="", retain_handling=0, since=())])

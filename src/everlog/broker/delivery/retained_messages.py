@@ -9,7 +9,7 @@ from everlog.base import RETAINED, PublishRun, Records, TopicTable
 from everlog.broker.delivery.retained_columns import RetainedColumns
 from everlog.broker.delivery.retained_reader import RetainedWalk
 from everlog.broker.delivery.retained_saving import RetainedSaving
-from everlog.mqtt import encode_identifiers
+from everlog.mqtt import TELL_PLACE, encode_identifiers
 from everlog.sessions import MergedSubscription, OutgoingRows, RetainedFeed, Session, Subscribed
 from everlog.topics import Filter
 
@@ -66,6 +66,11 @@ class RetainedMessages:
 
     # New subscriptions
 
+    def may_have(self, flt: Filter) -> bool:
+        """Return whether a new subscription can get something; for a filter without wildcards that is known."""
+        columns = self.columns
+        return columns.live > 0 and (not flt.is_exact or columns.number_of(flt.pattern.encode()) >= 0)
+
     def feed(self, session: Session, flt: Filter, one: Subscribed) -> RetainedFeed:
         """Return what a new subscription gets: RETAIN set, at most at its QoS, and while it lasts."""
         feed = RetainedFeed(one.filter, 0, self.columns.next_number, one.qos)
@@ -91,13 +96,13 @@ class _Source:
         min_qos: int = 0,
     ) -> None:
         identifiers = encode_identifiers([one.identifier] if one.identifier else [])
-        self._merged = MergedSubscription(session, one.qos, identifiers, True, position=one.position)
+        self._merged = MergedSubscription(session, one.qos, identifiers, True, tells=one.tells)
         self._columns = columns
         self._session = session
         self._filter = one.filter
         self._walk = walk = RetainedWalk(flt.pattern.encode(), feed.at, feed.end)
         walk.min_qos = min_qos
-        walk.with_times = one.position
+        walk.with_times = bool(one.tells & TELL_PLACE)
         if one.no_local:  # [MQTT-3.8.3-3]
             walk.not_from = session.client_id.encode()
 

@@ -10,7 +10,7 @@ stays where it is, until its topic gets another. Owned by the event loop's threa
 
 import logging
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from logging import ERROR
 from typing import NamedTuple
@@ -64,6 +64,7 @@ class RetainedSaving:
         self.damaged: set[str] = set()  # topics whose stored message could not be read at the start
         self._columns = columns
         self._log: Log | None = None  # without tables there is none
+        self.reached: Callable[[], tuple[int, ...]] = lambda: _committed(self._log)  # all before it is retained here
         self._goal: _Goal | None = None
         self._number = 0  # below it, the tables have every topic that has a message
         self._named: list[RetainedNames] = []
@@ -98,7 +99,7 @@ class RetainedSaving:
         """Return changes for the next batch; it may store that somebody is owed topics numbered below `named_below`."""
         columns = self._columns
         if self._goal is None:
-            self._goal = _Goal(columns.queue.added, _committed(self._log), columns.next_number)
+            self._goal = _Goal(columns.queue.added, self.reached(), columns.next_number)
         changes = columns.take_changes(min(self.rows_each, max(_ROWS, len(columns.queue) // _BATCHES)))
         messages = {name.decode(): message for name, message in changes}
         for topic in self._urgent:

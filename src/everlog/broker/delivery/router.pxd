@@ -1,7 +1,7 @@
 cimport cython
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from everlog.base.columns cimport PublishRun
+from everlog.base.columns cimport MessageColumns, PublishRun
 from everlog.base.memory cimport pointer, u32s
 from everlog.base.positions cimport NOT_KEPT
 from everlog.base.record_builder cimport RecordBuilder
@@ -23,14 +23,16 @@ cdef class Router:
     cdef readonly Py_ssize_t names_per_step
     cdef public Py_ssize_t max_unwritten_bytes, messages_in, messages_kept
     cdef public bint committing, behind, ids_ahead, names_publishers, absent_qos_0
-    cdef readonly bint refuses
-    cdef readonly bytearray refusing
+    cdef readonly bint refuses, hurries
+    cdef readonly bytearray refusing, late
+    cdef readonly bytearray elsewhere
+    cdef readonly object forwarder
     cdef bint _full
     cdef object _soon, _write_behind, _groups
     cdef list _shards
     cdef RecordBuilder _gathered
     cdef int64_t _gathered_offset
-    cdef bint _turn_asked
+    cdef bint _turn_asked, _is_private
     cdef uint64_t _now
     cdef Py_ssize_t _saves
 
@@ -45,9 +47,14 @@ cdef class Router:
                    number=Py_ssize_t, taken=Py_ssize_t)
     cdef Py_ssize_t _keep(self, PublishRun run, list positions, object publisher, object named) except -1
 
+    @cython.locals(taken=Py_ssize_t)
+    cdef Py_ssize_t _forward(self, PublishRun run, Py_ssize_t number, list positions, object publisher, object named) except -1
+
     @cython.locals(builder=RecordBuilder, taken=Py_ssize_t, end=int64_t)
     cdef int _gather(self, PublishRun run, bytearray routes, object publisher) except -1
+    cpdef take_shared(self, MessageColumns columns, Py_ssize_t count, TopicTable table)
     cpdef _turn(self)
+    cpdef ask_turn(self)
     cdef int _commit(self) except -1
     @cython.locals(number=Py_ssize_t, behind=bint, refuses=bint, much=bint, stuck=bint)
     cpdef bint is_behind(self) except -1
@@ -58,6 +65,6 @@ cdef class Router:
     @cython.locals(ends=list, number=Py_ssize_t, end=int64_t)
     cpdef committed(self)
 
-    @cython.locals(at=int64_t, found=list)
+    @cython.locals(at=int64_t, found=list, first=Py_ssize_t)
     cdef int _route(self, Py_ssize_t number, int64_t end) except -1
     cpdef acked(self, session)

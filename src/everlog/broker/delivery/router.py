@@ -16,7 +16,7 @@ import cython
 from everlog.base import PublisherColumn, PublisherName, name_publisher
 from everlog.broker.delivery.catchup import Catchup
 from everlog.broker.delivery.own_messages import OwnMessages
-from everlog.broker.delivery.ports import Log, SharedGroups, SharedTarget, Sink, WriteBehind
+from everlog.broker.delivery.ports import Forwarder, Log, SharedGroups, SharedTarget, Sink, WriteBehind
 from everlog.broker.delivery.read_rights import ReadRights
 from everlog.broker.delivery.retained_messages import RetainedMessages
 from everlog.broker.delivery.spills import Spills
@@ -25,7 +25,7 @@ from everlog.sessions import Session, Subscribed
 from everlog.topics import Filter
 
 if not cython.compiled:
-    from everlog.base import NOT_KEPT, PublishRun, RecordBuilder, TopicTable
+    from everlog.base import NOT_KEPT, MessageColumns, PublishRun, RecordBuilder, TopicTable
     from everlog.base.memory import pointer, u32s
     from everlog.broker.delivery.audiences import Audiences
     from everlog.broker.delivery.fanout import Fanout
@@ -57,15 +57,21 @@ class Router:
         max_audiences_bytes: int = 64 << 20,
         spill_bytes: int = 0,
         due_us: Callable[[], int] | None = None,
+        forwarder: Forwarder | None = None,
     ) -> None:
         self.log = log
         self.table = table
         self.kept = KeptTopics(table, log.shard_of, len(log.shards))
-        self.pending = PendingAcks(len(log.shards))
+        # Acks wait for a shard of ours to reach an offset, or in a second lane for what we sent to reach a number.
+        self.pending = PendingAcks(len(log.shards) * (1 if forwarder is None else 2))
+        self.forwarder = forwarder
+        self.elsewhere = bytearray(256)  # by shard, whether another broker owns it, or nobody: messages are forwarded
         self.retained = retained
         self.now_us = now_us
         self.due_us = due_us or now_us  # the time by which messages and sessions expire
         self.routed = [shard.committed for shard in log.shards]
+        if forwarder is not None:
+            retained.saving.reached = lambda: tuple(self.routed)
         self.audiences = Audiences(table, self._target, max_topics, max_audiences_bytes)
         self.spills = Spills(self.kept, log, self.routed, spill_bytes, soon)
         self.fanout = Fanout(self.audiences, self.due_us, self.spills.released)
@@ -74,7 +80,9 @@ class Router:
         self.catchup = Catchup(log, self.fanout, self.routed, soon, retained)
         self.max_unwritten_bytes = max_unwritten_bytes
         self.committing = False  # the router will look by itself: nobody need tell it of a commit
-        self.behind = False  # more waits to be written than should
+        self.behind = False  # more waits to be written than should, of some shard
+        self.hurries = False  # whoever publishes waits for a moment, to whichever shard
+        self.late = bytearray(512)  # by lane of `pending`, whether more waits there than should
         self.refusing = bytearray(256)  # by shard, whether its messages can't be kept now: its disk is full or fails
         self.refuses = False  # any of them
         self._full = False  # the disk is, of all shards
@@ -95,6 +103,7 @@ class Router:
         self._write_behind: WriteBehind | None = None
         self._saves = 0  # how often commits wait for packet ids to be stored
         self._groups: SharedGroups | None = None
+        self._is_private = False  # the message that is published is for this broker's clients alone
 
     def use(self, groups: SharedGroups, write_behind: WriteBehind | None, rights: ReadRights | None = None) -> None:
         """Take in the shared groups, where to say which stored sessions have moved, and what they may be sent."""
@@ -190,9 +199,7 @@ class Router:
         """
         self.messages_in += run.stop - run.start
         if not self._turn_asked:  # before anything can fail: the time is this turn's, and must not outlive it
-            self._turn_asked = True
-            self._now = self.now_us()
-            self._soon(self._turn)
+            self.ask_turn()
         positions: list[tuple[int, int]] = []
         self.taken = positions
         if self.kept.extend(run):
@@ -221,7 +228,11 @@ class Router:
                 mark[routes[4 * topics[row] + (flags[row] >> 1 & 3)]] = 1
         awaited = dict(positions)
         for number, shard in enumerate(self._shards):
-            if marks[number] and shard.end > shard.committed:
+            if marks[number] and self.elsewhere[number]:
+                assert self.forwarder is not None
+                if self.forwarder.numbers[number] > self.forwarder.confirmed[number]:
+                    awaited[len(self._shards) + number] = self.forwarder.numbers[number]
+            elif marks[number] and shard.end > shard.committed:
                 if shard.failure is not None:
                     raise shard.failure
                 awaited[number] = shard.end
@@ -229,6 +240,8 @@ class Router:
 
     def retain(self, run: PublishRun, publisher: str | None) -> dict[int, int]:
         """Retain the messages of a run that ask for it; return the rows that can't be, each with its topic id."""
+        if self.forwarder is not None:
+            return {}  # in a cluster it is retained when it is routed, as on all other brokers
         routes = self.kept.routes if self.kept.extend(run) else None
         return self.retained.take_run(run, self.now_us(), self.table, publisher, routes)
 
@@ -240,7 +253,11 @@ class Router:
         if run.any_flags & _RETAIN:
             for row in self.retain(run, None):
                 run.columns.flags[row] &= ~_RETAIN  # sent on, but not retained, at a start from the log neither
-        return self.publish(run, named=named)
+        self._is_private = packet.topic.startswith("$")  # of this broker, not of the cluster
+        try:
+            return self.publish(run, named=named)
+        finally:
+            self._is_private = False
 
     def name_of(self, session: Session) -> PublisherName | None:
         """Return as whose the messages of a session are kept, None if that is not kept."""
@@ -260,19 +277,40 @@ class Router:
             last = first + 1
         kept = 0
         for number in range(first, last):
+            if self.elsewhere[number]:
+                kept += self._forward(run, number, positions, publisher, named)
+                continue
             shard = self._shards[number]
             taken = shard.append(run.columns, run.start, run.stop, self._now, self.table, routes, number, named)
             if taken:
                 kept += taken
                 end = shard.end
                 positions.append((number, end))
+                if self.forwarder is not None:
+                    self.forwarder.numbers[number] += taken
                 if publisher is not None:
                     floor = publisher.lag.get(number, self.routed[number])
                     publisher.published(number, end - taken, end, floor)
         return kept
 
+    def _forward(
+        self, run: PublishRun, number: int, positions: list[tuple[int, int]], publisher: Session | None, named: Any
+    ) -> int:
+        """Hand what a shard of another broker keeps of a run to the forwarder; return how many messages that is."""
+        forwarder = self.forwarder
+        assert forwarder is not None
+        columns, routes = run.columns, self.kept.routes
+        taken = forwarder.forward(columns, run.start, run.stop, self._now, self.table, routes, number, named)
+        if taken:
+            positions.append((len(self._shards) + number, forwarder.numbers[number]))
+            if publisher is not None:
+                publisher.published_elsewhere(number, publisher.lag.get(number, self.routed[number]))
+        return taken
+
     def _gather(self, run: PublishRun, routes: bytearray | None, publisher: Session | None) -> int:
         """Take what is not kept of a run, if anybody is there to get it; it is routed by the end of this turn."""
+        if self.forwarder is not None and not self._is_private:
+            self.forwarder.share(run.columns, run.start, run.stop, self._now, self.table, routes)
         if self.audiences.filters == 0:
             return 0
         builder = self._gathered
@@ -283,6 +321,14 @@ class Router:
         if builder.size > _GATHERED_BYTES:
             self._route_gathered()
         return 0
+
+    def take_shared(self, columns: MessageColumns, count: int, table: TopicTable) -> None:
+        """Hand on messages that nothing keeps, which clients of another broker have published."""
+        if self.audiences.filters:
+            self.ask_turn()
+            self._gathered.append(columns, 0, count, self._now, table)
+            if self._gathered.size > _GATHERED_BYTES:
+                self._route_gathered()
 
     def _turn(self) -> None:
         """Commit what was appended and route what was gathered; called once in each turn of the event loop."""
@@ -308,6 +354,8 @@ class Router:
         for shard in self._shards:
             if shard.end > shard.committed:
                 shard.commit_here(until_ns)
+        if self.forwarder is not None:
+            self.forwarder.send()
         self.committing = False  # before the look at what is committed, so that no commit goes unseen
         self.committed()
         return 0
@@ -326,16 +374,20 @@ class Router:
     def is_behind(self) -> bool:
         """Return whether more was appended than a shard should have before it, or nothing should be for a moment.
 
-        A shard that can't be written does not count, so that the others go on; it refuses more.
+        Who publishes to such a shard waits (`late`), others go on. One that can't be written refuses more instead.
         """
-        behind = self.spills.hurries
+        self.hurries = behind = self.spills.hurries
         refuses = self._full
         for number in range(len(self._shards)):
             shard = self._shards[number]
             much = shard.pending_bytes > self.max_unwritten_bytes
             stuck = much and shard.trouble is not None
-            behind = behind or (much and not stuck)
-            refuses = refuses or stuck
+            self.late[number] = late = much and not stuck
+            behind, refuses = behind or late, refuses or stuck
+            if self.forwarder is not None:
+                late = self.forwarder.pending_bytes(number) > self.max_unwritten_bytes
+                self.late[len(self._shards) + number] = late
+                behind = behind or late
             self.refusing[number] = self._full or stuck
         self.refuses = refuses
         return behind
@@ -357,7 +409,12 @@ class Router:
         return 0
 
     def ends(self) -> tuple[int, ...]:
-        """Return where a subscription that is made now begins in each shard."""
+        """Return where a subscription that is made now begins in each shard.
+
+        In a cluster that is what is routed: retained messages are as of there.
+        """
+        if self.forwarder is not None:
+            return tuple(self.routed)
         return tuple([shard.end for shard in self._shards])
 
     # The way out
@@ -374,6 +431,36 @@ class Router:
             self.pending.committed(number, ends[number])
         if self.spills.is_due:
             self.spills.let_go()
+        if self.forwarder is not None:
+            self.forwarder.committed()
+
+    def forwarded(self, shard: int, number: int) -> None:
+        """Release the acks that waited for the owner of a shard to commit what was forwarded up to a number."""
+        self.pending.committed(len(self._shards) + shard, number)
+
+    def proofs(self, positions: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Return by what it is known later whether the messages that ended at these positions just now are committed.
+
+        That is the offset at which each shard ended, and in a cluster the number of this broker's last message there.
+        """
+        forwarder = self.forwarder
+        if forwarder is None:
+            return positions
+        shards = [lane % len(self._shards) for lane, _ in positions]
+        return [(shard, forwarder.numbers[shard]) for shard in shards]
+
+    def proven(self) -> list[int]:
+        """Return for each shard up to where proofs count."""
+        if self.forwarder is not None:
+            return self.forwarder.confirmed
+        return [shard.committed for shard in self._shards]
+
+    def ask_turn(self) -> None:
+        """Have what was appended by others than clients committed in this turn of the event loop."""
+        if not self._turn_asked:
+            self._turn_asked = True
+            self._now = self.now_us()
+            self._soon(self._turn)
 
     def failed(self, shard: int) -> list[Sink]:
         """Give up on a shard that can't be written any more; return whose acks will not come."""
@@ -384,14 +471,17 @@ class Router:
         shard = self._shards[number]
         while self.routed[number] < end:
             at = self.routed[number]
-            if self.audiences.filters == 0:
+            if self.audiences.filters == 0 and self.forwarder is None:
                 self.routed[number] = end
                 break
             found = shard.read(at, _READ_BYTES)  # some of it: up to so many bytes, or to the end of a segment
             if not found:  # what was committed can't be read: nobody waits for it for ever
                 self.routed[number] = end
             for records in found:
-                self.fanout.route(records, max(0, at - records.base_offset), number)
+                first = max(0, at - records.base_offset)
+                if self.forwarder is not None:
+                    self.forwarder.retain(records, first)
+                self.fanout.route(records, first, number)
                 self.routed[number] = at = records.end_offset
                 if at >= end:
                     break

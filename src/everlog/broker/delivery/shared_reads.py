@@ -4,6 +4,7 @@ A thousand sessions that come back together read each stretch of the log once, a
 read what it had no room for again. Owned by the event loop's thread.
 """
 
+import time
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -14,7 +15,7 @@ from everlog.topics import Filter
 _MAX_BYTES = 4 << 20  # beyond, what was used longest ago is dropped
 _STRETCHES = 32  # of one set of filters in one shard, looked through one by one
 
-_Key: TypeAlias = tuple[tuple[Filter, ...], int]  # filters, shard
+_Key: TypeAlias = tuple[tuple[Filter, ...], bool, int]  # filters, with publishers, shard
 
 
 @dataclass(slots=True)
@@ -33,22 +34,35 @@ class SharedReads:
 
     def __init__(self, max_bytes: int = _MAX_BYTES) -> None:
         self.held_bytes = 0
+        self.read_s = 0.0  # CPU that reading took
         self._max_bytes = max_bytes
         self._by_key: dict[_Key, list[_Stretch]] = {}  # newest last
         self._by_use: OrderedDict[int, _Stretch] = OrderedDict()  # by identity; used last, last
         self._is_used = False
 
     def read(
-        self, reader: Reader, filters: tuple[Filter, ...], shard: int, at: int, max_records: int, max_bytes: int
+        self,
+        reader: Reader,
+        filters: tuple[Filter, ...],
+        shard: int,
+        at: int,
+        max_records: int,
+        max_bytes: int,
+        publishers: bool = False,
     ) -> ReadResult:
-        """Return what a shard has for these filters from an offset on, read now or a moment ago."""
+        """Return what a shard has for these filters from an offset on, read now or a moment ago.
+
+        With `publishers`, the reader is one whose records say who has published them.
+        """
         self._is_used = True
-        key = (filters, shard)
+        key = (filters, publishers, shard)
         for one in reversed(self._by_key.get(key, ())):
             if one.first <= at < one.stop:
                 self._by_use.move_to_end(id(one))
                 return one.result if at == one.first else _from(one.result, at)
+        began = time.thread_time()
         result = reader.read_shard(shard, at, max_records, max_bytes)
+        self.read_s += time.thread_time() - began
         self._keep(key, at, result)
         return result
 

@@ -5,26 +5,27 @@ Like a session it is handed every committed batch while it is live; when no memb
 to two at a time. What lost members had, or did not acknowledge in time, goes to others first, in the log's order.
 """
 
-import logging
 from collections import deque
+from collections.abc import Sequence
 from itertools import groupby
-from logging import WARNING
+from logging import WARNING, getLogger
 
 from everlog.base import MAX_OFFSET, EverlogError, Records, row_column, unpack_position
 from everlog.broker.delivery import batch_of
 from everlog.broker.events import event
-from everlog.broker.groups.group_options import GroupState
 from everlog.broker.groups.group_ports import GroupPorts
 from everlog.broker.groups.shared_group import Member, SharedGroup, spend
-from everlog.broker.groups.topic_order import OrderedPlan, TopicNames, plan_owed, plan_rows
-from everlog.sessions import LIVE, GroupCursor, GroupRow, MergedSubscription, OutgoingRows, group_row, row_at
+from everlog.broker.groups.topic_order import OrderedPlan, name_owed, plan_owed, plan_rows
+from everlog.mqtt import TELL_PUBLISHER
+from everlog.sessions import LIVE, GroupCursor, GroupRow, MergedSubscription, OutgoingRows, Owed, group_row, row_at
+from everlog.store import Reader
 from everlog.topics import parse_filter
 
 _PULL_BYTES = 256 << 10  # read at a time for a group that is behind, and held until it is dealt
 _PULL_RECORDS = 8192
 _GROUP_BYTES = 3000  # what a group was measured to take besides what it deals
 _TURN_BYTES = 1 << 20  # read in one turn of the event loop; then others are heard
-_log = logging.getLogger("everlog.broker")
+_log = getLogger("everlog.broker")
 
 
 class DurableGroup:
@@ -36,13 +37,15 @@ class DurableGroup:
         self.cursor = cursor
         self.group: SharedGroup | None = None
         self.subscribers: dict[str, None] = {}  # client ids, connected or not
+        self.attached = 0  # how often members came
         self.spilled = False  # a transient group that reads the log while its members are too slow
         self.lag: dict[int, int] = {}  # shard -> first offset not dealt; a shard without one is live
         self.since: dict[int, int] = {}  # shard -> where the group begins, until that is reached
         self.doubt: dict[int, int] = {}  # shard -> below it, messages may have been dealt before a crash
         self._ports = ports
         self._router = ports.router
-        self._reader = ports.router.log.reader([parse_filter(pattern)])
+        self._names = False  # the reader reads who has published, since a member has asked for that
+        self._reader = self._new_reader()
         self._ahead: dict[int, deque[OutgoingRows]] = {}  # shard -> what was read and is not dealt
         self._read_to: dict[int, int] = {}  # shard -> where that ends
 
@@ -88,6 +91,18 @@ class DurableGroup:
             self._read_failed(error)
         self._ports.changed(self.key)
 
+    def begin_at(self, since: Sequence[int]) -> None:
+        """Begin at an offset in each shard."""
+        for shard, (at, routed) in enumerate(zip(since, self._router.routed, strict=True)):
+            if at != routed:
+                (self.lag if at < routed else self.since)[shard] = at
+
+    def named_owed(self) -> dict[int, Owed]:
+        """Return what is owed, in an ordered group with topics."""
+        if self.cursor.ordered:
+            name_owed(self.cursor, self._batch_of, self._drop)
+        return self.cursor.owed
+
     def _read_failed(self, error: EverlogError) -> None:
         """Report a failed read; the next sweep tries again."""
         event(_log, "read_failed", WARNING, group=f"$share/{self.name}/{self.pattern}", reason=error)
@@ -124,8 +139,11 @@ class DurableGroup:
         self, member: Member, out: OutgoingRows, shard: int, now_us: int, topics: dict[int, bytes] | None = None
     ) -> None:
         """Send rows to a member that has credit for them; what is sent without a packet id is done."""
-        session = member.session
-        data, sent = session.deal(out, shard, now_us, member.tag, bool(self.doubt) and self._in_doubt(out, shard))
+        session, again = member.session, bool(self.doubt) and self._in_doubt(out, shard)
+        if member.far is not None:
+            member.far.deal(member, out, shard, topics, self._ports.time(), again)
+            return
+        data, sent = session.deal(out, shard, now_us, member.tag, again)
         for first_id, positions in sent:
             member.held += len(positions)
             self._note(member, first_id, positions, topics)
@@ -165,7 +183,7 @@ class DurableGroup:
             return
         try:
             if self.cursor.ordered:
-                self._name_owed()
+                name_owed(self.cursor, self._batch_of, self._drop)
                 plan = plan_owed(self.cursor, credits, self._choose)
             else:
                 plan = self._owed_in_turn(credits)
@@ -173,17 +191,6 @@ class DurableGroup:
                 self._deal_positions(member, positions, now_us)
         except EverlogError as error:
             self._read_failed(error)
-
-    def _name_owed(self) -> None:
-        """Look up the topics of owed messages that were stored without them."""
-        batch = None
-        for position in sorted(self.cursor.unnamed()):
-            batch = self._batch_of(position, batch)
-            if batch is None:
-                self._drop(position)
-            else:
-                row = row_at(batch[1], position & MAX_OFFSET)
-                self.cursor.name(position, TopicNames(batch[1]).of(row))
 
     def _owed_in_turn(self, credits: dict[Member, int]) -> dict[Member, list[int]]:
         plan: dict[Member, list[int]] = {}
@@ -244,7 +251,9 @@ class DurableGroup:
     def _deal_again(self, member: Member, records: Records, position: int, now_us: int) -> bool:
         """Send a message again with DUP and its packet id [MQTT-4.4.0-1]; return False if that is not possible."""
         session, owed = member.session, self.cursor.owed[position]
-        if not owed.packet_id or not member.merged.qos or session.window.state(owed.packet_id):
+        if member.far is not None or not (owed.packet_id and member.merged.qos):
+            return False
+        if session.window.state(owed.packet_id):
             return False
         row = row_at(records, position & MAX_OFFSET)
         out = OutgoingRows(records, None, row, row + 1, member.merged)
@@ -293,6 +302,8 @@ class DurableGroup:
             at = self.lag[shard]
             if at >= routed[shard]:
                 del self.lag[shard]  # nothing was routed between this line and the last read: no gap, no repeat
+                if at > routed[shard]:
+                    self.since[shard] = at
                 return
             if not self._has_credit():
                 return
@@ -324,8 +335,15 @@ class DurableGroup:
 
     def attach(self, group: SharedGroup) -> None:
         """Deal to connected members."""
+        self.attached += 1
         self.group = group
         group.deal = self.deal
+        if not self._names and any(one.merged.tells & TELL_PUBLISHER for one in group.members.values()):
+            self._names = True
+            self._reader = self._new_reader()
+
+    def _new_reader(self) -> Reader:
+        return self._router.log.reader([parse_filter(self.pattern)], publishers=self._names)
 
     def lose(self, member: Member) -> None:
         """Let go of a member without a connection: its QoS 1 messages go to others, those at QoS 2 stay with it."""
@@ -380,21 +398,3 @@ class DurableGroup:
         ]
         doubt = [self.doubt.get(shard, 0) for shard in range(len(positions))] if self.doubt else ()
         return group_row(self.name, self.pattern, self.cursor, positions, doubt, self.group is not None)
-
-    def state(self) -> GroupState:
-        """Return the group in numbers, as of now."""
-        at = self.reads_on()
-        committed = [shard.committed for shard in self._router.log.shards]
-        unread = sum(max(0, end - start) for end, start in zip(committed, at, strict=True))
-        return GroupState(
-            self.name,
-            self.pattern,
-            not self.spilled,
-            self.cursor.ordered,
-            0 if self.group is None else len(self.group),
-            len(self.subscribers),
-            unread + self.cursor.pending,
-            self.cursor.inflight,
-            len(self.cursor.owed),
-            self.cursor.floors(at),
-        )

@@ -14,6 +14,8 @@ from everlog.base import NOT_KEPT
 from everlog.broker.delivery import Router
 from everlog.broker.events import event
 from everlog.broker.groups.durable_group import DurableGroup
+from everlog.broker.groups.far_groups import FarGroups
+from everlog.broker.groups.group_numbers import states_of
 from everlog.broker.groups.group_options import GroupCounters, GroupOptions, GroupState
 from everlog.broker.groups.group_ports import GroupPorts
 from everlog.broker.groups.shared_group import Member, SharedGroup
@@ -56,12 +58,13 @@ class GroupRegistry:
         self._options = options
         self._soon = soon
         self._store = changed
-        self._ports = GroupPorts(router, options, self.counters, time, self._changed, self._wake)
+        self.ports = GroupPorts(router, options, self.counters, time, self._changed, self._wake)
         router.spills.spill_group = self.spill
-        self._connected: dict[tuple[str, str], SharedGroup] = {}  # by name and pattern, those with connected members
+        self.connected: dict[tuple[str, str], SharedGroup] = {}  # by name and pattern, those with connected members
         self._durable: dict[tuple[str, str], DurableGroup] = {}
         self._members: dict[int, Member] = {}  # by tag, those of durable groups
         self._woken: dict[DurableGroup, None] = {}
+        self.far: FarGroups | None = None  # where several brokers share groups
 
     def __len__(self) -> int:
         return sum(not durable.spilled for durable in self._durable.values())
@@ -74,7 +77,7 @@ class GroupRegistry:
 
     def target(self, name: str, pattern: str) -> SharedGroup:
         """Return the connected members of a group."""
-        return self._connected[name, pattern]
+        return self.connected[name, pattern]
 
     # Subscribing
 
@@ -89,12 +92,15 @@ class GroupRegistry:
     ) -> None:
         """Let a connected session join a group; one that is made durable by that begins at `since`, else at the end."""
         key = _key_of(flt)
-        group = self._connected.get(key)
+        group = self.connected.get(key)
         if group is None:
-            group = self._connected[key] = SharedGroup(*key, self._router.fanout.push)
+            group = self.connected[key] = SharedGroup(*key, self._router.fanout.push)
         group.join(session, one)
         durable = self._durable.get(key)
         ordered = ordered or group.name in self._options.ordered
+        if durable is None and self.far is not None:
+            self.far.join(session, group, ordered, since)
+            return
         is_durable = session.kept or ordered or since is not None
         if durable is None:
             if not is_durable:
@@ -106,35 +112,37 @@ class GroupRegistry:
             durable.spilled = False
         durable.cursor.ordered = durable.cursor.ordered or ordered
         durable.subscribers[session.client_id] = None
-        self._attach(durable, group)
+        self.attach(durable, group)
         self._wake(durable)
         self._changed(key)
 
     def leave(self, session: Session, flt: Filter) -> None:
         """Take a session out of the connected members of a group."""
-        group = self._connected.get(_key_of(flt))
+        group = self.connected.get(_key_of(flt))
         if group is not None and group.leave(session):
-            del self._connected[group.key]
+            del self.connected[group.key]
 
     def unsubscribed(self, session: Session, flt: Filter) -> None:
         """Give up a session's place; what it was dealt it may still acknowledge while it is connected."""
         durable = self._durable.get(_key_of(flt))
         if durable is None:
+            if self.far is not None:
+                self.far.unsubscribed(session, _key_of(flt))
             return
         durable.subscribers.pop(session.client_id, None)
         for member in session.memberships:
             if member.group == durable.key:
                 member.is_leaving = True
-                self._release_idle(member)
-        if not durable.subscribers:
-            self._end(durable)
+                self.release_idle(member)
+        if not durable.subscribers and self.far is None:  # else others may be subscribed elsewhere
+            self.end(durable)
         elif durable.group is not None and not durable.group.members:
             durable.detach()
             self._changed(durable.key)
 
     def hand_on(self, session: Session, flt: Filter) -> None:
         """Give what waits in memory for a session that is no member any more to the others."""
-        group = self._connected.get(_key_of(flt))
+        group = self.connected.get(_key_of(flt))
         if group is not None:
             for out in session.give_up_shared(group.key):
                 group.split(out.records, out.rows, out.start, out.stop, NOT_KEPT, self._router.now_us())
@@ -147,10 +155,12 @@ class GroupRegistry:
             if durable is not None:
                 durable.lose(member)
                 self._wake(durable)
+            elif self.far is not None:
+                self.far.lose(member)
             yield
         now_us = self._router.due_us()
         for out in session.give_up_shared():
-            group = self._connected.get(out.merged.group or ("", ""))
+            group = self.connected.get(out.merged.group or ("", ""))
             if group is not None:
                 group.split(out.records, out.rows, out.start, out.stop, NOT_KEPT, now_us)
 
@@ -163,18 +173,15 @@ class GroupRegistry:
 
     def _make(self, group: SharedGroup, since: Sequence[int] | None, ordered: bool) -> DurableGroup:
         """Make a group durable. One with other members goes on where it is; a new one begins where the log ends."""
-        durable = self._add(*group.key, GroupCursor(self._options.inflight_messages, ordered))
+        durable = self.add(*group.key, GroupCursor(self._options.inflight_messages, ordered))
         if since is None:
             since = self._router.routed if len(group) > 1 else self._router.ends()
-        for shard, (at, routed) in enumerate(zip(since, self._router.routed, strict=True)):
-            if at < routed:
-                durable.lag[shard] = at
-            elif at > routed:
-                durable.since[shard] = at
+        durable.begin_at(since)
         return durable
 
-    def _add(self, name: str, pattern: str, cursor: GroupCursor) -> DurableGroup:
-        durable = self._durable[name, pattern] = DurableGroup(name, pattern, cursor, self._ports)
+    def add(self, name: str, pattern: str, cursor: GroupCursor) -> DurableGroup:
+        """Make a durable group with a cursor."""
+        durable = self._durable[name, pattern] = DurableGroup(name, pattern, cursor, self.ports)
         self.size_bytes += durable.size_bytes
         self._router.kept.add(pattern)
         return durable
@@ -183,14 +190,14 @@ class GroupRegistry:
 
     def spill(self, key: tuple[str, str]) -> bool:
         """Have a transient group go on from the log; return whether it did not do so before."""
-        group, durable = self._connected.get(key), self._durable.get(key)
-        if group is None:
+        group, durable = self.connected.get(key), self._durable.get(key)
+        if group is None or self.far is not None:
             return False
         if durable is None:
             cursor = GroupCursor(self._options.inflight_messages)
-            durable = self._durable[key] = DurableGroup(*key, cursor, self._ports)
+            durable = self._durable[key] = DurableGroup(*key, cursor, self.ports)
             durable.spilled = True
-            self._attach(durable, group)
+            self.attach(durable, group)
         return durable.spilled and self._router.spills.add_group(key, SpilledGroup(durable))
 
     def _end_spills(self) -> None:
@@ -203,26 +210,33 @@ class GroupRegistry:
                 spills.forget_group(key)
                 del self._durable[key]
                 self._woken.pop(durable, None)
-                for member in self._connected[key].withdraw():
+                for member in self.connected[key].withdraw():
                     self._members.pop(member.tag, None)
                     member.session.leave_group(member)
 
-    def _attach(self, durable: DurableGroup, group: SharedGroup) -> None:
+    def attach(self, durable: DurableGroup, group: SharedGroup) -> None:
+        """Have a durable group deal to connected members."""
         durable.attach(group)
         for session, member in list(group.members.items()):
-            durable.subscribers[session.client_id] = None
-            if member.group is not None:
-                continue
-            before = next((one for one in session.memberships if one.group == durable.key), None)
-            if before is not None:  # it is back before it was done with what it had
-                before.merged, before.is_leaving = member.merged, False
-                group.members[session] = before
-            else:
-                member.group = durable.key
-                self._members[member.tag] = member
-                session.join(member)
+            if member.far is None:
+                durable.subscribers[session.client_id] = None
+                self.enlist(group, session)
 
-    def _end(self, durable: DurableGroup) -> None:
+    def enlist(self, group: SharedGroup, session: Session) -> None:
+        """Have what a member is dealt from the log marked as such in its window."""
+        member = group.members[session]
+        if member.group is not None:
+            return
+        before = next((one for one in session.memberships if one.group == group.key), None)
+        if before is not None:  # it is back before it was done with what it had
+            before.merged, before.is_leaving = member.merged, False
+            group.members[session] = before
+        else:
+            member.group = group.key
+            self._members[member.tag] = member
+            session.join(member)
+
+    def end(self, durable: DurableGroup) -> None:
         """Forget a group that nobody is subscribed to: what is under way is its receivers' own from now on."""
         del self._durable[durable.key]
         self.size_bytes -= durable.size_bytes
@@ -234,10 +248,11 @@ class GroupRegistry:
         for member in [one for one in self._members.values() if one.group == durable.key]:
             member.session.keep_dealt(member.tag)
             member.held = 0
-            self._release_idle(member)
+            self.release_idle(member)
         self._changed(durable.key)
 
-    def _release_idle(self, member: Member) -> None:
+    def release_idle(self, member: Member) -> None:
+        """Let go of a member that has left and is done with what it was dealt."""
         if member.is_leaving and member.held == 0:
             self._members.pop(member.tag, None)
             member.session.leave_group(member)
@@ -249,15 +264,18 @@ class GroupRegistry:
         for tag, positions in session.take_finished().items():
             member = self._members.get(tag)
             durable = None if member is None or member.group is None else self._durable.get(member.group)
-            if member is None or durable is None:
+            if member is None or (durable is None and self.far is None):
                 continue
             member.held -= len(positions)
             if member.taken:
                 member.taken.difference_update(positions)
-            durable.cursor.acked(positions)
-            self._changed(durable.key)
+            if durable is not None:
+                durable.cursor.acked(positions)
+                self._changed(durable.key)
+            elif self.far is not None:
+                self.far.acked(member, positions)
             if member.is_leaving:
-                self._release_idle(member)
+                self.release_idle(member)
         self.pump(session)
 
     def pump(self, session: Session) -> None:
@@ -266,6 +284,8 @@ class GroupRegistry:
             durable = self._durable.get(member.group)
             if durable is not None and durable.is_waiting:
                 durable.pump()
+            elif durable is None and self.far is not None:
+                self.far.pump(member)
 
     def sweep(self, now: float) -> None:
         """Give what was not acknowledged in time to others, and let no group wait without need or take too much."""
@@ -273,11 +293,14 @@ class GroupRegistry:
         for durable in list(self._durable.values()):
             for client_id, positions in durable.take_overdue(now):
                 self.counters.timeouts += len(positions)
-                for member in self._members.values():
+                group = durable.group
+                for member in (*self._members.values(), *(group.members.values() if group is not None else ())):
                     if member.group == durable.key and member.session.client_id == client_id:
                         member.taken.update(positions)
             durable.pump()
         self._end_spills()
+        if self.far is not None:
+            self.far.sweep()
 
     def _limit_memory(self) -> None:
         """Let each group have only a few messages under way while all of them together take too much."""
@@ -329,7 +352,7 @@ class GroupRegistry:
             self._restore(row, owed, ids)
             settled.append(row)
         for (name, pattern), ids in waiting.items():  # subscribed when groups were not stored yet
-            durable = self._add(name, pattern, GroupCursor(self._options.inflight_messages))
+            durable = self.add(name, pattern, GroupCursor(self._options.inflight_messages))
             durable.subscribers = dict.fromkeys(ids)
             durable.lag = dict(enumerate(ends))
             settled.append(durable.row())
@@ -337,7 +360,7 @@ class GroupRegistry:
 
     def _restore(self, row: GroupRow, owed: list[tuple[int, Owed]], client_ids: list[str]) -> None:
         ordered = bool(row.options & GROUP_ORDERED) or row.name in self._options.ordered
-        durable = self._add(row.name, row.filter, GroupCursor(self._options.inflight_messages, ordered))
+        durable = self.add(row.name, row.filter, GroupCursor(self._options.inflight_messages, ordered))
         durable.cursor.restore(owed)
         durable.subscribers = dict.fromkeys(client_ids)
         durable.lag = dict(enumerate(unpack_offsets(row.positions)))
@@ -347,13 +370,8 @@ class GroupRegistry:
 
     def states(self) -> list[GroupState]:
         """Return every group in numbers, the transient ones too, by name and filter."""
-        transient = [
-            GroupState(group.name, group.pattern, False, members=len(group), subscribers=len(group))
-            for group in self._connected.values()
-            if group.deal is None
-        ]
-        found = [*(durable.state() for durable in self._durable.values()), *transient]
-        return sorted(found, key=lambda one: (one.name, one.filter))
+        ends = [shard.committed for shard in self._router.log.shards]
+        return states_of(self._durable.values(), self.connected.values(), ends)
 
     def is_durable(self, flt: Filter) -> bool:
         """Return whether the group of a shared filter is durable already."""

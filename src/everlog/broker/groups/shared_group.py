@@ -7,7 +7,7 @@ group gets, is split here; what members have no room for waits with them, in mem
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from everlog.base import NOT_KEPT, Records
 from everlog.mqtt import encode_identifiers
@@ -30,6 +30,7 @@ class Member:
     taken: set[int] = field(default_factory=set)  # of these, positions that are no longer its own
     group: tuple[str, str] | None = None  # the durable group that dealt them
     is_leaving: bool = False  # unsubscribed; what it was dealt it may still acknowledge
+    far: Any = None  # by what it is dealt messages, if it is connected to another broker
 
     @property
     def session(self) -> Session:
@@ -55,6 +56,7 @@ class SharedGroup:
         self.pattern = pattern
         self.members: dict[Session, Member] = {}
         self.deal: Deal | None = None  # how a durable group deals what is in the log
+        self.has_far = False  # some are connected to another broker: only what is in the log reaches them
         self.turn = 0  # the place of the member that is next
         self._push = push
 
@@ -74,7 +76,7 @@ class SharedGroup:
             subscribed.qos,
             identifiers,
             subscribed.retain_as_published,
-            position=subscribed.position,
+            tells=subscribed.tells,
             group=self.key,
         )
         member = self.members.get(session)
@@ -110,10 +112,12 @@ class SharedGroup:
     def split(self, records: Records, rows: bytearray | None, start: int, stop: int, shard: int, now_us: int) -> None:
         """Deal rows out in stretches, going round: first what members have room for."""
         members = list(self.members.values())
+        if self.has_far:
+            members = [member for member in members if member.far is None]
         credits = [0 if member.session.waiting else member.credit(_PLENTY) for member in members]
         dealt = self.deal_out(stop - start, members, credits)
         rest = stop - start - sum(size for _, size in dealt)
-        if rest:
+        if rest and members:
             dealt += self.deal_out(rest, members, [rest] * len(members))
         for member, size in dealt:
             self._push(OutgoingRows(records, rows, start, start + size, member.merged), shard, now_us)

@@ -6,11 +6,14 @@ nothing else. Pure: who gets what is returned, and the durable group gives it to
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from everlog.base import Records, pack_position
+from everlog.base import MAX_OFFSET, Records, pack_position
 from everlog.broker.groups.shared_group import Member, spend
-from everlog.sessions import GroupCursor, OutgoingRows
+from everlog.sessions import GroupCursor, OutgoingRows, row_at
 
+Batch: TypeAlias = tuple[int, Records]  # with its shard
+BatchOf: TypeAlias = Callable[[int, Batch | None], Batch | None]  # that has a position; it may be the last one
 _MORE_TOPICS = 100  # looked at beyond the credit that there is, where some can't be dealt
 
 
@@ -91,6 +94,17 @@ def plan_owed(
                 plan.setdefault(member, []).append(position)
                 spend(credits, member)
     return {member: sorted(positions) for member, positions in plan.items()}
+
+
+def name_owed(cursor: GroupCursor, batch_of: BatchOf, drop: Callable[[int], None]) -> None:
+    """Look up the topics of owed messages that were stored without them; `drop` those that are gone."""
+    batch = None
+    for position in sorted(cursor.unnamed()):
+        batch = batch_of(position, batch)
+        if batch is None:
+            drop(position)
+        else:
+            cursor.name(position, TopicNames(batch[1]).of(row_at(batch[1], position & MAX_OFFSET)))
 
 
 class TopicNames:

@@ -65,10 +65,18 @@ class Agreements:
         self._grants: dict[tuple[int, bool, int, Properties], _Grant] = {}
 
     def agree(
-        self, packet: Connect, user: str | None, more: Properties = NO_PROPERTIES, *, new_id: Callable[[], str]
+        self,
+        packet: Connect,
+        user: str | None,
+        more: Properties = NO_PROPERTIES,
+        mount: str = "",
+        *,
+        new_id: Callable[[], str],
     ) -> ConnectTerms:
         """Return the terms of a client that has proven who it is; CONNACK has what `more` has, too."""
         limits, will = self._limits, packet.will
+        if will is not None and mount:
+            will = replace(will, topic=mount + will.topic)
         if will is not None:
             check_topic_name(will.topic, max_levels=limits.topic_levels, max_bytes=limits.topic_bytes)
             if will.topic.startswith("$") and will.topic != bridge_state(packet.client_id):
@@ -98,6 +106,7 @@ class Agreements:
             grant.max_packet_bytes,
             grant.max_aliases,
             packet.is_bridge,
+            mount,
         )
         return ConnectTerms(client_id, packet.clean_start, grant.keep_alive_s, session, connack)
 

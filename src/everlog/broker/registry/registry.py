@@ -3,59 +3,47 @@
 import logging
 from collections.abc import Callable, Iterator
 from logging import WARNING
-from typing import NamedTuple, Protocol
 
-from everlog.base import PeerError
+import cython
+
+from everlog.base import MAX_OFFSET, PeerError
 from everlog.broker.auth import Security
-from everlog.broker.delivery import Router
 from everlog.broker.events import event
 from everlog.broker.groups import GroupRegistry
 from everlog.broker.limits import Limits
 from everlog.broker.metrics import Metrics
 from everlog.broker.registry.connect_terms import ConnectTerms
 from everlog.broker.registry.expiry import Expiry, will_due_us
+from everlog.broker.registry.holding import Holding
+from everlog.broker.registry.marks import Marks, changes_of
+from everlog.broker.registry.served import Client, Opened, Slice
+from everlog.broker.registry.silence import close_silent
 from everlog.broker.registry.subscriptions import Subscriptions
 from everlog.broker.registry.wills import Wills
-from everlog.broker.registry.write_behind import Marks, WriteBehind, changes_of
-from everlog.broker.turns import Steps, Turns
+from everlog.broker.registry.write_behind import WriteBehind
+from everlog.broker.turns import Steps
 from everlog.mqtt import Reason
 from everlog.sessions import (
     STORED_BYTES,
     Changes,
     CopiesTotal,
-    Session,
     StoredSession,
     pack_session,
     restored,
     stored,
     stored_bytes,
     unpack_session,
+    unpack_will,
     will_bytes,
 )
 
+if not cython.compiled:
+    from everlog.broker.delivery import Router
+    from everlog.broker.turns import Turns
+    from everlog.sessions import Session
+
 _SLICE = 200  # sessions between two turns of the event loop: less than a millisecond
 _log = logging.getLogger("everlog.broker")
-
-
-class Client(Protocol):
-    """A connection, as far as its session is concerned."""
-
-    keep_alive_s: float
-
-    @property
-    def peer(self) -> str: ...
-
-    @property
-    def last_seen(self) -> float: ...
-
-    def close(self, reason: int, why: str) -> None: ...
-
-
-class Slice(NamedTuple):
-    """Some of all sessions: those that are awake, and of those asleep the client id and the session as one string."""
-
-    awake: list[Session]
-    asleep: list[tuple[str, bytes]]
 
 
 class Registry:
@@ -71,23 +59,28 @@ class Registry:
         metrics: Metrics,
         write_behind: WriteBehind | None,
         turns: Turns,
+        holding: Holding | None = None,
     ) -> None:
         self.sessions: dict[str, Session] = {}
         self.clients: dict[Session, Client] = {}  # the connected ones
         self.asleep: dict[str, bytes] = {}  # client ids that are away and saved, each with its session as one string
         self.copies = CopiesTotal(limits.copies_bytes)
         self.expiry = Expiry()
-        self._router = router
+        self.router = self._router = router
         self._groups = groups
         self._subscriptions = subscriptions
         self._security = security
         self._limits = limits
         self._metrics = metrics
-        self._write_behind = write_behind
+        self.write_behind = self._write_behind = write_behind
         self._turns = turns
+        self._holding = holding
         self._begin_at = tuple(router.routed)  # where the log ended when the broker started
-        self.wills = Wills(router, subscriptions, security, limits, metrics, write_behind)
+        if holding is not None:
+            self._begin_at = (MAX_OFFSET,) * len(router.routed)  # what is published elsewhere, only the log knows
+        self.wills = Wills(router, subscriptions, security, limits, metrics, write_behind, holding is not None)
         self._ending: dict[str, list[Callable[[], None]]] = {}  # client ids being cleared away, and who waits for that
+        self._is_listening = False  # for clients that have fallen silent
         self._transient = 0  # sessions that end with their connection, which nothing stores
 
     def __len__(self) -> int:
@@ -125,10 +118,7 @@ class Registry:
         if session is not None:
             old = self.clients.get(session)
             if old is not None:
-                self._metrics.takeovers += 1
-                event(_log, "taken_over", client=client_id, peer=old.peer)
-                old.close(Reason.SESSION_TAKEN_OVER, "session taken over")
-                self.lost(old, session)
+                self._take_from(old, session)
             if terms.clean_start and client_id not in self._ending and self.sessions.get(client_id) is session:
                 self.end(session)  # [MQTT-3.1.2-4]
         if client_id in self._ending:
@@ -136,19 +126,28 @@ class Registry:
             return False
         return True
 
-    def open(self, client: Client, terms: ConnectTerms) -> tuple[Session, bool]:
-        """Return the session for an accepted client, and whether it was there before; `make_way` has made way."""
-        session = self.find(terms.client_id)
-        present = session is not None
-        if session is None:
-            session = self._begin(client, terms.client_id, terms.session.expiry_s > 0)
+    def open(self, client: Client, terms: ConnectTerms) -> Opened:
+        """Return the session for an accepted client; `make_way` has made way."""
+        client_id = terms.client_id
+        found = self.find(client_id)
+        present = found is not None
+        waits = self._must_store(terms, found)
+        session = self._begin(client, client_id, terms.session.expiry_s > 0) if found is None else found
         session.take_will()  # [MQTT-3.1.3-9] a delayed will is not sent when the client is back
         self.clients[session] = client
         session.connected(terms.session)
         self._subscriptions.count(session)
         self._mark(session)
         self.wills.store(session)
-        return session, present
+        return Opened(session, present, waits or self.wills.is_waited_for(session))
+
+    def _must_store(self, terms: ConnectTerms, old: Session | None) -> bool:
+        """Return whether a client relies on what is not stored for good."""
+        if self._write_behind is None:
+            return False
+        if terms.session.expiry_s > 0 or (old is not None and old.kept):
+            return True
+        return not self._write_behind.is_sure(terms.client_id)
 
     def _check_memory(self, client: Client, terms: ConnectTerms) -> None:
         """Refuse a will, or a session that is stored, if those there are take too much."""
@@ -194,6 +193,12 @@ class Registry:
             session.halt()
             self._clear(session.client_id, self._leave(session))
 
+    def _take_from(self, client: Client, session: Session) -> None:
+        self._metrics.takeovers += 1
+        event(_log, "taken_over", client=session.client_id, peer=client.peer)
+        client.close(Reason.SESSION_TAKEN_OVER, "session taken over")
+        self.lost(client, session)
+
     def _clear(self, client_id: str, steps: Steps) -> None:
         """Clear away what is left of a connection or session, in turns; who comes with the client id waits for it."""
         self._ending[client_id] = []
@@ -233,6 +238,8 @@ class Registry:
         self._metrics.count_ended(session.counters)
         if self._write_behind is not None and session.kept:
             self._write_behind.mark_ended(session)
+        if self._holding is not None:
+            self._holding.ended(session.client_id)
         yield from self._groups.ended(session)
         yield from self._subscriptions.drop(session)
         session.drop_copies()
@@ -287,10 +294,15 @@ class Registry:
             else:
                 self._schedule(session)
                 self._mark(session)
-        for client in list(self.clients.values()):
-            if client.keep_alive_s and now - client.last_seen > client.keep_alive_s:
-                self._metrics.keep_alive_timeouts += 1
-                client.close(Reason.KEEP_ALIVE_TIMEOUT, "keep alive timeout")
+        if not self._is_listening:
+            self._is_listening = True
+            steps = close_silent(list(self.clients.values()), now, self._metrics)
+            self._turns.run(steps, self._has_listened, self._has_listened)
+
+    def _has_listened(self, outcome: object) -> None:
+        self._is_listening = False
+        if isinstance(outcome, Exception):
+            raise outcome
 
     def _schedule(self, session: Session) -> None:
         self.expiry.schedule(session.client_id, session.away_us, session.expiry_s, session.will)
@@ -324,8 +336,8 @@ class Registry:
             return
         del self.sessions[session.client_id]
         self._subscriptions.count(session)
-        session.drop_confirmed(committed := self._committed())
-        self.put_asleep(stored(session, committed))
+        session.drop_confirmed(self._router.proven())
+        self.put_asleep(stored(session, self.committed()))
         self._metrics.count_ended(session.counters)
 
     def restore(self, found: StoredSession) -> None:
@@ -336,6 +348,52 @@ class Registry:
     def put_asleep(self, found: StoredSession) -> None:
         """Take in a session that is away, as the tables have it."""
         self.asleep[found.row.client_id] = pack_session(found)
+
+    # Client ids that one broker of several holds
+
+    def holds(self, client_id: str) -> bool:
+        """Return whether there is something of a session, if only its end that is being cleared away."""
+        return client_id in self.sessions or client_id in self.asleep or client_id in self._ending
+
+    def adopt(self, found: StoredSession) -> None:
+        """Take in a session that another broker had, and that is this one's from now on."""
+        row = found.row
+        for one in found.subscriptions:
+            self._router.kept.add(one.filter)
+        self.expiry.schedule(row.client_id, row.away_us, row.expiry_s, unpack_will(row.will))
+        self.restore(found)
+
+    def part_with(self, client_id: str, then: Callable[[], None]) -> Client | None:
+        """Close the connection of a client id that another broker asks for, and return it if there was one.
+
+        When what it left behind is cleared away, `then` is called.
+        """
+        session = None if client_id in self._ending else self.sessions.get(client_id)
+        client = None if session is None else self.clients.get(session)
+        if session is not None and client is not None:
+            self._take_from(client, session)
+        if client_id in self._ending:
+            self._ending[client_id].append(then)
+        else:
+            then()
+        return client
+
+    def let_go(self, client_id: str) -> None:
+        """Forget a session that is away, which another broker may have now: nothing of it is written or sent."""
+        session = self.find(client_id)
+        if session is None or session in self.clients or client_id in self._ending:
+            return
+        del self.sessions[client_id]
+        self.expiry.forget(client_id)
+        self._transient -= not session.kept
+        self._metrics.count_ended(session.counters)
+        if self._write_behind is not None:
+            self._write_behind.forget(session)
+        self._clear(client_id, self._drop(session))
+
+    def _drop(self, session: Session) -> Steps:
+        yield from self._subscriptions.drop(session)
+        session.drop_copies()
 
     def walk(self) -> Iterator[Slice]:
         """Go through all sessions, a slice at a time so that a million of them do not hold up the event loop."""
@@ -350,17 +408,12 @@ class Registry:
 
     def changes(self, marks: Marks) -> Changes:
         """Return the present state of everything that is marked."""
-        return changes_of(
-            marks,
-            self.sessions,
-            {key: self._groups.row(key) for key in marks.groups},
-            self._committed(),
-            tuple(self._router.routed),
-            self._router.now_us(),
-            self._router.retained.saving,
-        )
+        router, groups = self._router, {key: self._groups.row(key) for key in marks.groups}
+        now = (self.committed(), tuple(router.routed), router.now_us(), router.retained.saving, router.proven())
+        return changes_of(marks, self.sessions, groups, *now)
 
-    def _committed(self) -> list[int]:
+    def committed(self) -> list[int]:
+        """Return where the committed records of each shard end."""
         return [shard.committed for shard in self._router.log.shards]
 
     def _mark(self, session: Session) -> None:

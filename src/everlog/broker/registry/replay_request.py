@@ -5,7 +5,7 @@ it reads the log like any session that is behind and turns live at its end. Its 
 session was, so that they get nothing twice.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -16,6 +16,8 @@ from everlog.broker.delivery import History, Places, Router
 from everlog.broker.groups import GroupRegistry
 from everlog.broker.metrics import Metrics
 from everlog.mqtt import (
+    TELL_PLACE,
+    TELL_PUBLISHER,
     Properties,
     Publish,
     Reason,
@@ -32,6 +34,7 @@ from everlog.topics import Filter
 PREFIX = "$replay/"
 LIVE_TOPIC = "$replay/live"  # a client that asks for it gets a message here when history is over
 FROM, POSITION, LIVE = "everlog-from", "everlog-position", "everlog-live"
+PUBLISHER = "everlog-publisher"
 BEGIN, END = "everlog-begin", "everlog-end"  # user properties of a SUBACK
 
 IN_ORDER = ("everlog-order", "topic")  # the user property that asks for a group's messages of a topic in order
@@ -47,7 +50,7 @@ class Wishes:
     """The wishes in the user properties of a SUBSCRIBE, for all of its filters."""
 
     begin: str | None = None
-    position: bool = False  # each message carries its position and time
+    tells: int = 0  # what each message carries besides: TELL_PLACE its position and time, TELL_PUBLISHER whose it is
     live: bool = False  # a message says when history is over
     in_order: bool = False  # a shared group's messages of a topic one after the other
 
@@ -60,10 +63,15 @@ def wishes_of(properties: Properties) -> Wishes:
     begins = [value for key, value in pairs if key == FROM]
     return Wishes(
         (begins[0] if len(begins) == 1 else ", ".join(begins)) if begins else None,
-        any(key == POSITION and value in _YES for key, value in pairs),
-        any(key == LIVE and value in _YES for key, value in pairs),
+        (TELL_PLACE if _asks(pairs, POSITION) else 0) | (TELL_PUBLISHER if _asks(pairs, PUBLISHER) else 0),
+        _asks(pairs, LIVE),
         IN_ORDER in pairs,
     )
+
+
+def _asks(pairs: Sequence[tuple[str, str]], wish: str) -> bool:
+    """Return whether a wish is among the user properties."""
+    return any(key == wish and value in _YES for key, value in pairs)
 
 
 def split_filter(text: str) -> tuple[str | None, str]:
@@ -82,6 +90,11 @@ def filter_of(text: str) -> str:
         return split_filter(text)[1]
     except PeerError:
         return text
+
+
+def first_begins(replayed: Mapping[str, Sequence[int]]) -> list[int]:
+    """Return where the first of some replays begins in each shard."""
+    return list(map(min, zip(*replayed.values(), strict=True)))
 
 
 @dataclass(slots=True)
@@ -161,6 +174,22 @@ class ReplayRequests:
             if answer.wishes.live:
                 self._router.catchup.on_live[session] = partial(self._say_live, session)
         return begins
+
+    def tells(self, session: Session, flt: Filter, answer: Answer) -> int:
+        """Return what messages of a filter carry besides, of what was asked for; the answer says why not all of it.
+
+        Who may read the history of a topic may know who has published it, and nobody else.
+        """
+        asked = answer.wishes.tells
+        if not asked & TELL_PUBLISHER:
+            return asked
+        if not self._router.names_publishers:
+            answer.why["who has published is not kept (keep.publishers)"] = None
+        elif not self._security.acl.may_replay(session.user, session.client_id, flt.pattern):
+            answer.why["who has published is told to those who may replay the filter"] = None
+        else:
+            return asked
+        return asked & ~TELL_PUBLISHER
 
     def _place(self, text: str, answer: Answer) -> tuple[Positions, Positions]:
         if text in answer.places:

@@ -5,22 +5,35 @@ from collections.abc import Callable, Generator, Sequence
 from logging import WARNING
 from typing import Any
 
+import cython
 from msgspec.structs import replace
 
 from everlog.base import PeerError
 from everlog.broker.auth import Security
-from everlog.broker.delivery import Places, Router
+from everlog.broker.delivery import Places
 from everlog.broker.events import event
 from everlog.broker.groups import GroupRegistry
 from everlog.broker.limits import Limits
 from everlog.broker.metrics import Metrics
-from everlog.broker.registry.replay_request import Answer, ReplayRequests, Wishes, filter_of, split_filter, wishes_of
+from everlog.broker.registry.replay_request import (
+    Answer,
+    ReplayRequests,
+    Wishes,
+    filter_of,
+    first_begins,
+    split_filter,
+    wishes_of,
+)
 from everlog.broker.registry.write_behind import WriteBehind
 from everlog.broker.turns import Steps
 from everlog.mqtt import Reason, Subscribe, Subscription, Unsubscribe
-from everlog.sessions import Session, SessionMemory, Subscribed, filter_bytes
+from everlog.sessions import SessionMemory, Subscribed, filter_bytes
 from everlog.store import Begin, show_positions
 from everlog.topics import Filter, covers, known_filter, parse_filter
+
+if not cython.compiled:
+    from everlog.broker.delivery import Router
+    from everlog.sessions import Session
 
 _EXACT_PER_STEP = 8  # filters without wildcards, each of which concerns one topic
 _log = logging.getLogger("everlog.broker")
@@ -64,9 +77,14 @@ class Subscriptions:
         wishes = wishes_of(packet.properties)
         sink = self._router.sink(session)
 
+        def granted(answer: Answer) -> None:
+            """Answer when every group has a broker that deals for it: what is published from then on is its own."""
+            assert self._groups.far is not None
+            self._groups.far.when_seated(session, lambda: then(answer) if self._router.sink(session) is sink else None)
+
         def found(places: Places) -> None:
             if self._router.sink(session) is sink:
-                work(self._grant(session, packet, wishes, places), then)
+                work(self._grant(session, packet, wishes, places), then if self._groups.far is None else granted)
 
         def asked(begins: dict[str, Begin]) -> None:
             if begins:
@@ -111,7 +129,7 @@ class Subscriptions:
 
     def _rewind(self, session: Session, replayed: dict[str, Sequence[int]]) -> Steps:
         """Go back to where the first replay begins; what is no replay begins where the session is now."""
-        begins = list(map(min, zip(*replayed.values(), strict=True)))
+        begins = first_begins(replayed)
         here = session.ahead_of(begins, self._router.routed)
         for text in list(session.subscriptions) if here else ():
             if text not in replayed:
@@ -143,6 +161,7 @@ class Subscriptions:
 
     def _one(self, session: Session, asked: Subscription, packet: Subscribe, answer: Answer) -> None:
         begin, text = split_filter(asked.filter)
+        text = session.mounted(text)
         begin = begin or answer.wishes.begin
         in_order = answer.wishes.in_order
         flt, old = self._check(session, text, begin is not None, in_order)
@@ -161,7 +180,7 @@ class Subscriptions:
             asked.retain_handling,
             identifiers[0] if identifiers else 0,
             since,
-            answer.wishes.position,
+            self._replays.tells(session, flt, answer),
         )
         session.subscribe(subscribed)
         self.count(session)
@@ -172,7 +191,8 @@ class Subscriptions:
         self._put(session, flt, subscribed)
         self._metrics.subscribes += 1
         wants_retained = asked.retain_handling == 0 or (asked.retain_handling == 1 and old is None)
-        if wants_retained and flt.group is None and begin is None and self._router.retained:  # history has them in it
+        # a replay has them in it
+        if wants_retained and flt.group is None and begin is None and self._router.retained.may_have(flt):
             feed = self._router.retained.feed(session, flt, subscribed)
             answer.retained[text] = feed  # [MQTT-3.3.1-9] to [MQTT-3.3.1-11]
 
@@ -182,6 +202,8 @@ class Subscriptions:
         flt = self._parse(text)
         if not self._security.acl.may_subscribe(session.user, session.client_id, flt.pattern):
             raise PeerError(Reason.NOT_AUTHORIZED, "the filter is not allowed")
+        if flt.group is not None and self._router.forwarder is not None and self._groups.far is None:
+            raise PeerError(Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED, "brokers that share no sessions share no groups")
         of_log = flt.group is not None and (replays or in_order or self._groups.is_ordered(flt))
         if not (flt.is_exact or limits.durable_wildcard) and (session.kept or of_log) and self._is_everything(flt):
             raise PeerError(Reason.NOT_AUTHORIZED, "a durable session may not subscribe to everything")
@@ -196,10 +218,7 @@ class Subscriptions:
 
     def _parse(self, text: str) -> Filter:
         """Return the filter of a text, if it is one and within the limits."""
-        limits = self._limits
-        if 4 * len(text) > limits.topic_bytes or text.count("/") >= limits.topic_levels:  # it may be beyond them
-            parse_filter(text, max_levels=limits.topic_levels, max_bytes=limits.topic_bytes)
-        return known_filter(text)
+        return parse_filter(text, max_levels=self._limits.topic_levels, max_bytes=self._limits.topic_bytes)
 
     def _is_everything(self, flt: Filter) -> bool:
         """Return whether a filter, kept for one session, would fill the disk with what is not kept otherwise."""
@@ -236,7 +255,7 @@ class Subscriptions:
         """Give up one filter after the other; return the reasons that the UNSUBACK has for each."""
         reasons = bytearray()
         for text in packet.filters:
-            had_it = self._give_up(session, filter_of(text))
+            had_it = self._give_up(session, session.mounted(filter_of(text)))
             reasons.append(Reason.SUCCESS if had_it else Reason.NO_SUBSCRIPTION_EXISTED)
             yield
         return bytes(reasons)
@@ -298,6 +317,8 @@ class Subscriptions:
             yield
         session.go_on()
         self._router.resume(session)
+        if self._groups.far is not None:
+            self._groups.pump(session)
 
     def leave(self, session: Session) -> Steps:
         """Let a session that is away cost nothing until it is back, in steps; it is halted."""

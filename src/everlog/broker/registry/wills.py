@@ -35,6 +35,7 @@ class Wills:
         limits: Limits,
         metrics: Metrics,
         write_behind: WriteBehind | None,
+        has_outbox: bool = False,
     ) -> None:
         self._router = router
         self._subscriptions = subscriptions
@@ -42,6 +43,7 @@ class Wills:
         self._metrics = metrics
         self._write_behind = write_behind
         self._stored_in = write_behind if limits.session_expiry_s else None  # else nothing of sessions is stored
+        self._has_outbox = has_outbox and write_behind is not None  # wills are sent by who owns their topics' shards
         self._left: list[WillRow] = []  # by clients that were connected when the broker crashed
 
     def store(self, session: Session) -> None:
@@ -57,6 +59,12 @@ class Wills:
             self._stored_in.mark_will(WillRow(session.client_id, session.user, packed))
         elif self._stored_in.waits_for(session.client_id):
             self._stored_in.end_will(session.client_id)
+
+    def is_waited_for(self, session: Session) -> bool:
+        """Return whether the CONNACK of a client waits until its will is stored, or one of before is not any more."""
+        if self._write_behind is None:
+            return False
+        return (session.kept and session.will is not None) or self._write_behind.waits_for(session.client_id)
 
     def discard(self, session: Session) -> bool:
         """Take the will of a client that leaves in order; return whether the tables have it and are to forget it."""
@@ -81,9 +89,25 @@ class Wills:
         if will is None:
             return
         self._subscriptions.count(session)
+        if self._has_outbox:
+            self._post(session, will)
+            return
         positions = self._publish(session.client_id, session.user, will, self._router.name_of(session))
         if self._stored_in is not None and not session.kept:
             self._stored_in.end_will(session.client_id, positions)
+
+    def _post(self, session: Session, will: Will) -> None:
+        """Have a will sent by the outbox, once, whichever broker ends before that."""
+        assert self._write_behind is not None
+        if self._security.acl.may_publish(session.user, session.client_id, will.topic):
+            self._metrics.wills += 1
+            packed = pack_will(will)
+            assert packed is not None
+            self._write_behind.send_will(session, packed)
+            return
+        self._refused(session.client_id, session.user, will)
+        if not session.kept:
+            self._write_behind.end_will(session.client_id)
 
     def restore(self, row: WillRow) -> None:
         """Take in a will that was stored when the broker ended, to be sent by `send_left`."""

@@ -9,24 +9,20 @@ Invariant: a batch is made in one go, so marked sessions, groups and `routed` ar
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import TypeAlias
 
-from everlog.broker.delivery import RetainedSaving, Unsaved
+from everlog.broker.delivery import RetainedSaving
+from everlog.broker.registry.marks import Ends, Marks
+from everlog.ownership import Overruled
 from everlog.sessions import (
     Changes,
-    Cursor,
-    GroupRow,
+    GroupDeal,
     Refused,
+    SentWill,
     Session,
     SessionTables,
     WillRow,
-    cursor_of,
-    pack_subscription,
-    retained_end,
-    row_of,
 )
 
 _DELAY_S = 0.25  # between batches that nobody waits for
@@ -38,88 +34,8 @@ _SLOW_S = 0.005  # what a batch takes on a disk with slow syncs
 _LINGER = 0.1  # of what the last batch took, before the next begins there
 _MOST_LINGER_S = 0.005
 _STOP_S = 10.0
+_MOST_UNSYNCED = 10_000  # client ids of sessions that were written since the last sync; then there is one
 _log = logging.getLogger("everlog.broker")
-
-Ends: TypeAlias = Sequence[tuple[int, int]]  # shards, each with the offset that something ends at
-
-
-@dataclass(slots=True)
-class Marks:
-    """The changes that the next batch will write."""
-
-    ended: dict[str, None] = field(default_factory=dict)
-    rows: dict[str, Session] = field(default_factory=dict)
-    filters: dict[str, dict[str, None]] = field(default_factory=dict)  # client id -> filters added, removed or changed
-    moved: set[Session] = field(default_factory=set)
-    retained: Unsaved = field(default_factory=Unsaved)  # what earlier batches could not write
-    groups: dict[tuple[str, str], None] = field(default_factory=dict)  # name and filter of changed or ended groups
-    wills: dict[str, WillRow | Ends] = field(default_factory=dict)  # or from where on the log has the one that was sent
-
-    def __bool__(self) -> bool:
-        return bool(self.moved or self.rows or self.ended or self.filters or self.groups or self.wills)
-
-    def split_wills(self, routed: Sequence[int]) -> "dict[str, WillRow | Ends]":
-        """Remove and return the wills that were sent and are not all in the log yet."""
-        late = {one: ends for one, ends in self.wills.items() if _is_ahead(ends, routed)}
-        for client_id in late:
-            del self.wills[client_id]
-        return late
-
-
-def _is_ahead(ends: WillRow | Ends, routed: Sequence[int]) -> bool:
-    return not isinstance(ends, WillRow) and any(routed[shard] < end for shard, end in ends)
-
-
-def changes_of(
-    marks: Marks,
-    sessions: Mapping[str, Session],
-    groups: Mapping[tuple[str, str], GroupRow | None],
-    committed: Sequence[int],
-    routed: tuple[int, ...],
-    now_us: int,
-    retained: RetainedSaving | None = None,
-) -> Changes:
-    """Return the present state of everything that is marked, with changes of retained messages, which marks get."""
-    unsubscribed, subscribed = [], []
-    for client_id, filters in marks.filters.items():
-        session = sessions.get(client_id)
-        if session is None:
-            continue
-        for text in filters:
-            one = session.subscriptions.get(text)
-            if one is None:
-                unsubscribed.append((client_id, text))
-            else:
-                subscribed.append((client_id, pack_subscription(one, committed)))
-    moved = [one for one in marks.moved if one.kept and sessions.get(one.client_id) is one]
-    for session in moved:
-        session.drop_confirmed(committed)
-    cursors = tuple((session.client_id, cursor_of(session, committed)) for session in moved)
-    if retained is not None:
-        marks.retained.add(retained.take(_owed_below(cursors) if retained.has_unnamed else 0))
-    unsaved = marks.retained
-    return Changes(
-        tuple(marks.ended),
-        tuple(row_of(session) for client_id, session in marks.rows.items() if sessions.get(client_id) is session),
-        tuple(unsubscribed),
-        tuple(subscribed),
-        cursors,
-        tuple(unsaved.rows.values()),
-        tuple(unsaved.names.values()),
-        tuple(unsaved.ended_names),
-        unsaved.at,
-        tuple(key for key, row in groups.items() if row is None),
-        tuple(row for row in groups.values() if row is not None),
-        tuple(client_id for client_id, one in marks.wills.items() if not isinstance(one, WillRow)),
-        tuple(one for one in marks.wills.values() if isinstance(one, WillRow)),
-        routed,
-        now_us,
-    )
-
-
-def _owed_below(cursors: Iterable[tuple[str, Cursor]]) -> int:
-    """Return a number above those of all retained messages that sessions are owed or were sent."""
-    return max((retained_end(cursor) for _, cursor in cursors if cursor.feeds or cursor.inflight), default=0)
 
 
 class WriteBehind:
@@ -129,17 +45,22 @@ class WriteBehind:
         self.tables = tables
         self.saved = 0
         self.failures = 0  # batches that could not be written, each tried again
+        self.is_over = False  # others have overruled this broker: nothing is written, and nobody who waits goes on
         self.marks = Marks()
         self.moved = self.marks.moved  # the router adds to it; emptied, never replaced
         self._routed = routed
         self._retained = retained
+        self.on_refused: Callable[[Refused], None] = lambda refused: None  # before what waited for a batch leaves
+        self.on_overruled: Callable[[Overruled], None] = lambda error: None
         self._changes: Callable[[Marks], Changes] = lambda marks: Changes()
         self._on_saved: Callable[[Session], None] = lambda session: None
-        self._batch = 1  # the number of the batch that marks go into
+        self._batch = 1  # the number of the one that marks go into
         self._urgent = False
         self._asked = False
         self._writing: asyncio.Future[Refused] | None = None
+        self._writing_durably = False
         self._writing_wills: dict[str, WillRow | Ends] = {}  # of the batch that is being written
+        self._unsynced: set[str] = set()  # client ids whose rows, or ends, are in batches not known to survive
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
         self._thread = ThreadPoolExecutor(1, "everlog-sessions")
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -148,6 +69,7 @@ class WriteBehind:
         self._last_routed: tuple[int, ...] = ()
         self._delay_s = _DELAY_S
         self._linger_s = 0.0
+        self._wills_sent = 0
 
     # Marking
 
@@ -173,6 +95,10 @@ class WriteBehind:
         """Mark a durable shared group that has changed, begun or ended."""
         self.marks.groups[key] = None
 
+    def mark_deals(self, deals: Iterable[GroupDeal]) -> None:
+        """Mark what became of messages that a group has dealt to clients of other brokers."""
+        self.marks.deals.update({deal[:3]: deal for deal in deals})
+
     def mark_will(self, row: WillRow) -> None:
         """Mark the will of a client that has connected, of whose session nothing else is stored."""
         self.marks.wills[row.client_id] = row
@@ -180,6 +106,24 @@ class WriteBehind:
     def end_will(self, client_id: str, sent: Ends = ()) -> None:
         """Mark a will to be forgotten when all before the ends in `sent` is in the log."""
         self.marks.wills[client_id] = sent
+
+    def send_will(self, session: Session, packed: bytes) -> None:
+        """Mark a will that leaves its session for the outbox, in the batch that forgets it there."""
+        self._wills_sent += 1
+        self.marks.sent_wills.append(SentWill(self._wills_sent, session.client_id, session.user, packed))
+        if session.kept:
+            self.mark_session(session)
+        else:
+            self.end_will(session.client_id)
+
+    def forget(self, session: Session) -> None:
+        """Write nothing more of a session, which another broker has."""
+        marks, client_id = self.marks, session.client_id
+        marks.ended.pop(client_id, None)
+        marks.rows.pop(client_id, None)
+        marks.filters.pop(client_id, None)
+        marks.wills.pop(client_id, None)
+        self.moved.discard(session)
 
     def is_marked(self, session: Session) -> bool:
         """Return whether something of a session is still to be written."""
@@ -191,6 +135,11 @@ class WriteBehind:
     def waits_for(self, client_id: str) -> bool:
         """Return whether the end of a session with this client id, or something of its will, is still to be written."""
         return client_id in self.marks.ended or client_id in self.marks.wills or client_id in self._writing_wills
+
+    def is_sure(self, client_id: str) -> bool:
+        """Return whether what is stored of a client id, a session or none, would survive a power cut as it is now."""
+        is_marked = client_id in self.marks.rows or client_id in self.marks.filters
+        return not (is_marked or client_id in self._unsynced or self.waits_for(client_id))
 
     def ticket(self) -> int:
         """Ask for a batch soon; return the number that `saved` will reach when all that is marked now is durable."""
@@ -217,6 +166,22 @@ class WriteBehind:
         """Have `call` called on the event loop when all that was marked so far is durable."""
         self._waiting.append((self.ticket(), call))
 
+    def next_batch(self) -> int:
+        """Return the number of the batch that what is marked now goes into, whether or not it is asked for."""
+        return self._batch
+
+    def when_saved(self, batch: int, call: Callable[[], None]) -> int:
+        """Have `call` called when a batch is durable, which may be the one that is being written; return the number
+        that `saved` will have reached then."""
+        if batch >= self._batch or not self._writing_durably:
+            self.when_durable(call)
+            return self._batch
+        place = len(self._waiting)
+        while place and self._waiting[place - 1][0] > batch:
+            place -= 1
+        self._waiting.insert(place, (batch, call))
+        return batch
+
     # Writing
 
     def start(
@@ -229,6 +194,8 @@ class WriteBehind:
 
     async def flush(self, timeout_s: float) -> bool:
         """Wait until all that is marked is durable; return False if that takes longer than `timeout_s`."""
+        if self.is_over:
+            return False
         done = asyncio.Event()
         self.when_durable(done.set)
         try:
@@ -245,7 +212,7 @@ class WriteBehind:
 
     async def stop(self) -> None:
         """Write all that is marked, durably, and end."""
-        if not await self.flush(_STOP_S):
+        if not await self.flush(_STOP_S) and not self.is_over:
             _log.error("sessions could not be saved within %s s: changes since the last save are lost", _STOP_S)
         if self._timer is not None:
             self._timer.cancel()
@@ -268,10 +235,11 @@ class WriteBehind:
 
     def _write(self) -> None:
         self._asked = False
-        if self._writing is not None or self._loop is None:
+        if self._writing is not None or self._loop is None or self.is_over:
             return
         marks, number = self._take(), self._batch
-        durable = self._urgent or bool(marks.wills)
+        self._unsynced.update(marks.rows, marks.ended)
+        durable = self._writing_durably = self._urgent or bool(marks.wills) or len(self._unsynced) > _MOST_UNSYNCED
         self._writing_wills = marks.wills
         self._batch += 1
         self._urgent = False
@@ -290,7 +258,7 @@ class WriteBehind:
         return old
 
     def _written(self, done: "asyncio.Future[Refused]", marks: Marks, number: int, durable: bool) -> None:
-        self._writing = None
+        self._writing, self._writing_durably = None, False
         self._writing_wills = {}
         if self._loop is None or done.cancelled():
             return
@@ -303,8 +271,12 @@ class WriteBehind:
         self._linger_s = min(_LINGER * took, _MOST_LINGER_S) if took > _SLOW_S else 0.0
         if durable:
             self.saved = number
+            self._unsynced.clear()  # one batch is written at a time
             if self._retained is not None and marks.retained.at is not None:
                 self._retained.durable_at = marks.retained.at
+        refused = done.result()
+        if refused.sessions or refused.groups:
+            self.on_refused(refused)
         for session in marks.rows.values():
             if session.away_us and not self.is_marked(session):
                 self._on_saved(session)
@@ -316,6 +288,10 @@ class WriteBehind:
     def _failed(self, error: BaseException, marks: Marks) -> None:
         """Merge the marks of a failed batch into those made since, to try again; whoever waits goes on waiting."""
         assert self._loop is not None
+        if isinstance(error, Overruled):
+            self.is_over = True
+            self.on_overruled(error)
+            return
         self.failures += 1
         _log.error("sessions could not be saved, trying again: %s", error)
         newer, ended = self.marks, self.marks.ended
@@ -327,8 +303,10 @@ class WriteBehind:
                 newer.filters.setdefault(client_id, {}).update(filters)
         self.moved.update(session for session in marks.moved if session.client_id not in ended)
         newer.groups.update(marks.groups)
+        newer.deals = {**marks.deals, **newer.deals}
         newer.retained = marks.retained
         newer.wills = {**marks.wills, **newer.wills}
+        newer.sent_wills = [*marks.sent_wills, *newer.sent_wills]
         ended.update(marks.ended)
         self._urgent = True
         self._asked = True  # not at once: the next tick tries again

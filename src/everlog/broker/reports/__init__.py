@@ -5,4 +5,4 @@ from everlog.broker.reports.numbers import Numbers, Reports
 from everlog.broker.reports.slices import run_in_slices
 from everlog.broker.reports.survey import Survey
 from everlog.broker.reports.sys_topics import SysTopics
-from everlog.broker.reports.unread_loss import Doomed, UnreadLoss
+from everlog.broker.reports.unread_loss import NOTHING, Doomed, UnreadLoss

@@ -34,6 +34,7 @@ class Numbers:
     received: int = 0
     kept: int = 0
     lost: int = 0
+    read_s: float = 0.0  # CPU of reading the log for those who are behind
     stored: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
@@ -114,6 +115,7 @@ class Reports:
             received=router.messages_in - router.own.count,
             kept=router.messages_kept,
             lost=router.catchup.lost,
+            read_s=router.catchup.read_s,
             stored=sum(shard.committed - shard.start for shard in log.shards),
             bytes_in=connections.traffic.bytes_in,
             bytes_out=connections.traffic.bytes_out,

@@ -154,10 +154,23 @@ class UnreadLoss:
         self._groups = groups
         self._shards = range(shards)
 
-    @property
-    def has_stored_readers(self) -> bool:
-        """Whether there are sessions or groups that read the log and outlive their connections."""
-        return self._registry.stored > 0 or len(self._groups) > 0
+    def look_owed(self) -> Generator[None, None, list[int]]:
+        """Return for each shard the first offset that a session or group that outlives its connections may need.
+
+        What was sent to a client counts until it is acknowledged. Pauses after each slice; who falls behind meanwhile
+        does so at a later offset, unless it asks for history.
+        """
+        found = [NOTHING for _ in self._shards]
+        for group in self._unread_of_groups():
+            found = [min(at, group.lowest(shard)) for shard, at in enumerate(found)]
+        yield
+        for awake, asleep in self._registry.walk():
+            readers = [self._of_session(session, sent=True) for session in awake if session.kept]
+            readers += [_of_stored(client_id, unpack_session(packed)) for client_id, packed in asleep]
+            for one in readers:
+                found = [min(at, one.lowest(shard)) for shard, at in enumerate(found)]
+            yield
+        return found
 
     def look(self, doomed: Doomed) -> Generator[None, None, Tally]:
         """Check all readers, pausing after each slice."""
@@ -219,10 +232,12 @@ class UnreadLoss:
         packed = self._registry.asleep.get(client_id)
         return None if packed is None else _of_stored(client_id, unpack_session(packed))
 
-    def _of_session(self, session: Session) -> Unread:
+    def _of_session(self, session: Session, *, sent: bool = False) -> Unread:
+        """Return what a session has not read; with `sent`, a connected one has not read what it did not acknowledge."""
         since = [one.since for text, one in session.subscriptions.items() if not text.startswith(SHARED_PREFIX)]
         begins = _begins([session.lag.get(shard, NOTHING) for shard in self._shards], since)
-        under_way = () if session in self._registry.clients else _under_way(session.pending())
+        is_read = session in self._registry.clients and not sent
+        under_way = () if is_read else _under_way(session.pending())
         return Unread(session.client_id, False, begins, under_way)
 
 

@@ -39,6 +39,7 @@ class Listener:
     min_version: str = "1.2"  # of TLS
     allow_anonymous: bool | None = None  # None: as everywhere
     is_proxied: bool = False  # peers are proxies, and say by the PROXY protocol for whom
+    mount_point: str = ""  # what stands before the topics of its clients, who do not see it
     tcp_keepalive_s: float = 300.0  # of silence, until TCP asks whether a peer is there; 0 for never
 
 
@@ -188,7 +189,7 @@ def _factory(connections: Connections, listener: Listener, tls: LiveTls | None) 
     certificates = None if tls is None or listener.client_ca_file is None else ClientCertificates(tls)
 
     def connection() -> Connection:
-        return connections.new(certificates, listener.allow_anonymous)
+        return connections.new(certificates, listener.allow_anonymous, listener.mount_point)
 
     def make() -> Connection | WebSocket:
         if listener.kind in ("tcp", "tls"):

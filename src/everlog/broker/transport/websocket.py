@@ -31,6 +31,7 @@ from everlog.mqtt import Reason
 
 _log = logging.getLogger("everlog.broker")
 _FRAMES_PER_STEP = 256  # of one peer, before others have their turn
+_GOING_AWAY = (Reason.SERVER_SHUTTING_DOWN, Reason.USE_ANOTHER_SERVER)
 CLOSE_WAIT_S = 2.0  # for the peer's half of the closing handshake; then the connection is cut
 
 
@@ -93,10 +94,6 @@ class WebSocket(asyncio.Protocol):
         self._full = False
         self.connection.resume_writing()
 
-    def eof_received(self) -> bool | None:
-        """End the connection: the peer sends no more."""
-        return self.connection.eof_received()
-
     def connection_lost(self, exc: Exception | None) -> None:
         """Clean up after the connection."""
         if self._cut is not None:
@@ -119,7 +116,7 @@ class WebSocket(asyncio.Protocol):
         if not self._open:
             self._refuse(plain(503, self.connection.closing_reason or "the broker closes the connection"))
         else:
-            code = GOING_AWAY if self.connection.closing_code == Reason.SERVER_SHUTTING_DOWN else NORMAL
+            code = GOING_AWAY if self.connection.closing_code in _GOING_AWAY else NORMAL
             self._say_close(code, self.connection.closing_reason)
 
     def abort(self) -> None:

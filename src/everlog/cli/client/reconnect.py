@@ -27,6 +27,7 @@ _PASSING = {
     Reason.QUOTA_EXCEEDED,
     Reason.ADMINISTRATIVE_ACTION,
     Reason.CONNECTION_RATE_EXCEEDED,
+    Reason.USE_ANOTHER_SERVER,  # behind the same name there may be another by then
     Reason.MAXIMUM_CONNECT_TIME,
 }
 

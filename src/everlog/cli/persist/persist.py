@@ -96,7 +96,7 @@ def status(*, place: Place) -> int:
 
 
 def _print_servers(servers: list[Welcome]) -> None:
-    table = Table("server", "version", "owns", "role", "in use", "requests", "under way", "followed streams")
+    table = Table("server", "version", "owns", "role", "in use", "requests", "under way", "unfiled", "followed streams")
     for found in servers:
         roles = [name for name, has in (("coordinator", found.is_coordinator), ("draining", found.is_draining)) if has]
         table.add_row(
@@ -107,6 +107,7 @@ def _print_servers(servers: list[Welcome]) -> None:
             _ranges(found.opened),
             f"{found.requests:,}",
             str(found.under_way),
+            f"{found.unfiled_rows:,}",
             str(found.followed),
         )
     print_table(table)

@@ -13,7 +13,7 @@ from everlog.app import parse_seconds
 from everlog.base import UsageError
 from everlog.cli.option_groups import with_options
 from everlog.cli.spark.job_options import Data, JobOptions, Table, TableOption
-from everlog.cli.spark.job_session import open_session
+from everlog.cli.spark.job_session import data_of, open_session
 from everlog.store import read_lake_record
 
 if TYPE_CHECKING:
@@ -48,12 +48,12 @@ def compact(*, request: CompactRequest, job: JobOptions) -> int:
 
     options = _options(request)
     every = parse_seconds(request.every)
-    location = table_of(job.data, request.table, request.option)
+    location = _table_for(job, request)
     summary = CompactionSummary()
     with open_session(job) as (spark, bar):
         check_bucket(location)
         announce = lambda what, tasks: bar.step(f"{what}, {tasks} task{'' if tasks == 1 else 's'}")  # noqa: E731
-        made = Compaction(job.data or "", location, OnSpark(spark), options, announce)
+        made = Compaction(data_of(job), location, OnSpark(spark), options, announce)
         try:
             _run(made, summary, every if request.follow else None, bar)
         except KeyboardInterrupt:
@@ -61,6 +61,18 @@ def compact(*, request: CompactRequest, job: JobOptions) -> int:
                 raise
     _show(made, summary)
     return int(bool(summary.damage or summary.lost))
+
+
+def _table_for(job: JobOptions, request: CompactRequest) -> "Location":
+    """Return the table that is named, or that the store names, or the usual one in it."""
+    from everlog.spark import ClusterPlace, locate, parse_options, read_cluster_record
+
+    place = data_of(job)
+    if request.table is not None or not isinstance(place, ClusterPlace):
+        return table_of(job.data, request.table, request.option)
+    record = read_cluster_record(place)
+    table = f"{place.bucket.place.rstrip('/')}/{LAKE}" if record is None else record.table
+    return locate(table, dict(place.bucket.options) | parse_options(request.option or ()))
 
 
 def _run(made: "Compaction", summary: "CompactionSummary", every: float | None, bar: "SparkProgress") -> None:

@@ -6,7 +6,9 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-Data: TypeAlias = Annotated[str | None, typer.Argument(metavar="DATA", help="The data directory of a broker.")]
+Data: TypeAlias = Annotated[
+    str | None, typer.Argument(metavar="DATA", help="The data directory of a broker, or a cluster's postgresql://...")
+]
 Html: TypeAlias = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a report there too.")]
 Json: TypeAlias = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the result there too.")]
 Top: TypeAlias = Annotated[int, typer.Option("--top", min=1, metavar="N", help="How many of each are shown.")]
@@ -44,6 +46,12 @@ class JobOptions:
         typer.Option(metavar="URL", help="Where Spark runs; all cores of this machine otherwise."),
     ] = None
     conf: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of Spark; repeatable.")] = None
+    bucket: Annotated[
+        str | None, typer.Option(metavar="PLACE", help="Of a cluster: the bucket that its brokers have.")
+    ] = None
+    bucket_option: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="For that bucket, as AWS_REGION; repeatable.")
+    ] = None
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Let Spark say what it does.")] = False
 
     @property

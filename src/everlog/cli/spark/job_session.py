@@ -17,6 +17,8 @@ from everlog.store import unkept_notes
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from everlog.spark import ClusterPlace
+
 
 @contextmanager
 def open_session(job: JobOptions, needs_data: bool = True) -> "Iterator[tuple[SparkSession, SparkProgress]]":
@@ -113,14 +115,28 @@ def report_lost(job: JobOptions) -> None:
 def _source_options(job: JobOptions) -> dict[str, str]:
     where = job.data or ""
     given = {
-        "path": where if "://" in where else os.path.abspath(where),
+        "path": _whole(where),
         "topic": json.dumps(job.topics) if job.topics else None,
         "streams": json.dumps(job.streams) if job.streams else None,
         "kv": json.dumps(job.kv) if job.kv else None,
         "from": job.from_,
         "to": job.to,
+        "bucket": _whole(job.bucket),
+        "bucketOptions": "\n".join(job.bucket_option) if job.bucket_option else None,
     }
     return {name: value for name, value in given.items() if value is not None}
+
+
+def _whole(place: str | None) -> str | None:
+    """Return an address as it is, and the whole path of a directory."""
+    return place if place is None or "://" in place else os.path.abspath(place)
+
+
+def data_of(job: JobOptions) -> "str | ClusterPlace":
+    """Return the data directory, or the cluster."""
+    from everlog.spark import cluster_of
+
+    return cluster_of(_source_options(job)) or job.data or ""
 
 
 def _check_state(job: JobOptions) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from everlog.spark.cluster_place import ClusterPlace
 from everlog.spark.lake.compaction_plan import GROUP_BYTES, ROUND_BYTES, Round, plan_round
 from everlog.spark.lake.data_file import total_rows
 from everlog.spark.lake.file_merge import MergeTask, merge_files, plan_merges
@@ -21,8 +22,8 @@ from everlog.spark.lake.parquet_writer import Codec
 from everlog.spark.lake.runner import Runner
 from everlog.spark.lake.slice_writer import WriteTask, Written, write_slice
 from everlog.spark.log_slices import OnDamage
-from everlog.spark.snapshot import take_snapshot
-from everlog.store import LakeRecord, Lost, write_lake_record
+from everlog.spark.snapshot import Snapshot, take_snapshot
+from everlog.store import LakeRecord, Lost, read_lake_record, write_lake_record
 
 Announce = Callable[[str, int], None]  # called with what begins, and its number of tasks
 
@@ -77,7 +78,7 @@ class Compaction:
 
     def __init__(
         self,
-        data: str,
+        data: "str | ClusterPlace",
         location: Location,
         runner: Runner,
         options: CompactionOptions | None = None,
@@ -86,14 +87,30 @@ class Compaction:
         self._options = options if options is not None else CompactionOptions()
         self._runner = runner
         self._announce = announce if announce is not None else _quietly
-        snapshot = take_snapshot(data)
-        self._data = snapshot.path
+        self._cluster = data if isinstance(data, ClusterPlace) else None
+        self._data = data.title if isinstance(data, ClusterPlace) else os.path.abspath(data)
+        snapshot = self._look()
         self.shards = tuple(shard.shard for shard in snapshot.shards)
         is_new = location.is_local and not os.path.exists(location.uri)
-        self.lake: Lake = open_for(location, snapshot)
+        self.lake: Lake = open_for(location, snapshot, self._record())
         if is_new and os.path.dirname(location.uri) == os.path.abspath(snapshot.path):
             _make_private(location.uri)
         self._seen: dict[int, int | None] = {}  # up to these ends the table is known to have this log's records
+
+    def _look(self) -> Snapshot:
+        """Return the log as it is committed now."""
+        if self._cluster is None:
+            return take_snapshot(self._data)
+        from everlog.spark.cluster_log import take_cluster_snapshot
+
+        return take_cluster_snapshot(self._cluster, again=True)
+
+    def _record(self) -> LakeRecord | None:
+        if self._cluster is None:
+            return read_lake_record(self._data)
+        from everlog.spark.cluster_log import read_cluster_record
+
+        return read_cluster_record(self._cluster)
 
     def run(self, summary: CompactionSummary | None = None) -> CompactionSummary:
         """Compact all that there is now; what was done is added to the summary."""
@@ -112,7 +129,7 @@ class Compaction:
     def round(self, summary: CompactionSummary) -> bool:
         """Make one commit, if there is something to commit; returns whether there may be more."""
         options = self._options
-        snapshot = take_snapshot(self._data)
+        snapshot = self._look()
         ends = self.lake.ends(self.shards)
         plan = plan_round(
             snapshot,
@@ -125,8 +142,12 @@ class Compaction:
             return False
         moved = {shard for shard, end in ends.items() if end is not None and end != self._seen.get(shard)}
         if moved:
-            check_same_history(self.lake.location.uri, self.lake.files(), snapshot, moved)
+            check_same_history(self.lake.location.uri, self.lake.files(), snapshot, moved, self._cluster)
         groups = sorted(plan.groups, key=lambda group: -group.size_bytes)  # the last task to end is then a short one
+        if self._cluster is not None:
+            from everlog.spark.cluster_log import fill_tails
+
+            groups = fill_tails(self._cluster, snapshot.pin, groups)
         tasks = [WriteTask(group, self.lake.location, options.codec, options.on_damage) for group in groups]
         if tasks:
             self._announce("compacting", len(tasks))
@@ -178,7 +199,12 @@ class Compaction:
         ends = {shard: end for shard, end in self.lake.ends(self.shards).items() if end is not None}
         location = self.lake.location
         record = LakeRecord(table=location.uri, store=self.lake.store, ends=ends, options=location.named_options())
-        write_lake_record(self._data, record)
+        if self._cluster is None:
+            write_lake_record(self._data, record)
+            return
+        from everlog.spark.cluster_log import write_cluster_record
+
+        write_cluster_record(self._cluster, record)
 
 
 def _make_private(directory: str) -> None:

@@ -133,4 +133,4 @@ def _groups(
 def _slice(
     snapshot: Snapshot, shard: ShardSnapshot, start: int, stop: int, size: int, segments: list[SegmentFile]
 ) -> Slice:
-    return Slice(snapshot.path, shard.shard, shard.identity, start, stop, size, tuple(segments))
+    return Slice(snapshot.path, shard.shard, shard.identity, start, stop, size, tuple(segments), snapshot.bucket)

@@ -4,15 +4,17 @@ A copy of a store has the store's identity. If both write to one table, they are
 time of a record that both table and log have.
 """
 
-from collections.abc import Collection, Iterable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from functools import partial
 
 from everlog.base import StorageError
+from everlog.spark.cluster_place import ClusterPlace
 from everlog.spark.lake.data_file import DataFile
 from everlog.spark.lake.lake_table import Lake, NoTable, find_lake, open_lake
 from everlog.spark.lake.location import Location, locate
 from everlog.spark.snapshot import Snapshot
-from everlog.store import LakeRecord, LogStore, read_lake_record
+from everlog.store import LakeRecord, LogStore
 
 
 def find_recorded(record: LakeRecord, options: Mapping[str, str] | None = None) -> Lake:
@@ -24,9 +26,8 @@ def find_recorded(record: LakeRecord, options: Mapping[str, str] | None = None) 
         raise _missing(location, record) from None
 
 
-def open_for(location: Location, snapshot: Snapshot) -> Lake:
-    """Open the table of a store, or make it, unless the table before it has what the log has dropped."""
-    record = read_lake_record(snapshot.path)
+def open_for(location: Location, snapshot: Snapshot, record: LakeRecord | None) -> Lake:
+    """Open the table of a store, or make it, unless the recorded table before it has what the log has dropped."""
     if record is None or record.store != snapshot.identity or not any(record.ends.values()):
         return open_lake(location, snapshot.identity)
     ends: dict[int, int | None] = {}
@@ -46,23 +47,41 @@ def open_for(location: Location, snapshot: Snapshot) -> Lake:
     return open_lake(location, snapshot.identity)
 
 
-def check_same_history(table: str, files: Iterable[DataFile], snapshot: Snapshot, shards: Collection[int]) -> None:
+def check_same_history(
+    table: str,
+    files: Iterable[DataFile],
+    snapshot: Snapshot,
+    shards: Collection[int],
+    cluster: ClusterPlace | None = None,
+) -> None:
     """Refuse a table that has other records of these shards than the log, as another copy of the store wrote them."""
     # files come by offset, so the last one stays; of those that others rewrote the bounds are not exact
     lasts = {file.shard: file for file in files if file.shard in shards and not file.is_foreign}
     bounds = {shard.shard: (shard.start, shard.end) for shard in snapshot.shards}
-    with closing(LogStore.open(snapshot.path, writable=False)) as store:
+    with _times(snapshot, cluster) as time_of:
         for shard, file in lasts.items():
             start, end = bounds[shard]
             if not start <= file.last_offset < end:
                 continue
-            time_us = _time_of(store, shard, file.last_offset)
+            time_us = time_of(shard, file.last_offset)
             if time_us is not None and time_us != file.last_time:
                 raise StorageError(
                     f"shard {shard} of {snapshot.path} has another record at offset {file.last_offset} than "
                     f"{table}: another copy of the store was compacted into that table",
                     hint="give each copy a table of its own: --table",
                 )
+
+
+@contextmanager
+def _times(snapshot: Snapshot, cluster: ClusterPlace | None) -> Iterator[Callable[[int, int], int | None]]:
+    """Yield what tells the time of a record, or None where the log can't tell."""
+    if cluster is not None:
+        from everlog.spark.cluster_log import time_of
+
+        yield lambda shard, offset: time_of(cluster, snapshot.shards[shard], offset)
+        return
+    with closing(LogStore.open(snapshot.path, writable=False)) as store:
+        yield partial(_time_of, store)
 
 
 def _time_of(store: LogStore, shard: int, offset: int) -> int | None:

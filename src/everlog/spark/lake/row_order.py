@@ -26,7 +26,7 @@ class Clustering:
     @classmethod
     def of_store(cls, data: str) -> "Clustering":
         """Return the order by the structure in a data directory, if it has one."""
-        return cls(read_structure(Path(data) / FILE_NAME))
+        return cls(None if "://" in data else read_structure(Path(data) / FILE_NAME))
 
     def ranks(self, names: pa.Array) -> npt.NDArray[np.uint32]:
         """Return the rank of each topic among these."""

@@ -9,7 +9,7 @@ from tests.twins import batch_of
 from everlog.base import TopicTable
 from everlog.broker.delivery.overlaps import combine
 from everlog.broker.groups.shared_group import SharedGroup
-from everlog.mqtt import Publish
+from everlog.mqtt import TELL_PLACE, Publish
 from everlog.sessions import Session, Subscribed
 from everlog.topics import parse_filter
 
@@ -99,7 +99,7 @@ def test_overlapping_subscriptions_are_merged_to_one():
 
 
 def test_subscriptions_that_begin_at_different_places_are_kept_apart_below_the_last():
-    early, late = Subscribed("a", 0, since=(5, 20)), Subscribed("#", 2, since=(10, 10), position=True)
+    early, late = Subscribed("a", 0, since=(5, 20)), Subscribed("#", 2, since=(10, 10), tells=TELL_PLACE)
     assert combine([early, late]) == (2, b"", False, False, (5, 10), True, (10, 20), (early, late))
     assert combine([late, late])[4:] == ((10, 10), True, (10, 10), ())
     always = Subscribed("+", 1)

@@ -22,7 +22,7 @@ def stage():
     whole = made.log.reader
 
     class Reader:
-        def __init__(self, filters):
+        def __init__(self, filters, *, publishers=False):
             self.inner = whole(filters)
 
         def read_shard(self, shard, offset, max_records, max_bytes):
@@ -167,7 +167,7 @@ class Readers:
     def __init__(self):
         self.asked = []
 
-    def reader(self, filters):
+    def reader(self, filters, *, publishers=False):
         self.asked.append([flt.text for flt in filters])
         return object()
 
@@ -231,11 +231,11 @@ def test_what_goes_to_the_session_in_one_way_needs_no_look_at_its_topics():
     def way(**subscriptions):
         session = Session("c", subscriptions={text: Subscribed(text, **each) for text, each in subscriptions.items()})
         found = make_read_plans(Readers()).plan(session, 0, 10).merged
-        return None if found is None else (found.qos, found.identifiers, found.position, found.until)
+        return None if found is None else (found.qos, found.identifiers, found.tells, found.until)
 
     assert way(a={"qos": 1, "since": (10,), "identifier": 7}) == (1, b"\x0b\x07", False, ())
     assert way(a={"qos": 1, "since": (5,)}, b={"qos": 1, "since": (7,)}) == (1, b"", False, ())
-    assert way(a={"qos": 1, "position": True}, b={"qos": 1, "position": True}) == (1, b"", True, ())
+    assert way(a={"qos": 1, "tells": 1}, b={"qos": 1, "tells": 1}) == (1, b"", True, ())
     assert way(a={"qos": 1}, b={"qos": 2}) is None
     assert way(a={"qos": 1, "identifier": 7}, b={"qos": 1, "identifier": 7}) is None
     assert way(a={"qos": 1}, b={"qos": 1, "no_local": True}) is None

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.memory_log import MemoryLog
+from tests.replays import replay
 from tests.stages import Stage
 
 from everlog.base import NO_PUBLISHER, split_publisher
@@ -84,4 +85,64 @@ def test_nobody_is_named_if_that_is_switched_off() -> None:
     stage.until(lambda: stage.inside.messages_kept == 2)
     (shard,) = stage.running.log.shards
     assert [records.layout.kind for records in shard.batches] == [0, 0]
+    stage.close()
+
+
+def pairs_of(message: Publish) -> tuple[tuple[str, str], ...]:
+    told = ("everlog-publisher", "everlog-user")
+    return tuple(pair for pair in message.properties.user_properties if pair[0] in told)
+
+
+@pytest.mark.parametrize("filters", ["a/+", "$share/g/a/+"])
+def test_who_asks_is_told_the_publisher_live_and_from_the_log(stage: Stage, filters: str) -> None:
+    plain = stage.connected("plain")
+    ann = stage.connected("ann's", 4, user_name="ann", password=b"right")
+    asks, other = stage.connected("asks"), stage.connected("other")
+    assert replay(asks, None, filters, publisher=True).properties.reason_string is None
+    other.subscribe("a/+")
+    stage.call(lambda: stage.inside.publish(Publish("a/0", b"nobody")))
+    plain.publish("a/1", b"plain", 1)
+    ann.publish("a/2", b"ann", 1)
+    told = {b"nobody": (), b"plain": (("everlog-publisher", "plain"),)}
+    told[b"ann"] = (("everlog-publisher", "ann's"), ("everlog-user", "ann"))
+    assert {one.payload: pairs_of(one) for one in (asks.message() for _ in range(3))} == told
+    assert {pairs_of(other.message()) for _ in range(3)} == {()}
+    later = stage.connected("later")
+    replay(later, "earliest", filters.replace("$share/g", "$share/later"), publisher=True)
+    assert {one.payload: pairs_of(one) for one in (later.message() for _ in range(3))} == told
+
+
+def test_a_message_that_is_sent_again_tells_its_publisher_again(stage: Stage) -> None:
+    durable = {"clean_start": False, "session_expiry_interval": 1000}
+    asks = stage.connected("asks", **durable)
+    replay(asks, None, "a", publisher=True)
+    stage.connected("one").publish("a", b"x", 1)
+    assert (first := asks.receive()).payload == b"x"
+    asks.reset()
+    again = stage.connected("asks", **durable).message()
+    assert (again.dup, again.payload, pairs_of(again)) == (True, b"x", pairs_of(first))
+    assert pairs_of(again) == (("everlog-publisher", "one"),)
+
+
+def test_publishers_are_told_to_those_who_may_replay(tmp_path: Path) -> None:
+    path = tmp_path / "acl"
+    path.write_text("everyone readwrite #\neveryone deny replay closed/#\n")
+    stage = Stage(MemoryLog(), keep=[("#", 0)], security=Security(acl_file=str(path)))
+    asks, one = stage.connected("asks"), stage.connected("one")
+    assert replay(asks, None, "open/#", publisher=True).properties.reason_string is None
+    why = replay(asks, None, "closed/#", publisher=True).properties.reason_string
+    assert why == "who has published is told to those who may replay the filter"
+    one.publish("closed/a", b"1", 1)
+    one.publish("open/a", b"2", 1)
+    assert [pairs_of(asks.message()) for _ in range(2)] == [(), (("everlog-publisher", "one"),)]
+    stage.close()
+
+
+def test_nobody_is_told_if_that_is_switched_off() -> None:
+    stage = Stage(MemoryLog(), keep=[("#", 0)], publishers=False)
+    asks = stage.connected("asks")
+    why = replay(asks, None, "a", publisher=True).properties.reason_string
+    assert why == "who has published is not kept (keep.publishers)"
+    stage.connected("one").publish("a", b"x", 1)
+    assert pairs_of(asks.message()) == ()
     stage.close()

@@ -215,3 +215,31 @@ def test_spills_and_releases_of_overlapping_filters_look_at_few_topics():
         assert kept.remove("+/#", SPILLED) == 0
         kept.extend(run)
     assert kept.looked_up == before, "what settings keep is not touched by spills"
+
+
+def marks(kept, table, topic):
+    """By QoS, whether a topic's messages are kept for spills alone ("spill"), for durable sessions alone, or not."""
+    kept.extend(run_of(table, topic))
+    byte = kept.routes[4 * table.lookup(topic.encode()) + 3]
+    return ["spill" if byte >> qos & 1 else "sessions" if byte >> qos + 3 & 1 else "" for qos in range(3)]
+
+
+def test_what_only_durable_sessions_keep_is_marked():
+    table, kept = made()
+    kept.configure([("set/#", 1)], ["set/never"], ["aged/#"])
+    assert marks(kept, table, "a") == ["", "", ""], "not kept at all"
+    kept.add("a")
+    kept.add("set/#")
+    kept.add("aged/#")
+    assert marks(kept, table, "a") == ["sessions"] * 3
+    assert marks(kept, table, "set/a") == ["sessions", "", ""], "the settings keep QoS 1 and 2"
+    assert marks(kept, table, "set/never") == ["sessions"] * 3
+    assert marks(kept, table, "aged/a") == ["", "", ""], "the settings say how long"
+    kept.add("b", SPILLED)
+    assert marks(kept, table, "b") == ["", "spill", "spill"]
+    kept.add("b")
+    assert marks(kept, table, "b") == ["sessions"] * 3
+    kept.remove("b")
+    assert marks(kept, table, "b") == ["", "spill", "spill"]
+    kept.remove("a")
+    assert marks(kept, table, "a") == ["", "", ""]

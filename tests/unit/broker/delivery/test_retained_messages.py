@@ -298,3 +298,12 @@ def check(stage, model, text, random):
         assert isinstance(records, Records)
         assert records.row(0)[5] == model.messages[topic]
         assert records.base_offset == RETAINED | model.numbers[topic]
+
+
+def test_whether_a_subscription_can_get_something_is_known_of_filters_without_wildcards():
+    stage = Stage()
+    assert not stage.retained.may_have(parse_filter("#"))
+    stage.take("a/b", b"x")
+    assert stage.retained.may_have(parse_filter("a/b"))
+    assert stage.retained.may_have(parse_filter("other/#"))
+    assert not stage.retained.may_have(parse_filter("a/c"))

@@ -115,3 +115,56 @@ def test_others_get_their_messages_while_a_client_with_many_filters_leaves(stage
         assert other.publish("t", str(number), 1) is Reason.SUCCESS
     stage.offline("c")
     assert sorted(map(int, other.payloads(40))) == sorted([*range(20), *range(20)])
+
+
+def test_silent_clients_are_closed_in_turns_and_the_others_stay(stage, monkeypatch):
+    monkeypatch.setattr("everlog.broker.registry.silence._SLICE", 2)
+    silent = [stage.connected(f"c{number}", keep_alive=10) for number in range(7)]
+    for_ever = stage.connected("for ever")
+    turns = []
+
+    def sweep():
+        stage.inside.sweep_clients(60)
+        stage.inside.sweep_clients(60)  # while the first is under way: not twice
+        turns.append(len(stage.inside.connected_ids))
+
+    stage.call(sweep)
+    stage.until(lambda: len(stage.inside.connected_ids) == 1)
+    assert turns[0] > 1  # not all of them in one turn
+    for client in silent:
+        client.expect_closed(Reason.KEEP_ALIVE_TIMEOUT)
+    for_ever.send(Pingreq())
+    for_ever.expect(Pingresp)
+    again = stage.connected("again", keep_alive=10)
+    stage.call(lambda: stage.inside.sweep_clients(60))
+    again.expect_closed(Reason.KEEP_ALIVE_TIMEOUT)
+
+
+class Newcomer:
+    """A peer that counts how often the number of its file is asked for."""
+
+    peer = "peer"
+    asked = 0
+
+    @property
+    def file_number(self):
+        self.asked += 1
+        return 20_000
+
+    def close(self, reason, why):
+        raise AssertionError
+
+
+@pytest.mark.parametrize("files", [4096, 64], ids=["many", "few"])
+def test_the_number_of_a_file_is_asked_for_where_it_may_be_too_high(stage, files):
+    gate, newcomer = stage.running.broker.connections.gate, Newcomer()
+
+    def admit():
+        gate.reserve_files(files + 40, 40)
+        found = gate.admit(newcomer)
+        gate.forget(newcomer)
+        return found
+
+    found = stage.call(admit)
+    assert newcomer.asked == (files < 4096)
+    assert (found is not None) == (files < 4096)

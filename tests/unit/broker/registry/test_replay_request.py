@@ -8,8 +8,7 @@ from tests.stages import Stage
 
 from everlog.base import PeerError
 from everlog.broker import Security
-from everlog.broker.registry.replay_request import filter_of, split_filter, wishes_of
-from everlog.broker.registry.subscriptions import Subscriptions
+from everlog.broker.registry.replay_request import filter_of, first_begins, split_filter, wishes_of
 from everlog.mqtt import Properties, Publish, Reason, Suback, Subscribe, Subscription
 from everlog.sessions import Session, Subscribed
 from everlog.store import say_unkept
@@ -50,7 +49,7 @@ def test_a_replay_filter_has_two_parts():
 def test_wishes_are_user_properties():
     def wishes(*pairs):
         found = wishes_of(Properties(user_properties=pairs))
-        return found.begin, found.position, found.live
+        return found.begin, found.tells, found.live
 
     assert wishes() == (None, False, False)
     assert wishes(("everlog-from", "-1h"), ("other", "x")) == ("-1h", False, False)
@@ -651,8 +650,10 @@ def test_a_subscribe_of_many_replays_in_many_turns_sends_each_message_once(made,
 
 def test_a_subscribe_of_many_replays_looks_at_all_subscriptions_once(made, monkeypatch) -> None:
     calls = []
-    rewind = Subscriptions._rewind
-    monkeypatch.setattr(Subscriptions, "_rewind", lambda *arguments: calls.append(1) or rewind(*arguments))
+    monkeypatch.setattr(
+        "everlog.broker.registry.subscriptions.first_begins",  # asked for by each look at all of them
+        lambda replayed: calls.append(1) or first_begins(replayed),
+    )
     stage = made()
     client = stage.connected("c")
     reasons = client.subscribe(*(f"$replay/0:{number}/t/{number}" for number in range(300, 0, -1)))

@@ -25,7 +25,7 @@ from everlog.mqtt import (
     Unsubscribe,
     Will,
 )
-from everlog.sessions import Changes
+from everlog.sessions import Changes, Refused, unpack_inflight
 
 
 def payloads(messages: list[Publish]) -> list[bytes]:
@@ -463,7 +463,7 @@ async def test_qos_2_out_keeps_its_id_and_its_state_across_crashes() -> None:
                 await client.nothing_more()
 
 
-@pytest.mark.parametrize("what", ["connect", "will", "subscribe", "unsubscribe", "retain"])
+@pytest.mark.parametrize("what", ["new", "back", "clean", "will", "own will", "subscribe", "unsubscribe", "retain"])
 async def test_an_answer_waits_for_the_tables(what: str) -> None:
     async with Running(Disk()) as running:
         client = await running.client("c")
@@ -472,11 +472,20 @@ async def test_an_answer_waits_for_the_tables(what: str) -> None:
         tables = running.disk.tables
         tables.failing = True
         expected: type[Any]
-        if what == "connect":
+        if what == "new":
             client = await running.client("new", answer=False)
+            expected = Connack
+        elif what == "back":  # the tables are to know that it is not away any more
+            client = await running.client("c", answer=False)
+            expected = Connack
+        elif what == "clean":  # and that what it had is gone
+            client = await running.client("c", clean=True, expiry=0, answer=False)
             expected = Connack
         elif what == "will":
             client = await running.client("new", expiry=0, will=Will("w", b"gone"), answer=False)
+            expected = Connack
+        elif what == "own will":
+            client = await running.client("new", will=Will("w", b"gone"), answer=False)
             expected = Connack
         elif what == "subscribe":
             client.send(Subscribe(2, (Subscription("b"),)))
@@ -495,6 +504,29 @@ async def test_an_answer_waits_for_the_tables(what: str) -> None:
         found = await answer
         if what == "retain":
             assert (found.packet_id, (await client.expect(Puback)).packet_id) == (9, 10)
+
+
+async def test_an_end_that_is_written_and_not_synced_is_waited_for() -> None:
+    async with Running(Disk()) as running:
+        client, behind = await running.client("c"), running.broker.write_behind
+        assert behind is not None
+        await client.subscribe("a")
+        client.send(Disconnect(properties=Properties(session_expiry_interval=0)))
+        await eventually(lambda: "c" not in running.inside.sessions)
+        number = behind.next_batch()
+        await eventually(lambda: behind.next_batch() > number)  # it is written, in a batch that nobody waits for
+        assert behind.saved < number
+        assert not behind.is_sure("c")
+        assert behind.is_sure("other")
+        running.disk.tables.failing = True
+        client = await running.client("c", answer=False)
+        answer = asyncio.ensure_future(client.expect(Connack))
+        await eventually(lambda: running.inside.write_failures)
+        assert not answer.done()
+        running.disk.tables.failing = False
+        assert not (await answer).session_present
+        await client.subscribe("a")
+        assert behind.is_sure("c")
 
 
 async def test_a_will_leaves_the_tables_after_its_message_is_in_the_log() -> None:
@@ -596,30 +628,101 @@ async def test_the_id_of_a_qos_2_message_that_nobody_keeps_survives_a_crash() ->
             await subscriber.nothing_more()
 
 
-async def test_a_small_window_shares_its_syncs_where_they_are_slow() -> None:
+@pytest.mark.parametrize("in_step", [False, True])
+async def test_a_small_window_waits_for_the_tables_once_where_they_are_slow(in_step: bool) -> None:
+    """Three messages at a time need one batch: their PUBRELs wait for it, and it has the ids of the next three."""
     async with Running(Disk(), keep=[("#", 0)]) as running:
         tables = running.disk.tables
-        apply, count = tables.apply, 30
+        apply, count = tables.apply, 120
 
-        def slowly(changes: Changes, durable: bool = False) -> None:
-            time.sleep(0.03 if durable else 0)
-            apply(changes, durable)
+        def slowly(changes: Changes, durable: bool = False) -> Refused:
+            time.sleep(0.01 if durable else 0)
+            return apply(changes, durable)
 
-        tables.apply = slowly  # type: ignore[method-assign]
         client = await running.client("c", receive_maximum=3)
         await client.subscribe("a", qos=2)
         publisher = await running.client("p", clean=True, expiry=0)
         for number in range(count):
             publisher.send(Publish("a", b"%d" % number, qos=2, packet_id=number + 1))
             await publisher.expect(Pubrec)
+        tables.apply = slowly  # type: ignore[method-assign]
         tables.applied.clear()
-        done = 0
-        while done < count:  # each answer in a packet of its own, as most clients send them
+        got: list[bytes] = []
+        under_way = done = 0
+        answers: list[Pubrec | Pubcomp] = []
+        while done < count:
             packet = await client.receive()
             if isinstance(packet, Publish):
-                client.send(Pubrec(packet.packet_id))
+                assert not packet.dup
+                got.append(packet.payload)
+                under_way += 1
+                assert under_way <= 3, "more than the Receive Maximum"
+                answers.append(Pubrec(packet.packet_id))
             else:
-                client.send(Pubcomp(packet.packet_id))
+                answers.append(Pubcomp(packet.packet_id))
                 done += 1
-            await asyncio.sleep(0)
-        assert len(tables.applied) <= count, "two for three messages, and a few when they fall apart"
+                under_way -= 1
+            if not in_step or len(answers) == 3:  # or each answer in a packet of its own, as most clients send them
+                for answer in answers:
+                    client.send(answer)
+                    await asyncio.sleep(0)
+                answers.clear()
+        assert got == [b"%d" % number for number in range(count)]
+        assert len(tables.applied) <= count // 2, "one for three messages, and some when they fall apart; it was two"
+
+
+async def test_a_message_made_ahead_of_its_turn_waits_for_its_stored_id() -> None:
+    """A PUBREC that refuses makes room without a PUBREL, so nothing has waited for the tables since then."""
+    async with Running(Disk(), keep=[("#", 0)]) as running:
+        client = await running.client("c", receive_maximum=1)
+        await client.subscribe("a", qos=2)
+        publisher = await running.client("p", clean=True, expiry=0)
+        for number in range(4):
+            publisher.send(Publish("a", b"%d" % number, qos=2, packet_id=number + 1))
+            await publisher.expect(Pubrec)
+        first = await client.expect(Publish)
+        client.send(Pubrec(first.packet_id))
+        client.send(Pubcomp((await client.expect(Pubrel)).packet_id))
+        await client.expect(Publish)  # with the id of the next, which is given now
+        tables = running.disk.tables
+        apply, stored = tables.apply, set[int]()
+
+        def slowly(changes: Changes, durable: bool = False) -> Refused:
+            time.sleep(0.1)
+            refused = apply(changes, durable)
+            if durable:
+                stored.update(one for _, cursor in changes.cursors for one, _, _ in unpack_inflight(cursor.inflight))
+            return refused
+
+        tables.apply = slowly  # type: ignore[method-assign]
+        client.send(Pubrec(2, Reason.UNSPECIFIED_ERROR))
+        third = await client.expect(Publish)
+        assert (third.payload, third.packet_id) == (b"2", 3)
+        client.send(Pubrec(3, Reason.UNSPECIFIED_ERROR))
+        fourth = await client.expect(Publish)
+        assert (fourth.payload, fourth.packet_id) == (b"3", 4)
+        assert 4 in stored
+
+
+async def test_what_was_made_ahead_of_its_turn_is_sent_on_the_next_connection() -> None:
+    async with Running(Disk(), keep=[("#", 0)]) as running:
+        client = await running.client("c", receive_maximum=2)
+        await client.subscribe("a", qos=2)
+        publisher = await running.client("p", clean=True, expiry=0)
+        for number in range(7):
+            publisher.send(Publish("a", b"%d" % number, qos=2, packet_id=number + 1))
+            await publisher.expect(Pubrec)
+        assert payloads([await client.expect(Publish), await client.expect(Publish)]) == [b"0", b"1"]
+        client.send(Pubrec(1))
+        await client.expect(Pubrel)
+        await client.drop()
+        back = await running.client("c", receive_maximum=2)
+        assert (await back.expect(Pubrel)).packet_id == 1
+        got = [await back.expect(Publish)]
+        await back.nothing_more()
+        back.send(Pubcomp(1))
+        while got[-1].payload != b"6":
+            got.append(await back.expect(Publish))
+            back.send(Pubrec(got[-2].packet_id))
+            back.send(Pubcomp((await back.expect(Pubrel)).packet_id))
+        assert payloads(got) == [b"1", b"2", b"3", b"4", b"5", b"6"]
