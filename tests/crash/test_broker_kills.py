@@ -53,9 +53,11 @@ async def torture(
     async with connected(list(subscribers), served.port), contextlib.AsyncExitStack() as more:
         await until(lambda: all(one.is_subscribed.is_set() for one in subscribers), clients, "subscribed")
         await more.enter_async_context(connected(list(publishers), served.port))
-        for _ in range(rounds):
+        for kill in range(rounds):
             if random.random() < 0.85:  # else while it starts
                 await until(lambda: all(client.connected for client in clients), clients, "everybody connected")
+            if kill == rounds - 1:  # however slow the machine is, some kill comes amidst acknowledgements
+                await until(lambda: any(one.acknowledged for one in publishers), clients, "something acknowledged")
             await asyncio.sleep(random.uniform(0.02, 0.5 + 5 * sync_s))
             if random.random() < 0.2:  # while it stops
                 served.send(signal.SIGTERM)
