@@ -1,8 +1,9 @@
-"""A standalone cluster on this machine: a master and workers, each a process of its own, from the pip package alone."""
+"""A standalone cluster, or a server of Spark Connect, on this machine: processes of their own, from the pip package alone."""
 
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -57,7 +58,29 @@ def standalone(directory: Path, workers: int = 2, cores: int = 1) -> Iterator[Cl
         yield Cluster(url, directory)
 
 
-def _start(running: ExitStack, log: Path, directory: Path, words: list[str]) -> None:
+@contextmanager
+def connect_server(directory: Path) -> Iterator[str]:
+    """A server of Spark Connect for as long as the block lasts; yields its address."""
+    directory.mkdir(parents=True, exist_ok=True)
+    port = free_port()
+    settings = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+    }
+    given = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+    served = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--master", "local[2]"]
+    log = directory / "connect.log"
+    with ExitStack() as running:
+        words = ["org.apache.spark.deploy.SparkSubmit", *served, *given, "spark-internal"]
+        _start(running, log, directory, words, memory="1g")
+        _wait_for(log, "Spark Connect server started")
+        yield f"sc://127.0.0.1:{port}"
+
+
+def _start(running: ExitStack, log: Path, directory: Path, words: list[str], memory: str = "256m") -> None:
     """Start a part in a process group of its own, which is ended with all that it started."""
     import pyspark
 
@@ -69,6 +92,7 @@ def _start(running: ExitStack, log: Path, directory: Path, words: list[str]) -> 
         "SPARK_SCALA_VERSION": "2.13",  # as Spark's own start script sets it, for the executors' class path
         "JAVA_HOME": java,
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,  # also the one that a server of Spark Connect looks for sources with
         "SPARK_LOCAL_DIRS": str(directory / "local"),
         "PYTHONPATH": os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")]),
     }
@@ -78,7 +102,7 @@ def _start(running: ExitStack, log: Path, directory: Path, words: list[str]) -> 
                 f"{java}/bin/java",
                 "-cp",
                 f"{home}/jars/*",
-                "-Xmx256m",
+                f"-Xmx{memory}",
                 "-Dspark.master.rest.enabled=false",
                 *_OPENS,
                 *words,
