@@ -1,4 +1,4 @@
-"""A standalone cluster, or a server of Spark Connect, on this machine: processes of their own, from the pip package alone."""
+"""A standalone cluster, or a server of Spark Connect, on this machine: processes of their own, of the pip package."""
 
 import os
 import signal

@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
@@ -66,10 +67,23 @@ def commands(kind: str, block: str) -> list[tuple[str, list[str]]]:
 
 
 class Terminal:
-    """One shell; `type` runs a command line and returns what it printed."""
+    """One shell; `type` runs a command line and returns what it printed.
 
-    def __init__(self, where: Path) -> None:
+    `hosts` are names of this machine there, `folders` are empty ones; unless it `is_root`, the shell is somebody's
+    whom PostgreSQL serves.
+    """
+
+    def __init__(
+        self,
+        where: Path,
+        hosts: Sequence[str] = (),
+        folders: Sequence[str] = (),
+        is_root: bool = True,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
         self._where = where
+        self._patience_s = patience_s
+        self._hosts, self._folders, self._is_root = hosts, folders, is_root
         self._file = where / "printed"
         self._count = 0
         (where / ".venv/bin").mkdir(parents=True)
@@ -79,25 +93,37 @@ class Terminal:
         (where / ".venv/typed.py").write_text(_TYPED)
 
     def __enter__(self) -> "Terminal":
+        user = ["-r"] if self._is_root else ["-U", "--map-user=1000", "--keep-caps"]
         with self._file.open("wb") as out:
             self._shell = subprocess.Popen(
-                ["unshare", "-rn", "bash", "--norc"], cwd=self._where, stdin=subprocess.PIPE, stdout=out, stderr=out
+                ["unshare", *user, "-nm", "bash", "--norc"],
+                cwd=self._where,
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=out,
             )
         self.type(f"set -m; PATH=$PWD/.venv/bin:$PATH; {sys.executable} -c '{_LO_UP}'")
+        if self._hosts:
+            (self._where / ".venv/hosts").write_text(f"127.0.0.1 localhost {' '.join(self._hosts)}\n")
+            self.type("mount --bind .venv/hosts /etc/hosts")
+        for folder in self._folders:
+            self.type(f"mount -t tmpfs none {folder}")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if kind is not None:
             print(self._file.read_text())
         self._write("kill -9 $(jobs -p) 2>/dev/null; exit")
-        self._shell.communicate(timeout=PATIENCE_S)
+        self._shell.communicate(timeout=self._patience_s)
 
     def type(self, line: str, fails: bool = False) -> str:
         """Type a line and return what it printed."""
         self._count += 1
         before = len(self._file.read_text())
         self._write(f"{line}\necho end-{self._count}-$?-")
-        ended = eventually(lambda: re.search(rf"end-{self._count}-(\d+)-", self._file.read_text()), line, PATIENCE_S)
+        ended = eventually(
+            lambda: re.search(rf"end-{self._count}-(\d+)-", self._file.read_text()), line, self._patience_s
+        )
         printed = self._file.read_text()[before : ended.start()]
         assert (ended[1] != "0") == fails, f"{line} ends with {ended[1]}: {printed}"
         return printed
@@ -113,7 +139,9 @@ class Terminal:
         stays = "sub" in words and "-C" not in words
         if serves or stays or line.endswith("&"):
             self.type(f"{line.rstrip('& ')} &")
-            if serves:
+            if serves and "persist" in words:
+                eventually(lambda: " serves " in self._file.read_text()[before:], line, self._patience_s)
+            elif serves:
                 self._await_port(words)
             elif "sub" in words and "--from" not in words:
                 self._until("curl -s http://127.0.0.1:9001/metrics | grep -q '^everlog_subscriptions_live [1-9]'")
@@ -123,7 +151,9 @@ class Terminal:
             self.type(line, fails)
         for one in said:
             pattern = r"\s+".join(".*".join(map(re.escape, word.split("…"))) for word in one.split())
-            eventually(lambda pattern=pattern: re.search(pattern, self._file.read_text()[before:]), one, PATIENCE_S)  # type: ignore[misc]
+            eventually(
+                lambda pattern=pattern: re.search(pattern, self._file.read_text()[before:]), one, self._patience_s
+            )  # type: ignore[misc]
 
     def _await_port(self, words: list[str]) -> None:
         given = {name: value for name, value in pairwise(words) if name.endswith("port")}
