@@ -102,7 +102,7 @@ def _print_servers(servers: list[Welcome]) -> None:
         table.add_row(
             found.server,
             found.version,
-            f"{_ranges(found.owned)} of {found.shards}",
+            _share(found.owned, found.shards),
             ", ".join(roles) or "-",
             _ranges(found.opened),
             f"{found.requests:,}",
@@ -140,6 +140,11 @@ def drain(
             print(f"{name} is drained" if is_done else f"{name} has {_ranges(shards)}", flush=True)
 
     return 0 if drain_server(place, name, timeout, say) else 1
+
+
+def _share(owned: list[int], shards: int) -> str:
+    """Return how many of all shards a server owns, and which: `8 of 16 (0-7)`."""
+    return f"{len(owned)} of {shards}" + (f" ({_ranges(owned)})" if 0 < len(owned) < shards else "")
 
 
 def _ranges(numbers: list[int]) -> str:
