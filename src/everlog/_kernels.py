@@ -38,6 +38,7 @@ KERNELS = (
     "everlog.store.row_reader",
     "everlog.store.open_postings",
     "everlog.topics.token_postings",
+    "everlog.topics.level_tokens",
     "everlog.mqtt.entry_scan",
     "everlog.mqtt.primitives",
     "everlog.mqtt.connect",

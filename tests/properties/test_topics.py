@@ -73,6 +73,10 @@ def test_cache_gives_what_the_trie_gives_and_drops_exactly_what_changed(changes,
         assert len(cache) <= max_topics
 
 
+def index_of(names):
+    return build_index([name.encode() for name in names])
+
+
 @given(
     st.lists(TOPICS, max_size=40),
     st.lists(FILTERS, min_size=1, max_size=8),
@@ -81,7 +85,7 @@ def test_index_serialised_or_in_memory_selects_what_the_reference_matches(names,
     in_memory = Postings()
     for topic_id, name in enumerate(names):
         in_memory.add(topic_id, name)
-    index = TopicIndex.from_buffer(build_index(names))
+    index = TopicIndex.from_buffer(index_of(names))
     for flt in filters:
         found = [i for i, name in enumerate(names) if matches(flt, name)]
         assert list(in_memory.select(flt)) == found
@@ -93,7 +97,7 @@ def test_index_serialised_or_in_memory_selects_what_the_reference_matches(names,
 @given(st.lists(TOPICS, min_size=1, max_size=30), st.lists(FILTERS, min_size=1, max_size=3), st.integers(1, 255))
 def test_index_of_many_rows_agrees_too(names, filters, spread):
     names = [f"{name}/{number % spread}" for number in range(20) for name in names]
-    index = TopicIndex.from_buffer(build_index(names))
+    index = TopicIndex.from_buffer(index_of(names))
     for flt in [*filters, parse_filter("+/0"), parse_filter("a/+/3/#")]:
         found = [i for i, name in enumerate(names) if matches(flt, name)]
         assert list(index.match(flt)) == found
@@ -103,7 +107,7 @@ def test_index_of_many_rows_agrees_too(names, filters, spread):
 def test_every_flipped_byte_of_an_index_is_refused_or_does_not_matter(mask):
     names = [f"a/{i}" for i in range(20)] + ["$s/x", "a/3/b"]
     filters = [parse_filter(text) for text in ("#", "a/+", "a/3/#", "+/3", "a/3/b", "$s/+", "zz/#")]
-    data = build_index(names)
+    data = index_of(names)
     directory = TopicIndex.from_buffer(data)._directory
     names_end, batches_end, used_begin, used_end = (
         directory[kind, 0].position + is_end * directory[kind, 0].length

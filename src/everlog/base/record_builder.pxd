@@ -29,7 +29,7 @@ cdef class RecordBuilder:
     cdef public uint64_t place
     cdef readonly BlockPool pool
     cdef readonly Py_ssize_t begin, free, least_bytes
-    cdef bint is_pooled
+    cdef bint is_pooled, one_source
     cdef TopicTable source_table
     cdef Py_ssize_t source_generation, capacity
     cdef PublisherRows who

@@ -82,12 +82,14 @@ class RecordBuilder:
         self.source_table: Any = None
         self.source_generation = -1
         self.ids = bytearray()
+        self.one_source = True  # a name without an id of this segment is not in its table
 
     def continue_segment(self, names: list[bytes], last_time: int, publishers: list[bytes] | None = None) -> None:
         """Go on in a segment whose batches already named these topics and publishers and end at this time."""
         self.start_segment()
         for name in names:
             self.table.intern(name)
+        self.one_source = len(names) == 0
         if publishers is not None:
             self.who.continue_segment(self.table, publishers)
         self.named = self.table.count
@@ -244,12 +246,15 @@ class RecordBuilder:
             self.source_table = table
             self.source_generation = table.generation
             self.ids = bytearray()
+            self.one_source = self.table.count == 0
         if len(self.ids) < 4 * table.count:
             self.ids.extend(b"\xff" * (4 * max(table.count, 64) - len(self.ids) + len(self.ids) // 8 * 4))
         return 0
 
     def _name(self, table: TopicTable, topic: int) -> int:
         ends = u32s(table.ends)
+        if self.one_source and table.in_order:
+            return self.table.append(pointer(table.names), ends[topic], ends[topic + 1] - ends[topic])
         return self.table.find_or_add(pointer(table.names), ends[topic], ends[topic + 1] - ends[topic])
 
     def _reserve(self, count: int, property_bytes: int, payload_bytes: int) -> int:

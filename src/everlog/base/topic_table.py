@@ -1,8 +1,9 @@
 """Topic names as small numbers: one table per broker for what arrives, one per segment for what is kept.
 
 Names are stored once, back to back; a hash table of ids finds them. Ids are dense, from 0, in the order in which names
-first came. Invariants: name `i` ends at `ends[i + 1]`; a slot holds an id + 1, or 0 when it is free; at most half of
-the slots are used.
+first came; who names topics again does so in that order more often than not, so that the name after the last one that
+was found is looked at first. Invariants: name `i` ends at `ends[i + 1]`; a slot holds a hash << 32 | an id + 1, or 0
+when it is free; at most three of four slots are used.
 """
 
 import os
@@ -12,10 +13,12 @@ import cython
 from everlog.base.errors import UsageError
 
 if not cython.compiled:
-    from everlog.base.memory import Buffer, copy, equal, hash_of, pointer, u32s
+    from everlog.base.memory import Buffer, copy, equal, hash_of, part, pointer, resize, u32s, u64s
 
 ABSENT = -1
 _FIRST_SLOTS = 64
+_LEAST_NAMES = 32  # to have room for
+_ID_MASK = 0xFFFFFFFF  # of what a slot holds
 _SEED = int.from_bytes(os.urandom(8), "little") | 1  # of this process: peers can't choose names whose hashes collide
 
 
@@ -38,14 +41,16 @@ class TopicTable:
         self.generation += 1
         self.publishers: TopicTable | None = None
         self.count = 0
+        self.placed = 0  # names below this are in the slots; the others when one is looked for
         self.name_bytes = 0
         self.last = ABSENT
-        slots = _FIRST_SLOTS if self.max_topics > 1 else 2  # one name, as of a retained message, takes little
+        self.in_order = True  # no name has another id by now
+        is_one = self.max_topics == 1  # such as of a retained message, takes little
+        slots = 2 if is_one else _FIRST_SLOTS
         self.mask = slots - 1
         self.names = bytearray(min(1024, self.max_bytes))
-        self.ends = bytearray(4 * (slots // 2 + 1))
-        self.hashes = bytearray(4 * (slots // 2))
-        self.slots = bytearray(4 * slots)
+        self.ends = bytearray(4 * (2 if is_one else _LEAST_NAMES))
+        self.slots = bytearray(8 * slots)
 
     def __len__(self) -> int:
         return self.count
@@ -53,7 +58,7 @@ class TopicTable:
     @property
     def memory_bytes(self) -> int:
         """The memory of the table, with the room that it has to grow."""
-        return len(self.names) + len(self.ends) + len(self.hashes) + len(self.slots)
+        return len(self.names) + len(self.ends) + len(self.slots)
 
     def duplicate(self) -> "TopicTable":
         """Return another table with the same names, ids and limits."""
@@ -77,8 +82,7 @@ class TopicTable:
         if not 0 <= topic < self.count:
             raise IndexError(f"no topic has id {topic}; {self.count} are known")
         ends = u32s(self.ends)
-        start, end = ends[topic], ends[topic + 1]
-        return bytes(self.names[start:end])
+        return part(pointer(self.names), ends[topic], ends[topic + 1])
 
     def all_names(self, first: int = 0) -> list[bytes]:
         """Return every name from id `first` on, in id order."""
@@ -88,17 +92,25 @@ class TopicTable:
         """Return the id of the name in a range, or -1."""
         names = pointer(self.names)
         ends = u32s(self.ends)
-        if self.last >= 0:
-            at = ends[self.last]
-            if ends[self.last + 1] - at == size and equal(names, at, source, start, size):
-                return self.last
-        hashes = u32s(self.hashes)
-        slots = u32s(self.slots)
+        topic = self.last
+        if topic >= 0:
+            at = ends[topic]
+            if ends[topic + 1] - at == size and equal(names, at, source, start, size):
+                return topic
+            topic += 1
+            if topic < self.count and self.in_order:
+                at = ends[topic]
+                if ends[topic + 1] - at == size and equal(names, at, source, start, size):
+                    self.last = topic
+                    return topic
+        if self.placed < self.count:
+            self._place_rest()
+        slots = u64s(self.slots)
         code = hash_of(source, start, size, self.seed)
         slot = code & self.mask
         while slots[slot] != 0:
-            topic = slots[slot] - 1
-            if hashes[topic] == code:
+            if slots[slot] >> 32 == code:
+                topic = (slots[slot] & _ID_MASK) - 1
                 at = ends[topic]
                 if ends[topic + 1] - at == size and equal(names, at, source, start, size):
                     self.last = topic
@@ -109,8 +121,17 @@ class TopicTable:
     def find_or_add(self, source: Buffer, start: int, size: int) -> int:
         """Return the id of the name in a range, which is added when it is new; -1 when the table is full."""
         topic = self.find(source, start, size)
-        if topic >= 0:
-            return topic
+        return topic if topic >= 0 else self.add(source, start, size)
+
+    def add(self, source: Buffer, start: int, size: int) -> int:
+        """Add the name in a range, which is not there, and return its id; -1 when the table is full."""
+        topic = self.append(source, start, size)
+        if topic == self.placed:
+            self._place(topic, hash_of(source, start, size, self.seed))
+        return topic
+
+    def append(self, source: Buffer, start: int, size: int) -> int:
+        """Add a name that is not there as `add` does, but put it into the slots only when a name is looked for."""
         if self.count >= self.max_topics or self.name_bytes + size > self.max_bytes:
             return ABSENT
         self._make_room(size)
@@ -118,10 +139,7 @@ class TopicTable:
         copy(pointer(self.names), self.name_bytes, source, start, size)
         self.name_bytes += size
         self.count += 1
-        code = hash_of(source, start, size, self.seed)
         u32s(self.ends)[topic + 1] = self.name_bytes
-        u32s(self.hashes)[topic] = code
-        self._place(topic, code)
         self.last = topic
         return topic
 
@@ -129,48 +147,70 @@ class TopicTable:
         """Give the name with this id another one, the next: the old id keeps the name, but is not found any more."""
         if not 0 <= topic < self.count:
             raise IndexError(f"no topic has id {topic}; {self.count} are known")
-        size = u32s(self.ends)[topic + 1] - u32s(self.ends)[topic]
+        if self.placed < self.count:
+            self._place_rest()
+        start = u32s(self.ends)[topic]
+        size = u32s(self.ends)[topic + 1] - start
         if self.count >= self.max_topics or self.name_bytes + size > self.max_bytes:
             return ABSENT
-        self._make_room(size)
-        new = self.count
-        code = u32s(self.hashes)[topic]
-        slots = u32s(self.slots)
+        code = hash_of(pointer(self.names), start, size, self.seed)
+        slots = u64s(self.slots)
         slot = code & self.mask
-        while slots[slot] != topic + 1:
+        while slots[slot] & _ID_MASK != topic + 1:
             if slots[slot] == 0:
                 raise UsageError(f"the topic with id {topic} has another id by now")
             slot = (slot + 1) & self.mask
-        slots[slot] = new + 1
-        copy(pointer(self.names), self.name_bytes, pointer(self.names), u32s(self.ends)[topic], size)
+        self._make_room(size)
+        new = self.count
+        slots[slot] = slots[slot] >> 32 << 32 | (new + 1)
+        copy(pointer(self.names), self.name_bytes, pointer(self.names), start, size)
         self.name_bytes += size
         self.count += 1
+        self.placed += 1
         u32s(self.ends)[new + 1] = self.name_bytes
-        u32s(self.hashes)[new] = code
+        self.in_order = False
         self.last = new
         return new
 
     def _place(self, topic: int, code: int) -> int:
-        slots = u32s(self.slots)
-        slot = code & self.mask
-        while slots[slot] != 0:
-            slot = (slot + 1) & self.mask
-        slots[slot] = topic + 1
+        """Put a name into the slots, the next that is not there."""
+        if 4 * (topic + 1) > 3 * (self.mask + 1):
+            self._add_slots()
+        put(self.slots, self.mask, code << 32 | (topic + 1))
+        self.placed = topic + 1
+        return 0
+
+    def _place_rest(self) -> int:
+        ends = u32s(self.ends)
+        names = pointer(self.names)
+        for topic in range(self.placed, self.count):
+            self._place(topic, hash_of(names, ends[topic], ends[topic + 1] - ends[topic], self.seed))
+        return 0
+
+    def _add_slots(self) -> int:
+        before = self.slots
+        used = u64s(before)
+        self.mask = 2 * self.mask + 1
+        self.slots = bytearray(8 * (self.mask + 1))
+        for slot in range(len(before) // 8):
+            if used[slot] != 0:  # of a renewed name, the last id only
+                put(self.slots, self.mask, used[slot])
         return 0
 
     def _make_room(self, size: int) -> int:
+        """Make room for one more name of this size."""
         if self.name_bytes + size > len(self.names):
-            self.names.extend(bytes(max(size, len(self.names))))
-        if 2 * (self.count + 1) <= self.mask + 1:
-            return 0
-        self.mask = 2 * self.mask + 1
-        self.ends.extend(bytes(len(self.ends)))
-        self.hashes.extend(bytes(len(self.hashes)))
-        before = self.slots
-        self.slots = bytearray(4 * (self.mask + 1))
-        hashes = u32s(self.hashes)
-        used = u32s(before)
-        for slot in range(len(before) // 4):
-            if used[slot] != 0:  # of a renewed name, the last id only
-                self._place(used[slot] - 1, hashes[used[slot] - 1])
+            resize(self.names, len(self.names) + max(size, len(self.names) // 4))
+        if 4 * (self.count + 2) > len(self.ends):
+            resize(self.ends, len(self.ends) + len(self.ends) // 16 * 4 + 4 * _LEAST_NAMES)
         return 0
+
+
+def put(column: bytearray, mask: int, entry: int) -> int:
+    """Write what a slot holds to the first free one from the place of its hash on."""
+    slots = u64s(column)
+    slot = entry >> 32 & mask
+    while slots[slot] != 0:
+        slot = (slot + 1) & mask
+    slots[slot] = entry
+    return 0

@@ -62,8 +62,10 @@ class Sealer:
 
     def finish(self, segment: Segment, reader: SegmentReader) -> None:
         """Write the side file, and let readers find the segment by it."""
-        topics, contents = self._index(reader)
-        self.write_side(reader, SEALED | contents, topics)
+        names = reader.table.all_names()
+        topics, contents = self._index(reader, names)
+        reader.kept = {}
+        self.write_side(reader, SEALED | contents, topics, names)
         path = side_path(self._catalog.directory, segment.base_offset)
         reader.side = side_file.SideFile(path, self._catalog.disk.open(path))
         self._catalog.keep(segment.base_offset, reader)
@@ -154,7 +156,7 @@ class Sealer:
         if run:
             yield gather([(part, None) for part in run], True)
 
-    def _index(self, reader: SegmentReader) -> tuple[bytes | None, int]:
+    def _index(self, reader: SegmentReader, names: list[bytes]) -> tuple[bytes | None, int]:
         """Return the indexer's section, None without an indexer or if a batch can't be read; and what is in it."""
         columns, contents = [], HOLLOW
         for topics, flags in self._columns(reader):
@@ -167,7 +169,7 @@ class Sealer:
                 contents &= ~HOLLOW
         if len(columns) != len(reader.index):
             return None, contents & ~HOLLOW
-        return self._indexer.build(reader.table.all_names(), columns) if self._indexer is not None else None, contents
+        return self._indexer.build(names, columns) if self._indexer is not None else None, contents
 
     def _columns(self, reader: SegmentReader) -> Iterator[tuple[memoryview, bytes]]:
         """Yield the topic ids and the flags of every batch that can be read."""
@@ -180,10 +182,13 @@ class Sealer:
             if found is not None:
                 yield found
 
-    def write_side(self, reader: SegmentReader, flags: int, topics: bytes | None = None) -> None:
+    def write_side(
+        self, reader: SegmentReader, flags: int, topics: bytes | None = None, names: list[bytes] | None = None
+    ) -> None:
         """Write the side file of what a segment holds now."""
         directory, base = self._catalog.directory, reader.header.base_offset
-        index, names = reader.index, reader.table.all_names()
+        index = reader.index
+        names = reader.table.all_names() if names is None else names
         rows = len(index)
         first_time, last_time = index.times()
         summary = SideSummary(

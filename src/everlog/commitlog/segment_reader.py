@@ -32,6 +32,7 @@ class SegmentReader:
         self.table = table
         self.side: SideFile | None = None
         self.reports: list[Damage] = []  # what is fenced off
+        self.kept: dict[int, tuple[memoryview, bytes]] = {}  # by row, the columns of large batches as they were written
         self._damage = damage
 
     def read_rows(self, first: int, last: int, *, once: bool = False) -> list[Records]:
@@ -60,6 +61,8 @@ class SegmentReader:
 
     def columns(self, row: int) -> tuple[memoryview, bytes] | None:
         """Return a batch's topic ids and flags, reading its columns only; None, and reported, if they are damaged."""
+        if row in self.kept:
+            return self.kept[row]
         position, end = self.index.position(row), self.index.file_end(row)
         with suppress(StorageError):
             header = self.file.read_at(position, BATCH_HEADER_BYTES)

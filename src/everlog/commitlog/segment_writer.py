@@ -20,6 +20,7 @@ from everlog.commitlog.log_settings import LogSettings
 from everlog.commitlog.mark import Mark, MarkFile
 from everlog.commitlog.paths import segment_path
 from everlog.commitlog.ports import Aside, Block, File
+from everlog.commitlog.scan import flags_of, topic_ids
 from everlog.commitlog.segment_format import AFTER_SYNC, PREVIOUS_SYNCED, SegmentHeader, salted
 from everlog.commitlog.segment_reader import SegmentReader
 from everlog.commitlog.write_again import write_again
@@ -31,6 +32,7 @@ if not cython.compiled:
     from everlog.commitlog.segment_format import FRAME_BYTES, HEADER_BYTES
 
 _MARGIN_BYTES = 4096  # of frames, columns and names of a small batch
+_LARGE_BYTES = 64 << 10  # of a batch whose columns are kept: to read them costs as much as to read all of it
 
 
 class SegmentWriter:
@@ -258,11 +260,13 @@ class SegmentWriter:
     def _note(self, position: int, batches: list[Records]) -> int:
         """Index written batches."""
         index = self._index
+        segment = self.segment
+        assert segment is not None
         for records in batches:
             index.add(records, position + FRAME_BYTES)
             position += FRAME_BYTES + records.size
-        segment = self.segment
-        assert segment is not None
+            if records.size >= _LARGE_BYTES and segment.reader is not None:
+                segment.reader.kept[len(index) - 1] = memoryview(bytes(topic_ids(records))).cast("I"), flags_of(records)
         first, last = batches[0], batches[len(batches) - 1]
         segment.first_time = segment.first_time or first.first_time
         segment.last_time = last.last_time

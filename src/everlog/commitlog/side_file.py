@@ -6,8 +6,10 @@ describes, and made again from the log if it is missing, damaged or of another v
 
 import json
 import struct
+from array import array
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
+from itertools import accumulate
 
 import crc32c
 
@@ -150,7 +152,11 @@ def write(disk: Disk, directory: str, path: str, blocks: Sequence[bytes], tempor
     """Put a side file in place: whole and durable under its name, or not at all."""
     file = create_anew(disk, temporary)
     try:
-        file.commit_at(0, [block for block in blocks if block])
+        file.commit_at(0, [block for block in blocks if block], padded=True)
+        size = sum(map(len, blocks))
+        if file.size() != size:
+            file.truncate(size)
+            file.sync()
     finally:
         file.close()
     disk.rename(temporary, path)
@@ -188,12 +194,7 @@ def unpack_publishers(data: bytes) -> list[bytes]:
 
 def pack_names(names: Sequence[bytes]) -> bytes:
     """Return topic names by id as a section: their ends, then their bytes."""
-    ends = bytearray(4 * len(names))
-    at = 0
-    for k, name in enumerate(names):
-        at += len(name)
-        _ENDS.pack_into(ends, 4 * k, at)
-    return b"".join((ends, *names))
+    return b"".join((array("I", accumulate(map(len, names))).tobytes(), *names))
 
 
 def unpack_names(data: bytes, count: int) -> list[bytes]:

@@ -456,7 +456,7 @@ class Decoder:
         if topic < 0:
             if not self._may_be_new(source, at, size):
                 return _BAD
-            topic = self.table.find_or_add(source, at, size)
+            topic = self.table.add(source, at, size)
             self.topics_made += 1
         if alias and topic >= 0:
             self._set_alias(alias, topic)

@@ -24,7 +24,7 @@ class TopicIndexer:
 
     def build(self, names: Sequence[bytes], batch_topics: Sequence[memoryview]) -> bytes:
         """Return the section of a segment with these topics, given each batch's column of topic ids."""
-        index = build_index([name.decode() for name in names])
+        index = build_index(names)
         postings = build_row_postings(names, batch_topics)
         head = HEADER.pack(MAGIC, VERSION, len(index), len(postings), 0, 0)[:-4]
         return b"".join((head, struct.pack("<I", crc32c.crc32c(head)), index, bytes(-len(index) % 8), postings))

@@ -1,14 +1,13 @@
 """Builds the topic index of a segment that is being sealed from the names of its topics."""
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from crc32c import crc32c
 from pyroaring import BitMap
 
 from everlog.topics.index_format import (
     BATCHES,
-    BLOB,
     COUNT,
     DEPTH,
     DOLLAR,
@@ -25,23 +24,32 @@ from everlog.topics.index_format import (
     pack_column,
     pack_header,
 )
-from everlog.topics.postings import FEW, Posting, Postings
+from everlog.topics.level_tokens import LevelTokens, TopicTokens
+
+FEW = 16  # topics of a token that stand in its row; those of more are a bitmap
+_STEP = 1024  # names
 
 
-def build_index(names: Sequence[str]) -> bytes:
+def build_index(names: Sequence[bytes]) -> bytes:
     """Return the index of the topics `names`, which are in the order of their ids."""
-    postings = Postings()
-    postings.extend(0, names)
-    writer = _Writer(entries=4 + len(postings.levels) + len(postings.depths))
-    writer.add(NAMES, 0, b"".join(writer.blocks(name.encode() for name in names)))
-    writer.add(BATCHES, 0, b"".join(writer.blocks(IDS for _ in names)))  # empty: row postings say more than batches
-    for number, table in enumerate(postings.levels):
-        writer.add_level(number, table)
-    for depth, ids in sorted(postings.depths.items()):
-        writer.add_bitmap(DEPTH, depth, ids)
-    writer.add_bitmap(DOLLAR, 0, postings.dollar())
+    topics = TopicTokens()
+    for first in range(0, len(names), _STEP):  # other threads have a turn between two steps
+        topics.extend(names, first, min(first + _STEP, len(names)))
+    levels = topics.levels
+    depths = [BitMap(array("I", bytes(memoryview(level.topics)[: 4 * level.count]))) for level in levels]
+    for depth in range(len(levels) - 1):  # those with one level more have this one too
+        depths[depth] -= depths[depth + 1]
+    writer = _Writer(entries=4 + len(levels) + sum(1 for ids in depths if ids))
+    writer.add(NAMES, 0, b"".join(writer.blocks(names)))
+    writer.add(BATCHES, 0, writer.empty_blocks(len(names)))  # row postings say more than batches
+    for number, level in enumerate(levels):
+        writer.add_level(number, level)
+    for depth, ids in enumerate(depths, 1):
+        if ids:
+            writer.add_bitmap(DEPTH, depth, ids)
+    writer.add_bitmap(DOLLAR, 0, BitMap(topics.dollar))
     writer.add_bitmap(USED_BATCHES, 0, BitMap())
-    return writer.finish(topics=len(names), depth=len(postings.levels))
+    return writer.finish(topics=len(names), depth=len(levels))
 
 
 class _Writer:
@@ -68,36 +76,30 @@ class _Writer:
         """Write a bitmap that the directory points to."""
         self.add(kind, number, _packed(ids))
 
-    def add_level(self, number: int, table: dict[str, Posting]) -> None:
-        """Write a level's tokens and postings, sorted by the tokens' UTF-8, which is the order of their code points."""
+    def add_level(self, number: int, level: LevelTokens) -> None:
+        """Write a level's tokens and postings, sorted by the tokens' UTF-8."""
+        level.sort()
         first: list[bytes] = []
         refs: list[bytes] = []
-        tokens = sorted(table)
-        for start in range(0, len(tokens), ROWS_PER_BLOCK):
-            rows = tokens[start : start + ROWS_PER_BLOCK]
-            keys = [token.encode() for token in rows]
-            first.append(keys[0])
-            refs.append(self.put(pack_block(keys, [self.posting(table[token]) for token in rows])))
+        for start in range(0, len(level), ROWS_PER_BLOCK):
+            stop = min(start + ROWS_PER_BLOCK, len(level))
+            bitmaps = [self.put(_packed(BitMap(array("I", ids)))) for ids in level.many(start, stop, FEW)]
+            first.append(level.token(start))
+            refs.append(self.put(level.block(start, stop, FEW, b"".join(bitmaps))))
         self.add(LEVEL, number, COUNT.pack(len(first)) + pack_column(first) + b"".join(refs))
 
-    def posting(self, posting: Posting) -> bytes:
-        """Return a row of a few ids, or of a reference to the bitmap of many, which is written now."""
-        if isinstance(posting, int):
-            return IDS + posting.to_bytes(4, "little")
-        if len(posting) <= FEW:
-            return IDS + array("I", posting).tobytes()
-        return BLOB + self.put(_packed(posting if isinstance(posting, BitMap) else BitMap(posting)))
-
-    def blocks(self, rows: Iterable[bytes]) -> Iterator[bytes]:
+    def blocks(self, rows: Sequence[bytes]) -> Iterator[bytes]:
         """Write rows in blocks and yield the references to the blocks."""
-        block: list[bytes] = []
-        for row in rows:
-            block.append(row)
-            if len(block) == ROWS_PER_BLOCK:
-                yield self.put(pack_block(block))
-                block = []
-        if block:
-            yield self.put(pack_block(block))
+        for start in range(0, len(rows), ROWS_PER_BLOCK):
+            yield self.put(pack_block(rows[start : start + ROWS_PER_BLOCK]))
+
+    def empty_blocks(self, rows: int) -> bytes:
+        """Write blocks of so many empty postings and return the references to them."""
+        whole = pack_block([IDS] * ROWS_PER_BLOCK)
+        refs = [self.put(whole) for _ in range(rows // ROWS_PER_BLOCK)]
+        if rows % ROWS_PER_BLOCK:
+            refs.append(self.put(pack_block([IDS] * (rows % ROWS_PER_BLOCK))))
+        return b"".join(refs)
 
     def finish(self, *, topics: int, depth: int) -> bytes:
         """Return the whole index."""

@@ -4,14 +4,20 @@ from libc.stdint cimport uint32_t
 from everlog.base.memory cimport pointer, u32s
 from everlog.base.topic_table cimport TopicTable
 
-cdef Py_ssize_t _HEAD_WORDS, _SLICE_IDS, _FIRST_WORDS
+cdef Py_ssize_t _HEAD_WORDS, _SLICE_IDS, _FIRST_WORDS, _FEW_IDS, _LEAPS
 cdef int _SLASH, _PLUS, _HASH, _DOLLAR
+
+
+@cython.final
+cdef class IdCursor:
+    cdef Py_ssize_t place, left, slice_ids, slice_end
 
 
 cdef class TokenWalk:
     cdef readonly bytes pattern
     cdef readonly bint is_over
-    cdef Py_ssize_t at, level, place, slice_end, slice_ids, left
+    cdef Py_ssize_t at
+    cdef IdCursor ids, others
 
     @cython.locals(ends="uint32_t*")
     cpdef bint matches(self, TopicTable table, Py_ssize_t topic) except -1
@@ -34,7 +40,7 @@ cdef class TokenPostings:
     cdef Py_ssize_t _begin_slice(self, uint32_t* head, Py_ssize_t h) except -1
 
     @cython.locals(pattern="unsigned char*", size=Py_ssize_t, level=Py_ssize_t, start=Py_ssize_t, end=Py_ssize_t,
-                   fewest=Py_ssize_t, token=Py_ssize_t, head="uint32_t*")
+                   token=Py_ssize_t, head="uint32_t*", ids=IdCursor, others=IdCursor, one=IdCursor)
     cpdef int begin(self, TokenWalk walk, Py_ssize_t first) except -1
 
     @cython.locals(tokens=TopicTable)
@@ -42,10 +48,10 @@ cdef class TokenPostings:
                            Py_ssize_t end) except -2
 
     @cython.locals(word="uint32_t*", here=Py_ssize_t)
-    cdef int _skip(self, TokenWalk walk, Py_ssize_t first) except -1
-    cdef int _next_slice(self, TokenWalk walk) except -1
+    cdef int _skip(self, IdCursor ids, Py_ssize_t first) except -1
+    cdef int _next_slice(self, IdCursor ids) except -1
 
-    @cython.locals(topic=Py_ssize_t)
+    @cython.locals(topic=Py_ssize_t, ids=IdCursor, others=IdCursor, word="uint32_t*", _=Py_ssize_t)
     cpdef Py_ssize_t step(self, TokenWalk walk) except -2
 
 

@@ -3,8 +3,9 @@
 The ids of a token stand in slices of 1, 2, 4, … up to 1,024; the word after a full slice says where the next one
 begins, so that a list grows without being moved. The head of a list, in u32s: where its first slice begins, where the
 next id goes, where the current slice ends, how many ids there are. A filter is answered by a walk through the shortest
-list of its literal levels; whoever walks compares each name with the filter. Nothing is taken out: whoever has mostly
-ids that are gone makes postings anew. Owned by one thread.
+list of its literal levels, and if that is long through what it has in common with the next longer one; whoever walks
+compares each name with the filter. Nothing is taken out: whoever has mostly ids that are gone makes postings anew.
+Owned by one thread.
 """
 
 import cython
@@ -20,6 +21,18 @@ _SLICE_IDS = 1024
 _FIRST_WORDS = 64
 _SLASH, _PLUS, _HASH, _DOLLAR = 0x2F, 0x2B, 0x23, 0x24
 _LEVEL_BYTES = 400  # of the objects of a level
+_FEW_IDS = 1024  # in a list: their names are compared sooner than another list is looked through
+_LEAPS = 8192  # of a step, from one list to the other
+
+
+class IdCursor:
+    """A place in the list of a token."""
+
+    def __init__(self, place: int, left: int) -> None:
+        self.place = place  # in the words, of the next id
+        self.left = left  # ids from `place` on
+        self.slice_ids = 1
+        self.slice_end = place + 1
 
 
 class TokenWalk:
@@ -29,11 +42,8 @@ class TokenWalk:
         self.pattern = pattern
         self.is_over = False  # no topic that is there may match any more
         self.at = 0  # the id to go on with, where no level is literal
-        self.level = -1  # the literal level whose list is walked
-        self.place = 0  # in the words, of the next id
-        self.slice_end = 0
-        self.slice_ids = 0
-        self.left = 0  # ids from `place` on
+        self.ids: IdCursor | None = None  # the list that is walked, None where no level is literal
+        self.others: IdCursor | None = None  # the list that an id must be in, too
 
     def matches(self, table: TopicTable, topic: int) -> bool:
         """Return whether the filter matches a topic of the table."""
@@ -120,12 +130,13 @@ class TokenPostings:
         """Have a walk begin at the first id that is not below `first`."""
         walk.at = first
         walk.is_over = False
-        walk.level = -1
+        walk.ids = walk.others = None
         pattern = pointer(walk.pattern)
         size = len(walk.pattern)
+        ids: IdCursor | None = None
+        others: IdCursor | None = None
         level = 0
         start = 0
-        fewest = 0
         while start <= size:
             end = start
             while end < size and pattern[end] != _SLASH:
@@ -140,66 +151,76 @@ class TokenPostings:
                     walk.is_over = True
                     return 0
                 head = u32s(self.heads[level])
-                if walk.level < 0 or head[_HEAD_WORDS * token + 3] < fewest:
-                    walk.level = level
-                    fewest = head[_HEAD_WORDS * token + 3]
-                    walk.place = head[_HEAD_WORDS * token]
+                one = IdCursor(head[_HEAD_WORDS * token], head[_HEAD_WORDS * token + 3])
+                if ids is None or one.left < ids.left:
+                    ids, others = one, ids
+                elif others is None or one.left < others.left:
+                    others = one
             start = end + 1
             level += 1
-        if walk.level >= 0:
-            walk.left = fewest
-            walk.slice_ids = 1
-            walk.slice_end = walk.place + 1
-            self._skip(walk, first)
+        if ids is not None:
+            walk.ids = ids
+            walk.others = others if ids.left > _FEW_IDS else None
+            self._skip(ids, first)
         return 0
 
     def _token(self, level: int, pattern: Buffer, start: int, end: int) -> int:
         tokens = self.tables[level]
         return tokens.find(pattern, start, end - start)
 
-    def _skip(self, walk: TokenWalk, first: int) -> int:
-        """Go on in the list to the first id that is not below `first`."""
+    def _skip(self, ids: IdCursor, first: int) -> int:
+        """Go on in a list to the first id that is not below `first`."""
         word = u32s(self.words)
-        while walk.left > 0:
-            here = walk.slice_end - walk.place
-            if here > walk.left:
-                here = walk.left
-            if word[walk.place + here - 1] >= first:
+        while ids.left > 0:
+            here = ids.slice_end - ids.place
+            if here > ids.left:
+                here = ids.left
+            if word[ids.place + here - 1] >= first:
                 break
-            walk.left -= here
-            walk.place += here
-            self._next_slice(walk)
-        while walk.left > 0 and word[walk.place] < first:
-            walk.left -= 1
-            walk.place += 1
+            ids.left -= here
+            ids.place += here
+            self._next_slice(ids)
+        while ids.left > 0 and word[ids.place] < first:
+            ids.left -= 1
+            ids.place += 1
         return 0
 
-    def _next_slice(self, walk: TokenWalk) -> int:
-        if walk.left > 0 and walk.place == walk.slice_end:
-            walk.place = u32s(self.words)[walk.place]
-            walk.slice_ids = min(2 * walk.slice_ids, _SLICE_IDS)
-            walk.slice_end = walk.place + walk.slice_ids
+    def _next_slice(self, ids: IdCursor) -> int:
+        if ids.left > 0 and ids.place == ids.slice_end:
+            ids.place = u32s(self.words)[ids.place]
+            ids.slice_ids = min(2 * ids.slice_ids, _SLICE_IDS)
+            ids.slice_end = ids.place + ids.slice_ids
         return 0
 
     def step(self, walk: TokenWalk) -> int:
-        """Return the next id of a walk; -1 at its end."""
+        """Return the next id of a walk; -1 at its end (`is_over`), or after a long way without one."""
         if walk.is_over:
             return -1
-        if walk.level < 0:
+        ids = walk.ids
+        if ids is None:
             topic = walk.at
             if topic >= self.count:
                 walk.is_over = True
                 return -1
             walk.at = topic + 1
             return topic
-        if walk.left == 0:
-            walk.is_over = True
-            return -1
-        topic = u32s(self.words)[walk.place]
-        walk.place += 1
-        walk.left -= 1
-        self._next_slice(walk)
-        return topic
+        others = walk.others
+        word = u32s(self.words)
+        for _ in range(_LEAPS):
+            if ids.left == 0 or (others is not None and others.left == 0):
+                walk.is_over = True
+                return -1
+            topic = word[ids.place]
+            if others is not None and word[others.place] != topic:
+                self._skip(others, topic)
+                if others.left > 0 and word[others.place] > topic:
+                    self._skip(ids, word[others.place])
+                continue
+            ids.place += 1
+            ids.left -= 1
+            self._next_slice(ids)
+            return topic
+        return -1
 
 
 def name_matches(pattern: Buffer, size: int, names: Buffer, start: int, stop: int) -> bool:

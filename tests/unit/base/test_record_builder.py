@@ -91,3 +91,18 @@ def test_a_batch_without_checks_has_the_same_records() -> None:
         taken.append(builder.take(7))
     assert list(taken[0].rows()) == list(taken[1].rows())
     assert [records.verify() for records in taken] == [True, False]
+
+
+def test_a_segment_names_a_topic_once_whichever_table_it_comes_from() -> None:
+    builder, one, other = RecordBuilder(), TopicTable(), TopicTable()
+    names = [b"t/%d" % number for number in range(300)]
+    offset = 0
+    for table, order in ((one, names), (other, [b"new", *reversed(names)]), (one, [*names, b"newer"])):
+        messages = [(name, name) for name in order]
+        builder.append(columns_of(messages, table), 0, len(messages), 1000, table)
+        records = builder.take(offset)
+        offset += records.count
+        assert [records.table.name(row[2]) for row in records.rows()] == order
+        assert records.verify()
+    assert builder.table.all_names() == [*names, b"new", b"newer"]
+    assert [builder.table.lookup(name) for name in builder.table.all_names()] == list(range(302))

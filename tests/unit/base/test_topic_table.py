@@ -127,3 +127,18 @@ def test_a_full_table_renews_nothing() -> None:
     table.intern(b"b")
     assert table.renew(0) == -1
     assert table.lookup(b"a") == 0
+
+
+def test_names_that_come_again_in_their_order_have_their_last_ids() -> None:
+    table = TopicTable(7)
+    names = [b"n%d" % number for number in range(100)]
+    ids = [table.intern(name) for name in names]
+    for topic in (5, 6, 40):
+        ids[topic] = table.renew(topic)
+    for _ in range(2):
+        assert [table.lookup(name) for name in names] == ids
+        assert [table.lookup(name) for name in reversed(names)] == list(reversed(ids))
+    ids += [table.intern(b"m%d" % number) for number in range(100)]
+    names += [b"m%d" % number for number in range(100)]
+    assert [table.intern(name) for name in names] == ids
+    assert table.lookup(b"n100") == table.lookup(b"") == -1

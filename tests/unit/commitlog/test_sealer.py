@@ -232,3 +232,19 @@ def test_a_segment_that_was_removed_is_not_sealed() -> None:
     log.run_retention(0)
     assert not log.seal_step()
     assert disk.list(DIRECTORY) == [f"{log.start:020d}.log", "mark"]
+
+
+def test_what_stands_in_a_large_batch_is_not_read_to_seal_it() -> None:
+    indexer = Recorder()
+    log = opened(SimulatedDisk(Random(1)), small(segment_bytes=1 << 20, batch_bytes=1 << 20), indexer=indexer)
+    for n in range(3):
+        commit(log, [(b"a/%d" % k, bytes(30_000)) for k in range(n, n + 3)], 1000 + n)
+    commit(log, numbered(2, 0, topics=7), 2000)
+    reader = log._committer.segment.reader
+    kept, reader.kept = reader.kept, {}
+    assert list(kept) == [0, 1, 2]
+    assert kept == {row: reader.columns(row) for row in kept}  # as it is in the file
+    reader.kept, read = kept, []
+    reader.file.read_at = lambda position, size: read.append(position)
+    assert [reader.columns(row) for row in kept] == list(kept.values())
+    assert read == []

@@ -40,13 +40,17 @@ class Reads:
         return self.data[position : position + length]
 
 
+def index_of(names):
+    return build_index([name.encode() for name in names])
+
+
 def name_of(index, topic_id):
     return next(index.names(BitMap([topic_id])))[1]
 
 
 @pytest.fixture(scope="module")
 def data():
-    return build_index(NAMES)
+    return index_of(NAMES)
 
 
 @pytest.mark.parametrize("text", FILTERS)
@@ -69,7 +73,7 @@ def test_names_are_given_by_id(data):
 
 
 def test_index_without_topics_answers():
-    index = TopicIndex.from_buffer(build_index([]))
+    index = TopicIndex.from_buffer(index_of([]))
     assert not index.match(parse_filter("#"))
     assert not index.match(parse_filter("a/+"))
     assert list(index.names(BitMap())) == []
@@ -77,7 +81,7 @@ def test_index_without_topics_answers():
 
 def test_topic_of_very_many_levels_is_indexed():
     deep = "/".join(["a"] * 300)
-    reads = Reads(build_index(["b", deep]))
+    reads = Reads(index_of(["b", deep]))
     index = TopicIndex(reads)
     assert len(reads.log) == 2  # a directory too large for the first read
     assert list(index.match(parse_filter(deep, max_levels=300))) == [1]
@@ -112,7 +116,7 @@ def test_what_was_loaded_is_not_read_again_until_dropped(data):
 def test_shared_cache_keeps_indexes_apart_and_within_its_limit(data):
     cache = SectionCache(20_000)
     other = [name.replace("dev", "veh") for name in NAMES]  # of the same lengths, so at the same positions
-    indexes = [(TopicIndex.from_buffer(build_index(names), cache=cache), names) for names in (NAMES, other)]
+    indexes = [(TopicIndex.from_buffer(index_of(names), cache=cache), names) for names in (NAMES, other)]
     for text in FILTERS:
         flt = parse_filter(text)
         for index, names in indexes:
@@ -132,6 +136,22 @@ def test_cache_of_no_bytes_keeps_nothing_and_a_negative_one_is_refused(data):
     assert len(cache) == 0
     with pytest.raises(UsageError):
         SectionCache(-1)
+
+
+def test_tokens_that_begin_alike_are_found():
+    tokens = [f"{'device-' * n}{m:03d}" for n in range(4) for m in range(100)] + [
+        "device-",
+        "device",
+        "device-d",
+        "device-0",
+    ]
+    names = [f"{token}/{'é' * (k % 7)}/{k % 40}" for k, token in enumerate(tokens * 3)]
+    index = TopicIndex.from_buffer(index_of(names))
+    for text in (
+        [f"{token}/+/#" for token in tokens] + [f"+/{'é' * n}/+" for n in range(8)] + ["+/+/7", "device-devic/#"]
+    ):
+        flt = parse_filter(text)
+        assert list(index.match(flt)) == [i for i, name in enumerate(names) if matches(flt, name)]
 
 
 def test_ids_that_the_index_does_not_have_are_refused(data):

@@ -58,3 +58,35 @@ def test_topics_are_added_in_order():
         postings.add(table, 0)
     with pytest.raises(UsageError):
         postings.add(table, 1)
+
+
+def test_a_walk_goes_through_what_two_long_lists_have_in_common():
+    table, postings = TopicTable(0), TokenPostings()
+    for number in range(6000):
+        name = f"{number}/{'x' if number % 2 else 'y'}/{'z' if number % 3 else 'w'}"
+        postings.add(table, table.intern(name.encode()))
+    for first in (0, 1, 3500):
+        walk = TokenWalk(b"+/x/w")
+        postings.begin(walk, first)
+        met = []
+        while (topic := postings.step(walk)) >= 0:
+            met.append(topic)
+        assert walk.is_over
+        assert met == [number for number in range(first, 6000) if number % 2 and number % 3 == 0]
+
+
+def test_a_long_way_without_a_topic_is_gone_in_steps():
+    table, postings = TopicTable(0), TokenPostings()
+    for number in range(60_000):
+        postings.add(
+            table, table.intern(f"{number}/{'x' if number % 2 else 'y'}/{'w' if number % 2 else 'z'}".encode())
+        )
+    topic = table.intern(b"a/x/z")
+    postings.add(table, topic)
+    walk, steps = TokenWalk(b"+/x/z"), []
+    postings.begin(walk, 0)
+    while not walk.is_over:
+        steps.append(postings.step(walk))
+    assert steps[-2:] == [topic, -1]
+    assert steps[:-2] == [-1] * (len(steps) - 2)
+    assert len(steps) > 3

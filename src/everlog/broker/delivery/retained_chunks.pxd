@@ -3,6 +3,7 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from everlog.base.memory cimport get32, pointer, put32, put64, resize, u32s
 
+cdef uint64_t AT_MASK
 cdef Py_ssize_t ENTRY_BYTES, _CHUNK_BYTES, _FIRST_BYTES, _OWN_BYTES
 
 

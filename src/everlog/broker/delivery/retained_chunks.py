@@ -12,6 +12,7 @@ if not cython.compiled:
     from everlog.base.memory import get32, pointer, put32, put64, resize, u32s
 
 ENTRY_BYTES = 28
+AT_MASK = 0xFFFFFFFF  # of a place
 _CHUNK_BYTES = 1 << 20
 _FIRST_BYTES = 4096
 _OWN_BYTES = _CHUNK_BYTES // 4  # a larger message has a chunk of its own
@@ -54,7 +55,7 @@ class RetainedChunks:
     ) -> int:
         """Write what is known of a message besides its properties and payload."""
         out = pointer(self.chunks[place >> 32])
-        at = place & 0xFFFFFFFF
+        at = place & AT_MASK
         put64(out, at, number)
         put64(out, at + 8, time_us)
         put32(out, at + 16, property_bytes)
@@ -65,7 +66,7 @@ class RetainedChunks:
     def entry_size(self, place: int) -> int:
         """Return how many bytes a message takes."""
         raw = pointer(self.chunks[place >> 32])
-        at = place & 0xFFFFFFFF
+        at = place & AT_MASK
         return ENTRY_BYTES + get32(raw, at + 16) + get32(raw, at + 20)
 
     def drop(self, place: int) -> int:

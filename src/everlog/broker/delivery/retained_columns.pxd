@@ -6,7 +6,7 @@ from everlog.base.memory cimport copy, get32, get64, pointer, u32s, u64s
 from everlog.base.positions cimport NOT_KEPT
 from everlog.base.records cimport Layout, Records, property_size
 from everlog.base.topic_table cimport TopicTable
-from everlog.broker.delivery.retained_chunks cimport ENTRY_BYTES, RetainedChunks
+from everlog.broker.delivery.retained_chunks cimport AT_MASK, ENTRY_BYTES, RetainedChunks
 from everlog.broker.delivery.retained_index cimport NOBODY, NOWHERE, RetainedIndex
 from everlog.broker.delivery.retained_reader cimport RetainedReader
 from everlog.broker.delivery.slot_queue cimport SlotQueue
@@ -25,7 +25,7 @@ cdef class RetainedColumns:
     cdef public int64_t next_number
     cdef public bint stores
     cdef readonly list unkept
-    cdef bint _is_settled
+    cdef bint _is_settled, _knows_all
     cdef readonly RetainedIndex index
     cdef readonly RetainedChunks chunks
     cdef readonly RetainedReader reader
@@ -60,7 +60,7 @@ cdef class RetainedColumns:
 
     @cython.locals(chunks=RetainedChunks, index=RetainedIndex, properties=Py_ssize_t, payload=Py_ssize_t,
                    size=Py_ssize_t, place=uint64_t, is_new=bint, out="unsigned char*", at=Py_ssize_t, ends="uint32_t*",
-                   name=Py_ssize_t)
+                   name=Py_ssize_t, never=bint)
     cdef int _put(self, Py_ssize_t slot, const unsigned char* source, Py_ssize_t begin, Py_ssize_t middle,
                   Py_ssize_t start, Py_ssize_t end, uint32_t flags, uint64_t time_us, TopicTable table,
                   Py_ssize_t topic, uint32_t publisher, int64_t number) except -1

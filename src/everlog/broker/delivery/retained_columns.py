@@ -2,7 +2,8 @@
 
 An index has the topics, chunks have the messages, a reader finds them. When most slots of the index are of topics that
 are gone, the others are moved into a new index, a few with every message that is taken, while both are kept up to date.
-What has changed and is to be stored waits in `queue`, each topic once. Owned by the event loop's thread.
+What has changed and is to be stored waits in `queue`, each topic once. Owned by the event loop's thread. A long module,
+since what runs once a message is inlined only within one.
 """
 
 import cython
@@ -13,7 +14,7 @@ if not cython.compiled:
     from everlog.base import DROPPED, HAS_ALIAS, NOT_KEPT, RETAIN, PublishRun, Records, TopicTable
     from everlog.base.memory import Buffer, copy, get32, get64, pointer, u32s, u64s
     from everlog.base.records import property_size
-    from everlog.broker.delivery.retained_chunks import ENTRY_BYTES, RetainedChunks
+    from everlog.broker.delivery.retained_chunks import AT_MASK, ENTRY_BYTES, RetainedChunks
     from everlog.broker.delivery.retained_index import NOBODY, NOWHERE, RetainedIndex
     from everlog.broker.delivery.retained_reader import RetainedReader
     from everlog.broker.delivery.slot_queue import SlotQueue
@@ -46,6 +47,7 @@ class RetainedColumns:
         self._table: TopicTable | None = None
         self._generation = -1
         self._known = bytearray()  # by topic id of the table, the slot + 1
+        self._knows_all = True  # there is no slot of a topic that has none in `_known`
 
     @property
     def size_bytes(self) -> int:
@@ -162,6 +164,7 @@ class RetainedColumns:
             self._table = table
             self._generation = table.generation
             self._known = bytearray()
+            self._knows_all = self.index.names.count == 0
         if len(self._known) < 4 * table.count:
             self._known.extend(bytes(4 * table.count - len(self._known) + len(self._known) // 16 * 4))
         return 0
@@ -172,6 +175,8 @@ class RetainedColumns:
         places = u64s(self.index.places)
         if known[topic] and places[known[topic] - 1] != NOWHERE:
             return known[topic] - 1
+        if self._knows_all and known[topic] == 0:
+            return -1
         ends = u32s(table.ends)
         slot = self.index.names.find(pointer(table.names), ends[topic], ends[topic + 1] - ends[topic])
         if slot < 0 or places[slot] == NOWHERE:
@@ -217,7 +222,7 @@ class RetainedColumns:
         if place == NOWHERE:
             place = chunks.put(number, time_us, properties, payload, flags & _STORED_FLAGS)
         out = pointer(chunks.chunks[place >> 32])
-        at = (place & 0xFFFFFFFF) + ENTRY_BYTES
+        at = (place & AT_MASK) + ENTRY_BYTES
         if flags & HAS_ALIAS:
             _copy_without_alias(out, at, source, begin, middle)
         else:
@@ -226,7 +231,9 @@ class RetainedColumns:
         if is_new:
             ends = u32s(table.ends)
             name = ends[topic]
-            slot = index.add(pointer(table.names), name, ends[topic + 1] - name, number, place, publisher)
+            size = ends[topic + 1] - name
+            never = self._knows_all and u32s(self._known)[topic] == 0
+            slot = index.add(pointer(table.names), name, size, number, place, publisher, never)
             u32s(self._known)[topic] = slot + 1
             self.live += 1
         else:
@@ -353,7 +360,7 @@ class RetainedColumns:
                 place = chunks.put(number, get64(raw, at + 8), properties, payload, get32(raw, at + 24))
                 raw = pointer(chunks.chunks[chunk])
                 out = pointer(chunks.chunks[place >> 32])
-                start = (place & 0xFFFFFFFF) + ENTRY_BYTES
+                start = (place & AT_MASK) + ENTRY_BYTES
                 copy(out, start, raw, at + ENTRY_BYTES, properties + payload)
                 self._set_place(slot, place)
             at += ENTRY_BYTES + properties + payload

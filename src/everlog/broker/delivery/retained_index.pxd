@@ -18,7 +18,7 @@ cdef class RetainedIndex:
 
     @cython.locals(slot=Py_ssize_t)
     cdef Py_ssize_t add(self, const unsigned char* source, Py_ssize_t start, Py_ssize_t size, uint64_t number,
-                        uint64_t place, uint32_t publisher) except -2
+                        uint64_t place, uint32_t publisher, bint is_new=*) except -2
 
     @cython.locals(more=Py_ssize_t)
     cdef int _grow(self) except -1

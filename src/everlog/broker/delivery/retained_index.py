@@ -37,9 +37,14 @@ class RetainedIndex:
         columns = len(self.numbers) + len(self.places) + len(self.publishers) + len(self.marks)
         return columns + self.names.memory_bytes + self.clients.memory_bytes + self.postings.size_bytes
 
-    def add(self, source: Buffer, start: int, size: int, number: int, place: int, publisher: int) -> int:
-        """Add a topic whose number is above all others; return its slot, or -1 if there is no room for names."""
-        slot = self.names.find_or_add(source, start, size)
+    def add(
+        self, source: Buffer, start: int, size: int, number: int, place: int, publisher: int, is_new: bool = False
+    ) -> int:
+        """Add a topic whose number is above all others; return its slot, or -1 if there is no room for names.
+
+        One that `is_new` never had a slot.
+        """
+        slot = self.names.add(source, start, size) if is_new else self.names.find_or_add(source, start, size)
         if 0 <= slot < self.postings.count:
             slot = self.names.renew(slot)
         if slot < 0:

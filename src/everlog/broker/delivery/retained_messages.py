@@ -15,7 +15,7 @@ from everlog.topics import Filter
 
 _ROWS = 512  # of a batch for a subscriber
 _BYTES = 64 << 10
-_LOOKS = 512  # at topics that a filter may match, before it is another's turn
+_LOOKS = 8192  # at topics that a filter may match, before it is another's turn
 
 
 class RetainedMessages:

@@ -4,7 +4,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from everlog.base.memory cimport check_of, copy, get32, get64, pointer, put32, u32s, u64s
 from everlog.base.records cimport Layout, Records, marked
 from everlog.base.topic_table cimport TopicTable
-from everlog.broker.delivery.retained_chunks cimport ENTRY_BYTES, RetainedChunks
+from everlog.broker.delivery.retained_chunks cimport AT_MASK, ENTRY_BYTES, RetainedChunks
 from everlog.broker.delivery.retained_index cimport NOWHERE, RetainedIndex
 from everlog.topics.token_postings cimport TokenPostings, TokenWalk
 

@@ -11,7 +11,7 @@ if not cython.compiled:
     from everlog.base import HAS_EXPIRY, Layout, Records
     from everlog.base.memory import check_of, copy, get32, get64, pointer, put32, u32s, u64s
     from everlog.base.records import marked
-    from everlog.broker.delivery.retained_chunks import ENTRY_BYTES, RetainedChunks
+    from everlog.broker.delivery.retained_chunks import AT_MASK, ENTRY_BYTES, RetainedChunks
     from everlog.broker.delivery.retained_index import NOWHERE, RetainedIndex
     from everlog.topics import TokenWalk
 
@@ -78,16 +78,21 @@ class RetainedReader:
             if count == max_rows or size >= max_bytes or walk.is_over:
                 break
             slot = self._step(walk)
-            if slot < 0 or numbers[slot] >= walk.end:
+            if slot < 0:
+                walk.is_over = walk.is_over or walk.tokens.is_over
+                break
+            if numbers[slot] >= walk.end:
                 walk.is_over = True
                 break
             walk.at = numbers[slot] + 1
             if places[slot] == NOWHERE or (besides >= 0 and publishers[slot] == besides):
                 continue
+            if not walk.tokens.matches(index.names, slot):
+                continue
             raw = pointer(self.chunks.chunks[places[slot] >> 32])
-            at = places[slot] & 0xFFFFFFFF
+            at = places[slot] & AT_MASK
             flags = get32(raw, at + 24)
-            if flags >> 1 & 3 < walk.min_qos or not walk.tokens.matches(index.names, slot):
+            if flags >> 1 & 3 < walk.min_qos:
                 continue
             time_us = get64(raw, at + 8)
             if count == 0:
@@ -128,7 +133,7 @@ class RetainedReader:
         first = 0
         for k in range(count):
             raw = pointer(self.chunks.chunks[places[slots[k]] >> 32])
-            at = places[slots[k]] & 0xFFFFFFFF
+            at = places[slots[k]] & AT_MASK
             property_bytes += get32(raw, at + 16)
             payload_bytes += get32(raw, at + 20)
             if k == 0:
@@ -150,7 +155,7 @@ class RetainedReader:
         for k in range(count):
             slot = slots[k]
             raw = pointer(self.chunks.chunks[places[slot] >> 32])
-            at = places[slot] & 0xFFFFFFFF
+            at = places[slot] & AT_MASK
             time_us = get64(raw, at + 8)
             if time_us < first:
                 time_us = first

@@ -65,7 +65,7 @@ def pack_topic_file(
 @lru_cache(1)
 def _index_of(names: tuple[str, ...]) -> bytes:
     """Return the index of topics; the files that a worker writes often have the same ones."""
-    return build_index(names)
+    return build_index([name.encode() for name in names])
 
 
 class TopicFile:
