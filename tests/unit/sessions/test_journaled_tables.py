@@ -136,6 +136,24 @@ def test_a_torn_tail_is_what_was_not_stored(path: Path, tmp_path: Path) -> None:
                 assert names(again) == ["anne", "bert"]
 
 
+def test_what_lay_behind_a_torn_record_never_comes_back(path: Path, tmp_path: Path) -> None:
+    with closing(begun(path)) as tables:
+        for name in ("anne", "torn", "gone"):
+            tables.apply(Changes(rows=(SessionRow(name),)))
+        left = copied(path, tmp_path / "left")
+    journal = left.with_suffix(".journal")
+    data = bytearray(journal.read_bytes())
+    data[data.index(b"torn")] ^= 1
+    journal.write_bytes(data)
+    with closing(JournaledTables(left)) as found:
+        assert names(found) == ["anne"]
+        found._journal.restart(found._number)
+        for name in ("1111", "2222"):  # as long as the first two
+            found.apply(Changes(rows=(SessionRow(name),)))
+        with closing(JournaledTables(copied(left, tmp_path / "again"))) as again:
+            assert names(again) == ["1111", "2222", "anne"]
+
+
 def test_a_record_that_was_synced_and_cannot_be_read_is_damage_that_is_left_alone(path: Path, tmp_path: Path) -> None:
     with closing(begun(path)) as tables:
         for number in range(5):
@@ -223,6 +241,12 @@ def test_a_journal_whose_sync_fails_is_replaced_and_the_tables_have_all(tmp_path
         assert names(tables) == ["anne", "bert"]
         stored(tables, Changes(ended=("anne",)))
         assert names(tables) == ["bert"], "there is no journal to be had"
+        made: list[str] = []
+        disk.fault = lambda kind, path: made.append(kind)
+        tables._again_at = 0.0
+        stored(tables, ANNE)
+        assert {"unlink", "create"} <= {*made}, "nothing more is written where a sync has failed"
+        assert tables.begin(BERT)
 
 
 def test_tables_that_fail_have_nothing_go_to_the_journal_that_builds_on_it(
