@@ -3,11 +3,12 @@
 Every batch is numbered and goes to the journal; the tables follow now and then, with many batches as one, and store the
 number of the last. A batch that the journal can't take (large, or there is no room, or its disk fails) goes straight to
 the tables, synced, with all before it; then the journal begins anew. At a start the tables get what only the journal
-has. `begin` and `take_behind` are for the thread that asks, `apply` and `follow` for another that may wait; the first
-two are not called while `apply` is at it.
+has. `begin` and `take_behind` are for the thread that asks and not called while `apply` is at it, which may wait in
+another; so may `follow` in a third.
 """
 
 import os
+import threading
 from time import perf_counter
 
 from everlog.base import StorageError
@@ -47,6 +48,7 @@ class JournaledTables:
         self._behind = MergedChanges()  # what the journal has and the tables do not
         self._following: MergedChanges | None = None  # of that, what they are about to get
         self._follows_to = 0
+        self._at_tables = threading.Lock()
         self._left: Changes | None = None  # a batch that `begin` has begun
         self._took_s = 0.0  # a batch in the journal, of late
         self._again_at = 0.0  # when a journal that could not be made is tried again
@@ -110,6 +112,10 @@ class JournaledTables:
 
     def _store(self, changes: Changes) -> None:
         """Write a batch, and all that they do not have yet, to the tables, and begin the journal anew."""
+        with self._at_tables:
+            self._store_alone(changes)
+
+    def _store_alone(self, changes: Changes) -> None:
         self._number += 1
         whole = MergedChanges()
         for some in (self._following, self._behind):
@@ -142,9 +148,10 @@ class JournaledTables:
 
     def follow(self) -> None:
         """Write to the tables what was set aside; it stays so if that fails."""
-        if self._following is not None:
-            self._tables.apply(self._following.changes(), False, self._follows_to)
-            self._following = None
+        with self._at_tables:
+            if self._following is not None:
+                self._tables.apply(self._following.changes(), False, self._follows_to)
+                self._following = None
 
     def close(self) -> None:
         """Close both files; the tables have everything then."""

@@ -71,6 +71,7 @@ class WriteBehind:
         self._unsynced: set[str] = set()  # client ids whose rows, or ends, are in batches not known to survive
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
         self._thread = ThreadPoolExecutor(1, "everlog-sessions")
+        self._follower = ThreadPoolExecutor(1, "everlog-tables")  # of tables with a journal, which goes on meanwhile
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._last_s = 0.0
@@ -231,21 +232,22 @@ class WriteBehind:
             self._timer.cancel()
         self._loop = None
         self._thread.shutdown()
+        self._follower.shutdown()
 
     def _tick(self) -> None:
         assert self._loop is not None
         self._follow()
-        idle = self._loop.time() - self._last_s
-        routed = tuple(self._routed)
-        if (
-            self.marks
-            or (self._retained is not None and self._retained.waits)
-            or self._urgent
-            or idle >= _BEAT_S
-            or (idle >= 1 and routed != self._last_routed)
-        ):
+        if self._urgent or self._has_more():
             self._write()
         self._timer = self._loop.call_later(self._delay_s, self._tick)
+
+    def _has_more(self) -> bool:
+        """Return whether there is something to write that nobody waits for."""
+        assert self._loop is not None
+        if self.marks or (self._retained is not None and self._retained.waits):
+            return True
+        idle = self._loop.time() - self._last_s
+        return idle >= _BEAT_S or (idle >= 1 and tuple(self._routed) != self._last_routed)
 
     def _write(self) -> None:
         self._asked = False
@@ -283,6 +285,7 @@ class WriteBehind:
         if error is not None:
             self._failed(error, marks)
             return
+        self._follow()
         self._stored(marks, number, durable, done.result())
 
     def _stored(self, marks: Marks, number: int, durable: bool, refused: Refused) -> None:
@@ -316,11 +319,10 @@ class WriteBehind:
         journaled, loop = self._journaled, self._loop
         if journaled is None or loop is None or self._following is not None or self._writing is not None:
             return
-        if loop.time() - self._followed_s < _FOLLOW_S and not journaled.is_far_behind:
-            return
-        if journaled.take_behind():
+        is_due = loop.time() - self._followed_s >= _FOLLOW_S or journaled.is_far_behind
+        if is_due and journaled.take_behind():
             self._followed_s = loop.time()
-            self._following = loop.run_in_executor(self._thread, journaled.follow)
+            self._following = loop.run_in_executor(self._follower, journaled.follow)
             self._following.add_done_callback(self._has_followed)
 
     def _has_followed(self, done: "asyncio.Future[None]") -> None:
