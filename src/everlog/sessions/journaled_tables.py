@@ -177,7 +177,7 @@ def saved_tables(path: str | os.PathLike[str], disk: Disk | None = None) -> Sqli
         tables.close()
         raise
     tables.close()
-    copy.apply(_merged(found), False)
+    copy.apply(merged(found), False)
     return copy
 
 
@@ -185,13 +185,13 @@ def _take_over(tables: SqliteTables, disk: Disk, path: str) -> int:
     """Store what only the journal has; return the number that batches go on from."""
     found = records_after(path, read_journal(disk, path), tables.number)
     number = (found[-1][0] if found else tables.number) + NEVER_GIVEN
-    tables.apply(_merged(found), True, number)
+    tables.apply(merged(found), True, number)
     return number
 
 
-def _merged(records: list[tuple[int, bytes]]) -> Changes:
+def merged(records: list[tuple[int, bytes]]) -> Changes:
     """Return journaled batches as one."""
-    merged = MergedChanges()
+    whole = MergedChanges()
     for _, payload in records:
-        merged.add(unpack_changes(payload))
-    return merged.changes()
+        whole.add(unpack_changes(payload))
+    return whole.changes()

@@ -185,17 +185,18 @@ class SqliteTables:
             yield StoredSession(row, tuple(filters), Cursor(*state) if state[0] is not None else _NO_CURSOR)
 
     @property
+    def connection(self) -> sqlite3.Connection:
+        """What the tables are read by."""
+        return self._connection
+
+    @property
     def number(self) -> int:
         """The number of the last batch of the journal that is here."""
         return int(self._guard(lambda: self._connection.execute("SELECT journal FROM broker").fetchone() or (0,))[0])
 
     def copied(self) -> "SqliteTables":
         """Return a copy that goes when it is closed."""
-        copy = object.__new__(SqliteTables)
-        copy.path, copy._sync, copy._durable = self.path, False, False
-        copy._connection = sqlite3.connect("", isolation_level=None)
-        self._guard(lambda: self._connection.backup(copy._connection))
-        return copy
+        return self._guard(lambda: copy_of(self._connection, self.path))
 
     def apply(self, changes: Changes, durable: bool = False, number: int | None = None) -> Refused:
         """Write all changes in one transaction, synced if durable; `number` is the journal's of the last of them."""
@@ -252,3 +253,12 @@ class SqliteTables:
     def close(self) -> None:
         """Close the file, with the write-ahead log merged into it."""
         self._guard(self._connection.close)
+
+
+def copy_of(connection: sqlite3.Connection, path: Path) -> SqliteTables:
+    """Return a copy, which goes when it is closed, of what a connection to this file has."""
+    copy = object.__new__(SqliteTables)
+    copy.path, copy._sync, copy._durable = path, False, False
+    copy._connection = sqlite3.connect("", isolation_level=None)
+    connection.backup(copy._connection)
+    return copy
