@@ -73,7 +73,8 @@ def copied(path: Path, to: Path) -> Path:
 @pytest.fixture(autouse=True)
 def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """However busy the machine is."""
-    monkeypatch.setattr(journaled_tables, "_SLOW_S", 0.5)
+    monkeypatch.setattr(journaled_tables, "_SLOW_S", 60.0)
+    monkeypatch.setattr(journaled_tables, "_PATIENCE_NS", 60_000_000_000)
 
 
 @pytest.fixture
