@@ -93,7 +93,9 @@ class SimulatedFile:
         if note is not None:
             note[0].write_at(0, [note[1]])
 
-    def commit_aside(self, aside: Any, position: int, blocks: Sequence[Block], note: Note, patience_ns: int) -> bool:
+    def commit_aside(
+        self, aside: Any, position: int, blocks: Sequence[Block], note: Note | None, patience_ns: int
+    ) -> bool:
         if self._disk.random.random() >= self._disk.leaves:
             self.commit_at(position, blocks, note)
             return True
@@ -104,9 +106,10 @@ class SimulatedFile:
             aside.rest = partial(_fail, error)
         return False
 
-    def _commit_rest(self, note: Note) -> None:
+    def _commit_rest(self, note: Note | None) -> None:
         self.sync()
-        note[0].write_at(0, [note[1]])
+        if note is not None:
+            note[0].write_at(0, [note[1]])
 
     def allocate(self, position: int, size: int) -> None:
         try:

@@ -17,6 +17,7 @@ from everlog.sessions import (
     Changes,
     Cursor,
     GroupRow,
+    JournaledTables,
     RetainedNames,
     RetainedRow,
     SessionRow,
@@ -66,6 +67,11 @@ def in_sqlite(tmp_path: Path) -> Iterator[Callable[[], SessionTables]]:
 
 
 @contextmanager
+def in_sqlite_with_a_journal(tmp_path: Path) -> Iterator[Callable[[], SessionTables]]:
+    yield lambda: JournaledTables(tmp_path / "sessions.db")
+
+
+@contextmanager
 def in_postgres(tmp_path: Path) -> Iterator[Callable[[], SessionTables]]:
     with closing(SessionCluster()) as cluster:
         broker = cluster.join("a")
@@ -73,7 +79,12 @@ def in_postgres(tmp_path: Path) -> Iterator[Callable[[], SessionTables]]:
         yield lambda: broker.tables
 
 
-IMPLEMENTATIONS = {"memory": in_memory, "sqlite": in_sqlite, "postgres": in_postgres}
+IMPLEMENTATIONS = {
+    "memory": in_memory,
+    "sqlite": in_sqlite,
+    "journaled": in_sqlite_with_a_journal,
+    "postgres": in_postgres,
+}
 
 
 @pytest.fixture(params=IMPLEMENTATIONS)

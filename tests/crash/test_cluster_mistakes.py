@@ -1,7 +1,6 @@
 """Ways to get sessions of a cluster wrong, each by one thought (M and its hole), which must be noticed."""
 
 import asyncio
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -196,7 +195,7 @@ class BeginsAtTheEnd(PostgresTables):
 
     def apply(self, changes: Changes, durable: bool = False) -> Refused:
         if self.node is not None and changes.routed:
-            changes = dataclasses.replace(changes, routed=tuple(shard.end for shard in self.node.log.shards))
+            changes = replace(changes, routed=tuple(shard.end for shard in self.node.log.shards))
         return super().apply(changes, durable)
 
 

@@ -35,7 +35,7 @@ from everlog.app.start_warnings import warnings_of
 from everlog.base import EverlogError
 from everlog.broker import Broker, Event, ExpiryClock, Listening, Security, listen
 from everlog.commitlog import LogSettings
-from everlog.sessions import SqliteTables
+from everlog.sessions import JournaledTables
 from everlog.store import ColdStore, FreeSpace, LogStore, place_shards, write_keep_rules
 from everlog.web import Check, clock_is_believed, disk_has_room, is_listening, log_is_writable, not_stopping, start_web
 
@@ -59,7 +59,7 @@ def run(settings: Settings, config: Path | None = None) -> int:
         store = LogStore.open(log.data, limits, shards=log.shards, classes=classes_of(settings))
         parts.callback(store.close)
         write_keep_rules(log.data, keep_rules_of(settings))
-        tables = SqliteTables(os.path.join(log.data, "sessions.db"), sync=log.durability == "fsync")
+        tables = JournaledTables(os.path.join(log.data, "sessions.db"), sync=log.durability == "fsync")
         parts.callback(tables.close)
         cold = cold_tier(log.data, store.identity)
         if cold is not None:
@@ -97,7 +97,7 @@ def security_of(settings: Settings) -> Security:
 async def _serve(
     settings: Settings,
     store: LogStore,
-    tables: SqliteTables,
+    tables: JournaledTables,
     cold: ColdStore | None,
     watch: ClockWatch,
     file_limit: FileLimit,

@@ -26,9 +26,11 @@ from everlog.sessions import (
     LIVE,
     Changes,
     GroupRow,
+    JournaledTables,
     SqliteTables,
     StoredSession,
     SubscriptionRow,
+    saved_tables,
     unpack_inflight,
     unpack_offsets,
     unpack_owed,
@@ -107,7 +109,7 @@ def _saved(data: Path) -> Iterator[_Saved]:
         path = data / "sessions.db"
         if not path.exists():
             raise UsageError(f"{data} has no sessions", hint="the first run of a broker makes sessions.db")
-        with closing(SqliteTables(path)) as tables:
+        with closing(saved_tables(path)) as tables:
             yield _Saved(tables, store, WaitingCounter(store))
 
 
@@ -230,7 +232,7 @@ def _drop_stored(data: Path, client_id: str) -> None:
         store = open_store(data, writable=True)  # fails if a broker has it
     except StorageError as error:
         raise UsageError(f"{error}", hint="leave --data out to ask the broker that runs") from None
-    with store, closing(SqliteTables(data / "sessions.db")) as tables:
+    with store, closing(JournaledTables(data / "sessions.db")) as tables:
         if all(one.row.client_id != client_id for one in tables.load().sessions):
             raise _unknown(client_id)
         tables.apply(Changes(ended=(client_id,)), durable=True)

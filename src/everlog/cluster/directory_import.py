@@ -28,7 +28,7 @@ from everlog.cluster.session_schema import message_shard
 from everlog.cluster.session_tables import PostgresTables
 from everlog.commitlog import HEADER_BYTES, Origin, SegmentHeader, SegmentView, read_segment, read_whole, write_segment
 from everlog.ownership import NOBODY, PostgresOwnership
-from everlog.sessions import Changes, SqliteTables, settle, settle_group, without_retained
+from everlog.sessions import Changes, saved_tables, settle, settle_group, without_retained
 from everlog.store import LogStore, read_store_file
 from everlog.tiering import Bucket, Database
 
@@ -188,7 +188,7 @@ class _Carrying:
         """Write sessions, groups, wills and retained messages; return how many, and how much history there is."""
         counts = {"sessions": 0, "retained": 0, "groups": 0, "owed_retained": 0}
         if os.path.exists(path):
-            source = SqliteTables(path)
+            source = saved_tables(path)
             try:
                 snapshot = source.load()
                 tables.apply(Changes(routed=tuple(self.ends), alive_us=snapshot.alive_us))

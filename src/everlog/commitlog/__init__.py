@@ -5,7 +5,7 @@ from everlog.commitlog.copied_batches import read_whole
 from everlog.commitlog.damage import CorruptFile, Damage
 from everlog.commitlog.log_settings import Durability, LogSettings
 from everlog.commitlog.paths import MARK, segment_bases, segment_path, side_path
-from everlog.commitlog.ports import Classes, CommitTarget, Disk
+from everlog.commitlog.ports import Classes, CommitTarget, Disk, File
 from everlog.commitlog.real_disk import RealDisk, ScannedDisk
 from everlog.commitlog.retention import RetentionPlan, plan_retention
 from everlog.commitlog.segment_bytes import read_segment, write_segment

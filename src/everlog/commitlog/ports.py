@@ -33,7 +33,7 @@ class File(Protocol):
         ...
 
     def commit_aside(
-        self, aside: "Aside", position: int, blocks: Sequence[Block], note: "Note", patience_ns: int
+        self, aside: "Aside", position: int, blocks: Sequence[Block], note: "Note | None", patience_ns: int
     ) -> bool:
         """Commit as `commit_at` does; return whether that was done within `patience_ns`, else `aside.end` ends it."""
         ...

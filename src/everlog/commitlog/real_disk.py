@@ -63,11 +63,11 @@ class RealFile:
             write_blocks(self._fd, position, blocks, sync, mark_fd, mark)
 
     def commit_aside(
-        self, aside: ports.Aside, position: int, blocks: Sequence[Block], note: Note, patience_ns: int
+        self, aside: ports.Aside, position: int, blocks: Sequence[Block], note: Note | None, patience_ns: int
     ) -> bool:
         """Write, sync and write the note in a thread that needs no interpreter lock."""
-        mark_fd: int = note[0]._fd  # type: ignore[attr-defined]
-        return cast(Aside, aside).begin(self._fd, position, blocks, mark_fd, note[1], patience_ns)
+        mark_fd, mark = (-1, b"") if note is None else (note[0]._fd, note[1])  # type: ignore[attr-defined]
+        return cast(Aside, aside).begin(self._fd, position, blocks, mark_fd, mark, patience_ns)
 
     def allocate(self, position: int, size: int) -> None:
         """Write zeros rather than allocate: blocks marked as unwritten cost a sync as much as new ones."""

@@ -3,6 +3,7 @@
 from everlog.sessions.counters import Counters
 from everlog.sessions.group_cursor import GroupCursor, Owed, shares
 from everlog.sessions.inflight_copies import CopiesTotal
+from everlog.sessions.journaled_tables import JournaledTables, saved_tables
 from everlog.sessions.merged_subscription import MergedSubscription
 from everlog.sessions.outgoing_rows import OutgoingRows, is_within, row_at
 from everlog.sessions.retained_feed import RetainedFeed

@@ -30,7 +30,7 @@ from everlog.sessions.tables import (
 )
 
 APPLICATION_ID = 0x4556_4C53  # "EVLS"
-VERSION = 5
+VERSION = 6
 _FETCH_ROWS = 1000
 _DAMAGED = "restore it from a backup, or move it away and start without sessions"
 
@@ -63,7 +63,11 @@ ALTER TABLE retained ADD COLUMN after INTEGER NOT NULL DEFAULT 0;
 CREATE TABLE retained_names (first INTEGER PRIMARY KEY, stop INTEGER NOT NULL, names BLOB NOT NULL);
 """
 _WILLS = "CREATE TABLE wills (client_id TEXT PRIMARY KEY, user TEXT, will BLOB NOT NULL) WITHOUT ROWID;"
-_UPGRADES = {1: _GROUPS, 2: _FEEDS, 3: _RETAINED, 4: _WILLS}  # version -> what turns a file of it into the next version
+_JOURNAL = """
+ALTER TABLE broker ADD COLUMN journal INTEGER NOT NULL DEFAULT 0;
+UPDATE broker SET journal = abs(random() / 4);
+"""  # numbers begin anywhere, so that the journal of other tables is not taken for theirs
+_UPGRADES = {1: _GROUPS, 2: _FEEDS, 3: _RETAINED, 4: _WILLS, 5: _JOURNAL}  # version -> what makes it the next one
 _PUT_SESSION = "INSERT OR REPLACE INTO sessions VALUES (?, ?, ?, ?, ?, ?)"
 _PUT_SUBSCRIPTION = "INSERT OR REPLACE INTO subscriptions VALUES (?, ?, ?, ?, ?)"
 _PUT_CURSOR = """INSERT INTO cursors VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (client_id) DO UPDATE SET
@@ -74,7 +78,7 @@ _PUT_RETAINED = """INSERT INTO retained VALUES (?, ?, ?) ON CONFLICT (topic) DO 
 _PUT_GROUP = """INSERT INTO shared_groups VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (name, filter) DO UPDATE SET
     options = excluded.options, positions = excluded.positions, owed = excluded.owed, doubt = excluded.doubt"""
 _PUT_BROKER = """UPDATE broker SET routed = coalesce(?, routed), alive_us = coalesce(?, alive_us),
-    retained = coalesce(?, retained)"""
+    retained = coalesce(?, retained), journal = coalesce(?, journal)"""
 _SESSIONS = """SELECT s.client_id, user, version, expiry_s, away_us, will, positions, next_id, inflight, received,
     unsure, doubt, feeds FROM sessions s LEFT JOIN cursors USING (client_id) ORDER BY s.client_id"""
 _SUBSCRIPTIONS = """SELECT client_id, filter, options, identifier, since FROM subscriptions
@@ -143,7 +147,7 @@ class SqliteTables:
         if empty:
             connection.executescript(
                 f"BEGIN; {_SCHEMA} {_GROUPS} {_FEEDS} {_RETAINED} {_WILLS} INSERT INTO broker VALUES (1, x'', 0, x'');"
-                f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}; COMMIT;"
+                f"{_JOURNAL} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}; COMMIT;"
             )
 
     def load(self) -> Snapshot:
@@ -180,26 +184,40 @@ class SqliteTables:
             row = SessionRow(client_id, user, version, expiry_s, away_us, will)
             yield StoredSession(row, tuple(filters), Cursor(*state) if state[0] is not None else _NO_CURSOR)
 
-    def apply(self, changes: Changes, durable: bool = False) -> Refused:
-        """Write all changes in one transaction, synced if durable."""
-        self._guard(lambda: self._apply(changes, durable and self._sync))
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """What the tables are read by."""
+        return self._connection
+
+    @property
+    def number(self) -> int:
+        """The number of the last batch of the journal that is here."""
+        return int(self._guard(lambda: self._connection.execute("SELECT journal FROM broker").fetchone() or (0,))[0])
+
+    def copied(self) -> "SqliteTables":
+        """Return a copy that goes when it is closed."""
+        return self._guard(lambda: copy_of(self._connection, self.path))
+
+    def apply(self, changes: Changes, durable: bool = False, number: int | None = None) -> Refused:
+        """Write all changes in one transaction, synced if durable; `number` is the journal's of the last of them."""
+        self._guard(lambda: self._apply(changes, durable and self._sync, number))
         return _NOTHING
 
-    def _apply(self, changes: Changes, durable: bool) -> None:
+    def _apply(self, changes: Changes, durable: bool, number: int | None) -> None:
         connection = self._connection
         if durable != self._durable:
             connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             self._durable = durable
         connection.execute("BEGIN IMMEDIATE")
         try:
-            self._write(changes)
+            self._write(changes, number)
             connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
 
-    def _write(self, changes: Changes) -> None:
+    def _write(self, changes: Changes, number: int | None) -> None:
         many = self._connection.executemany
         if changes.ended:
             ended = [(client_id,) for client_id in changes.ended]
@@ -228,10 +246,19 @@ class SqliteTables:
             many("DELETE FROM wills WHERE client_id = ?", ((client_id,) for client_id in changes.ended_wills))
             many("INSERT OR REPLACE INTO wills VALUES (?, ?, ?)", map(astuple, changes.wills))
         ends = (changes.routed, changes.retained_at)
-        if ends != (None, None) or changes.alive_us is not None:
+        if ends != (None, None) or changes.alive_us is not None or number is not None:
             routed, at = (None if one is None else row_format.pack_offsets(one) for one in ends)
-            self._connection.execute(_PUT_BROKER, (routed, changes.alive_us, at))
+            self._connection.execute(_PUT_BROKER, (routed, changes.alive_us, at, number))
 
     def close(self) -> None:
         """Close the file, with the write-ahead log merged into it."""
         self._guard(self._connection.close)
+
+
+def copy_of(connection: sqlite3.Connection, path: Path) -> SqliteTables:
+    """Return a copy, which goes when it is closed, of what a connection to this file has."""
+    copy = object.__new__(SqliteTables)
+    copy.path, copy._sync, copy._durable = path, False, False
+    copy._connection = sqlite3.connect("", isolation_level=None)
+    connection.backup(copy._connection)
+    return copy

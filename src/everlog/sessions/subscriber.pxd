@@ -1,3 +1,5 @@
+cimport cython
+
 from everlog.sessions.publisher cimport Publisher
 
 
@@ -10,3 +12,9 @@ cdef class Subscriber(Publisher):
     cdef public tuple memberships
     cdef public long long counted_bytes
     cdef long long _filter_bytes, _will_bytes
+
+    @cython.locals(grown="long long")
+    cpdef long long take_growth(self) except? -1
+    cpdef subscribe(self, one)
+    cpdef unsubscribe(self, str text)
+    cpdef str mounted(self, str text)

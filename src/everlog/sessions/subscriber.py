@@ -44,7 +44,7 @@ class Subscriber(Publisher):
 
     def take_growth(self) -> int:
         """Return by how much `held_bytes` has grown since the last call."""
-        grown = self.held_bytes - self.counted_bytes
+        grown = self._filter_bytes + self._will_bytes + STORED_BYTES * self.kept - self.counted_bytes
         self.counted_bytes += grown
         return grown
 

@@ -9,10 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from everlog.base import StorageError
+from everlog.commitlog import RealDisk
 from everlog.sessions import row_format
+from everlog.sessions.change_journal import journal_path, read_journal, records_after
+from everlog.sessions.journaled_tables import merged
 from everlog.sessions.retained_row import unpack_retained
-from everlog.sessions.sqlite_tables import APPLICATION_ID, VERSION
+from everlog.sessions.sqlite_tables import APPLICATION_ID, VERSION, copy_of
 
+_JOURNALED = 6  # the first version with a journal
 _NO_SUCH_VALUE = (StorageError, struct.error, ValueError, IndexError, TypeError, AttributeError)
 
 
@@ -62,24 +66,36 @@ class TablesFound:
 
 
 def check_tables(path: Path) -> TablesFound:
-    """Read every page and every row of a session file."""
+    """Read every page of a session file, and every row as it is with its journal."""
     found = TablesFound()
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5)) as connection:
-            _check(connection, path, found)
-    except sqlite3.Error as error:
+            version = _check_file(connection, path, found)
+            journaled = _journaled(connection, path, found) if version >= _JOURNALED else []
+            if not journaled:
+                _check_rows(connection, version, path, found)
+                return found
+            with closing(copy_of(connection, path)) as copy:
+                copy.apply(merged(journaled))
+                _check_rows(copy.connection, version, path, found)
+    except (sqlite3.Error, StorageError) as error:
         found.damage.append(f"{path}: {error}")
     return found
 
 
-def _check(connection: sqlite3.Connection, path: Path, found: TablesFound) -> None:
+def _check_file(connection: sqlite3.Connection, path: Path, found: TablesFound) -> int:
+    """Check what SQLite can; return the version of the format, 0 if there is none."""
     names = ("application_id", "user_version")
     application, version = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in names)
     if application != APPLICATION_ID or not 1 <= version <= VERSION:
         found.damage.append(f"{path} is no session file that this Everlog knows")
-        return
+        return 0
     verdicts = [verdict for (verdict,) in connection.execute("PRAGMA integrity_check(20)") if verdict != "ok"]
     found.damage += [f"{path}: {verdict}" for verdict in verdicts]
+    return int(version)
+
+
+def _check_rows(connection: sqlite3.Connection, version: int, path: Path, found: TablesFound) -> None:
     for part in _PARTS:
         if version >= part.since:
             for name, *values in _rows(connection, part.query):
@@ -88,6 +104,22 @@ def _check(connection: sqlite3.Connection, path: Path, found: TablesFound) -> No
                     part.read(*values)
                 except _NO_SUCH_VALUE as error:
                     found.damage.append(f"{path}: {part.name} {name!r} can't be read: {error}")
+
+
+def _journaled(connection: sqlite3.Connection, path: Path, found: TablesFound) -> list[tuple[int, bytes]]:
+    """Return what only the journal has; a broker may begin it anew meanwhile, so a second look decides."""
+    journal = journal_path(path)
+    for is_last in (False, True):
+        try:
+            data = read_journal(RealDisk(), journal)
+            (number,) = connection.execute("SELECT journal FROM broker").fetchone()
+            records = records_after(journal, data, number)
+            merged(records)
+            return records
+        except (StorageError, TypeError) as error:
+            if is_last:
+                found.damage.append(f"{error}")
+    return []
 
 
 def _rows(connection: sqlite3.Connection, query: str) -> Iterator[tuple[Any, ...]]:

@@ -127,8 +127,7 @@ class RetainedNames(NamedTuple):
     names: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(msgspec.Struct, frozen=True, array_like=True):
     """A batch to write, in this order: sessions that end, sessions that begin or change, then what belongs to them."""
 
     ended: tuple[str, ...] = ()

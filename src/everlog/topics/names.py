@@ -44,7 +44,7 @@ class Filter(Struct, frozen=True):
     @property
     def ends_open(self) -> bool:
         """Whether the last level is `#`."""
-        return self.pattern[-1:] == "#"
+        return self.pattern.endswith("#")
 
 
 def check_topic_name(name: str, *, max_levels: int = MAX_TOPIC_LEVELS, max_bytes: int = MAX_TOPIC_BYTES) -> None:
@@ -110,7 +110,7 @@ def _split_share(text: str) -> tuple[str, str]:
     return group, pattern
 
 
-def _check_wildcards(pattern: str) -> None:
+def _check_wildcards(pattern: str) -> int:
     levels = pattern.split("/")
     for number, level in enumerate(levels, 1):
         if "#" in level and (level != "#" or number != len(levels)):  # [MQTT-4.7.1-1]
@@ -119,9 +119,10 @@ def _check_wildcards(pattern: str) -> None:
             )
         if "+" in level and level != "+":  # [MQTT-4.7.1-2]
             raise PeerError(TOPIC_FILTER_INVALID, "+ does not fill its level of the filter", clause="MQTT-4.7.1-2")
+    return 0
 
 
-def _check_string(text: str, reason: int, what: str, max_levels: int | None, max_bytes: int) -> None:
+def _check_string(text: str, reason: int, what: str, max_levels: int | None, max_bytes: int) -> int:
     if not text:  # [MQTT-4.7.3-1]
         raise PeerError(reason, f"{what} is empty", clause="MQTT-4.7.3-1")
     if "\0" in text:  # [MQTT-4.7.3-2] [MQTT-1.5.4-2]
@@ -135,8 +136,10 @@ def _check_string(text: str, reason: int, what: str, max_levels: int | None, max
         raise PeerError(reason, f"{what} has {size} bytes, limit {max_bytes}", clause=clause)
     if max_levels is not None:
         _check_levels(text, reason, what, max_levels)
+    return 0
 
 
-def _check_levels(text: str, reason: int, what: str, max_levels: int) -> None:
+def _check_levels(text: str, reason: int, what: str, max_levels: int) -> int:
     if text.count("/") >= max_levels:
         raise PeerError(reason, f"{what} has {text.count('/') + 1} levels, limit {max_levels}")
+    return 0

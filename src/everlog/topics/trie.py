@@ -7,7 +7,7 @@ lone key is held bare. Owned by one thread.
 """
 
 from collections.abc import Hashable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
@@ -27,23 +27,23 @@ class Subscription(Struct, Generic[K, V], frozen=True):
 
 # Invariant: None is nobody, a bare Subscription is exactly one; a dictionary is never empty. A group's subscription
 # and a plain one of the same key to the same pattern are two.
-_Bucket = Subscription[K, V] | dict[tuple[str | None, K], Subscription[K, V]] | None
+_Bucket = Subscription[Any, Any] | dict[tuple[str | None, Any], Subscription[Any, Any]] | None
 
 
-class _Node(Generic[K, V]):
+class Node:
     """A level of wildcard filters; a lone literal child is held without a dictionary, as most nodes have one."""
 
     __slots__ = ("child", "children", "here", "multi", "plus", "token")
 
     def __init__(self) -> None:
         self.token: str | None = None  # of the lone child
-        self.child: _Node[K, V] | None = None
-        self.children: dict[str, _Node[K, V]] | None = None  # when there are several
-        self.plus: _Node[K, V] | None = None
-        self.here: _Bucket[K, V] = None  # filters that end here
-        self.multi: _Bucket[K, V] = None  # filters that end here with /#
+        self.child: Node | None = None
+        self.children: dict[str, Node] | None = None  # when there are several
+        self.plus: Node | None = None
+        self.here: _Bucket = None  # filters that end here
+        self.multi: _Bucket = None  # filters that end here with /#
 
-    def get(self, token: str) -> "_Node[K, V] | None":
+    def get(self, token: str) -> "Node | None":
         """Return the node that `token`, a literal or `+`, leads to."""
         if token == "+":
             return self.plus
@@ -51,9 +51,9 @@ class _Node(Generic[K, V]):
             return self.children.get(token)
         return self.child if token == self.token else None
 
-    def grow(self, token: str) -> "_Node[K, V]":
+    def grow(self, token: str) -> "Node":
         """Add a node that `token` leads to, and return it."""
-        node: _Node[K, V] = _Node()
+        node = Node()
         if token == "+":
             self.plus = node
         elif self.children is not None:
@@ -85,8 +85,8 @@ class SubscriptionTrie(Generic[K, V]):
     """Subscriptions by filter and key; `len()` is their number."""
 
     def __init__(self) -> None:
-        self._exact: dict[str, _Bucket[K, V]] = {}
-        self._root: _Node[K, V] = _Node()
+        self._exact: dict[str, _Bucket] = {}
+        self._root = Node()
         self._count = 0
 
     def __len__(self) -> int:
@@ -98,11 +98,13 @@ class SubscriptionTrie(Generic[K, V]):
         if flt.is_exact:
             self._exact[flt.pattern], old = _put(self._exact.get(flt.pattern), new)
         else:
-            levels = flt.levels
+            levels, is_open = flt.levels, flt.ends_open
+            if is_open:
+                levels.pop()
             node = self._root
-            for token in levels[:-1] if flt.ends_open else levels:
+            for token in levels:
                 node = node.get(token) or node.grow(token)
-            if flt.ends_open:
+            if is_open:
                 node.multi, old = _put(node.multi, new)
             else:
                 node.here, old = _put(node.here, new)
@@ -123,14 +125,14 @@ class SubscriptionTrie(Generic[K, V]):
         levels = topic.split("/")
         if topic.startswith("$"):  # [MQTT-4.7.2-1] a leading wildcard does not match $ topics
             first = root.get(levels[0])
-            frontier = [first] if first is not None else []
+            frontier: list[Node] = [first] if first is not None else []
             rest = levels[1:]
         else:
             frontier, rest = [root], levels
         for level in rest:
             if not frontier:
                 return found
-            reached: list[_Node[K, V]] = []
+            reached: list[Node] = []
             for node in frontier:
                 if node.multi is not None:
                     _collect(node.multi, found)
@@ -154,16 +156,18 @@ class SubscriptionTrie(Generic[K, V]):
         return old
 
     def _remove_wild(self, flt: Filter, key: K) -> Subscription[K, V] | None:
-        path: list[tuple[_Node[K, V], str]] = []
+        path: list[tuple[Node, str]] = []
         node = self._root
-        levels = flt.levels
-        for token in levels[:-1] if flt.ends_open else levels:
+        levels, is_open = flt.levels, flt.ends_open
+        if is_open:
+            levels.pop()
+        for token in levels:
             child = node.get(token)
             if child is None:
                 return None
             path.append((node, token))
             node = child
-        if flt.ends_open:
+        if is_open:
             node.multi, old = _take(node.multi, flt, key)
         else:
             node.here, old = _take(node.here, flt, key)
@@ -173,7 +177,7 @@ class SubscriptionTrie(Generic[K, V]):
         return old
 
 
-def _put(bucket: _Bucket[K, V], new: Subscription[K, V]) -> tuple[_Bucket[K, V], Subscription[K, V] | None]:
+def _put(bucket: _Bucket, new: Subscription[Any, Any]) -> tuple[_Bucket, Subscription[Any, Any] | None]:
     if bucket is None:
         return new, None
     slot = (new.filter.group, new.key)
@@ -186,7 +190,7 @@ def _put(bucket: _Bucket[K, V], new: Subscription[K, V]) -> tuple[_Bucket[K, V],
     return bucket, old
 
 
-def _take(bucket: _Bucket[K, V], flt: Filter, key: K) -> tuple[_Bucket[K, V], Subscription[K, V] | None]:
+def _take(bucket: _Bucket, flt: Filter, key: Any) -> tuple[_Bucket, Subscription[Any, Any] | None]:
     if bucket is None:
         return None, None
     slot = (flt.group, key)
@@ -196,7 +200,7 @@ def _take(bucket: _Bucket[K, V], flt: Filter, key: K) -> tuple[_Bucket[K, V], Su
     return bucket or None, old
 
 
-def _collect(bucket: _Bucket[K, V], found: list[Subscription[K, V]]) -> None:
+def _collect(bucket: _Bucket, found: list[Any]) -> None:
     if isinstance(bucket, dict):
         found.extend(bucket.values())
     elif bucket is not None:

@@ -42,7 +42,8 @@ from everlog.sessions.received_ids import ID_SET_BYTES
 OFFSETS = st.integers(0, (1 << 56) - 1)
 IDS = st.integers(1, 0xFFFF)
 
-WITHOUT_WILLS = "DROP TABLE wills;"
+WITHOUT_JOURNAL = "ALTER TABLE broker DROP COLUMN journal;"
+WITHOUT_WILLS = f"{WITHOUT_JOURNAL} DROP TABLE wills;"
 WITHOUT_NAMES = f"""{WITHOUT_WILLS} DROP TABLE retained_names; ALTER TABLE retained DROP COLUMN after;
     ALTER TABLE broker DROP COLUMN retained;"""
 WITHOUT_FEEDS = f"{WITHOUT_NAMES} ALTER TABLE cursors DROP COLUMN feeds;"

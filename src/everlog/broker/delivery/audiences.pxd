@@ -23,6 +23,9 @@ cdef class Audiences:
     cdef list _names
     cdef Partitioner _partitioner
 
+    cpdef subscribe(self, session, flt, subscribed)
+    cpdef bint unsubscribe(self, session, flt) except -1
+
     @cython.locals(names=Names)
     cpdef list split_at_once(self, Records records, Py_ssize_t first_row, Py_ssize_t stop_row)
     cdef _parts(self, Records records, Py_ssize_t first_row, bytearray names, bytearray column, Py_ssize_t stop_row)

@@ -15,7 +15,7 @@ import cython
 from pyroaring import BitMap
 
 from everlog.base import FOR_SPILL, NOT_KEPT
-from everlog.topics import Filter, Postings, SubscriptionTrie, parse_filter
+from everlog.topics import Filter, Postings, SubscriptionTrie, known_filter
 
 if not cython.compiled:
     from everlog.base import PublishRun, TopicTable
@@ -198,5 +198,5 @@ class KeptTopics:
 
 
 def _plain(text: str) -> Filter:
-    flt = parse_filter(text)
-    return parse_filter(flt.pattern) if flt.group is not None else flt
+    flt = known_filter(text)
+    return known_filter(flt.pattern) if flt.group is not None else flt

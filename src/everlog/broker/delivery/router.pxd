@@ -68,3 +68,8 @@ cdef class Router:
     @cython.locals(at=int64_t, found=list, first=Py_ssize_t)
     cdef int _route(self, Py_ssize_t number, int64_t end) except -1
     cpdef acked(self, session)
+    cpdef subscribe(self, session, flt, one)
+    cpdef unsubscribe(self, session, flt)
+
+    @cython.locals(filters=Py_ssize_t)
+    cdef int _bound_names(self) except -1

@@ -167,9 +167,11 @@ class Router:
         self.catchup.changed(session)
         self.spills.unsubscribed(session, flt)
 
-    def _bound_names(self) -> None:
+    def _bound_names(self) -> int:
         """Bound how many new names one client may bring at a time by what they cost if every filter matches them."""
-        self.names_per_step = max(_LEAST_NAMES, min(_MOST_NAMES, _MATCHES // max(1, self.audiences.filters)))
+        filters = self.audiences.filters
+        self.names_per_step = max(_LEAST_NAMES, min(_MOST_NAMES, _MATCHES // (filters if filters > 0 else 1)))
+        return 0
 
     def learn(self, first: int) -> None:
         """Find who gets the messages of the topics from this id on: whoever brings names waits for it, others do not.

@@ -22,3 +22,6 @@ cdef class Subscriptions:
     cdef _put(self, Session session, flt, subscribed)
     cdef _mark(self, Session session, text)
     cdef _withdraw(self, Session session, flt)
+
+
+cdef bint _ends_step(Py_ssize_t number, str text) except -1

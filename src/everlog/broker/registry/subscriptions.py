@@ -16,6 +16,7 @@ from everlog.broker.groups import GroupRegistry
 from everlog.broker.limits import Limits
 from everlog.broker.metrics import Metrics
 from everlog.broker.registry.replay_request import (
+    PREFIX,
     Answer,
     ReplayRequests,
     Wishes,
@@ -117,7 +118,7 @@ class Subscriptions:
                 answer.reasons.append(reason)
                 if answer.replayed:
                     session.halt()
-                if number % _EXACT_PER_STEP == 0 or answer.replayed or "+" in asked.filter or "#" in asked.filter:
+                if answer.replayed or _ends_step(number, asked.filter):
                     yield
             if answer.replayed:  # once for all of them, since it looks at every subscription
                 yield from self._rewind(session, answer.replayed)
@@ -160,7 +161,9 @@ class Subscriptions:
             self._router.pump(session)
 
     def _one(self, session: Session, asked: Subscription, packet: Subscribe, answer: Answer) -> None:
-        begin, text = split_filter(asked.filter)
+        begin, text = None, asked.filter
+        if text.startswith(PREFIX):
+            begin, text = split_filter(text)
         text = session.mounted(text)
         begin = begin or answer.wishes.begin
         in_order = answer.wishes.in_order
@@ -180,7 +183,7 @@ class Subscriptions:
             asked.retain_handling,
             identifiers[0] if identifiers else 0,
             since,
-            self._replays.tells(session, flt, answer),
+            self._replays.tells(session, flt, answer) if answer.wishes.tells else 0,
         )
         session.subscribe(subscribed)
         self.count(session)
@@ -200,7 +203,8 @@ class Subscriptions:
         """Return the filter, if the client may subscribe to it, and the subscription to it that there is."""
         limits = self._limits
         flt = self._parse(text)
-        if not self._security.acl.may_subscribe(session.user, session.client_id, flt.pattern):
+        acl = self._security.acl
+        if acl.rules is not None and not acl.may_subscribe(session.user, session.client_id, flt.pattern):
             raise PeerError(Reason.NOT_AUTHORIZED, "the filter is not allowed")
         if flt.group is not None and self._router.forwarder is not None and self._groups.far is None:
             raise PeerError(Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED, "brokers that share no sessions share no groups")
@@ -254,10 +258,11 @@ class Subscriptions:
     def unsubscribe(self, session: Session, packet: Unsubscribe) -> Generator[None, None, bytes]:
         """Give up one filter after the other; return the reasons that the UNSUBACK has for each."""
         reasons = bytearray()
-        for text in packet.filters:
+        for number, text in enumerate(packet.filters, 1):
             had_it = self._give_up(session, session.mounted(filter_of(text)))
             reasons.append(Reason.SUCCESS if had_it else Reason.NO_SUBSCRIPTION_EXISTED)
-            yield
+            if _ends_step(number, text):
+                yield
         return bytes(reasons)
 
     def _give_up(self, session: Session, text: str) -> bool:
@@ -324,9 +329,10 @@ class Subscriptions:
         """Let a session that is away cost nothing until it is back, in steps; it is halted."""
         if session.durable:
             session.leave(self._router.routed)  # before a filter goes: what is routed from now on, it reads later
-        for text in list(session.subscriptions):
+        for number, text in enumerate(list(session.subscriptions), 1):
             self._withdraw(session, known_filter(text))
-            yield
+            if _ends_step(number, text):
+                yield
 
     def drop(self, session: Session) -> Steps:
         """Keep nothing any more for a session that is gone, in steps."""
@@ -335,3 +341,8 @@ class Subscriptions:
             for text in session.subscriptions:
                 self._router.kept.remove(text)
                 yield
+
+
+def _ends_step(number: int, text: str) -> bool:
+    """Return whether others should have a turn after so many filters, of which this is the last."""
+    return number % _EXACT_PER_STEP == 0 or "+" in text or "#" in text

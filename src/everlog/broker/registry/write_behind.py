@@ -1,8 +1,9 @@
 """Write-behind of sessions, shared groups and retained messages: changes are marked, and written a little later.
 
 Marking adds to a set; what is written is taken from the sessions when a batch is made, so many changes of one session
-cost one write. Batches are numbered. One is written at a time, in a thread; it is synced if somebody waits for it,
-and `saved` is the number of the last batch known to survive a power cut. Owned by the event loop's thread.
+cost one write. Batches are numbered. One is written at a time: to the journal of the tables at once if there is one
+whose disk is quick, else in a thread. It is synced if somebody waits for it, and `saved` is the number of the last
+batch known to survive a power cut. Owned by the event loop's thread.
 Invariant: a batch is made in one go, so marked sessions, groups and `routed` are all as of the same moment.
 """
 
@@ -18,6 +19,7 @@ from everlog.ownership import Overruled
 from everlog.sessions import (
     Changes,
     GroupDeal,
+    JournaledTables,
     Refused,
     SentWill,
     Session,
@@ -33,8 +35,11 @@ _RETRY_S = 1.0
 _SLOW_S = 0.005  # what a batch takes on a disk with slow syncs
 _LINGER = 0.1  # of what the last batch took, before the next begins there
 _MOST_LINGER_S = 0.005
+_GATHER_S = 0.001  # before the next batch begins while several clients wait for each
+_FOLLOW_S = 1.0  # between times that the tables follow their journal
 _STOP_S = 10.0
 _MOST_UNSYNCED = 10_000  # client ids of sessions that were written since the last sync; then there is one
+_NOTHING = Refused()
 _log = logging.getLogger("everlog.broker")
 
 
@@ -59,10 +64,14 @@ class WriteBehind:
         self._asked = False
         self._writing: asyncio.Future[Refused] | None = None
         self._writing_durably = False
+        self._journaled = tables if isinstance(tables, JournaledTables) else None
+        self._following: asyncio.Future[None] | None = None
+        self._followed_s = 0.0
         self._writing_wills: dict[str, WillRow | Ends] = {}  # of the batch that is being written
         self._unsynced: set[str] = set()  # client ids whose rows, or ends, are in batches not known to survive
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
         self._thread = ThreadPoolExecutor(1, "everlog-sessions")
+        self._follower = ThreadPoolExecutor(1, "everlog-tables")  # of tables with a journal, which goes on meanwhile
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._last_s = 0.0
@@ -158,9 +167,14 @@ class WriteBehind:
             return
         self._asked = True
         if self._linger_s:
-            self._loop.call_later(self._linger_s, self._write)
+            self._loop.call_later(self._linger_s, self._write_asked)
         else:
-            self._loop.call_soon(self._write)
+            self._loop.call_soon(self._write_asked)
+
+    def _write_asked(self) -> None:
+        self._asked = False
+        if self._urgent:  # or it was written meanwhile
+            self._write()
 
     def when_durable(self, call: Callable[[], None]) -> None:
         """Have `call` called on the event loop when all that was marked so far is durable."""
@@ -218,20 +232,22 @@ class WriteBehind:
             self._timer.cancel()
         self._loop = None
         self._thread.shutdown()
+        self._follower.shutdown()
 
     def _tick(self) -> None:
         assert self._loop is not None
-        idle = self._loop.time() - self._last_s
-        routed = tuple(self._routed)
-        if (
-            self.marks
-            or (self._retained is not None and self._retained.waits)
-            or self._urgent
-            or idle >= _BEAT_S
-            or (idle >= 1 and routed != self._last_routed)
-        ):
+        self._follow()
+        if self._urgent or self._has_more():
             self._write()
         self._timer = self._loop.call_later(self._delay_s, self._tick)
+
+    def _has_more(self) -> bool:
+        """Return whether there is something to write that nobody waits for."""
+        assert self._loop is not None
+        if self.marks or (self._retained is not None and self._retained.waits):
+            return True
+        idle = self._loop.time() - self._last_s
+        return idle >= _BEAT_S or (idle >= 1 and tuple(self._routed) != self._last_routed)
 
     def _write(self) -> None:
         self._asked = False
@@ -246,6 +262,9 @@ class WriteBehind:
         changes = self._changes(marks)
         self._last_s = self._loop.time()
         self._last_routed = changes.routed or ()
+        if durable and self._journaled is not None and self._journaled.begin(changes):
+            self._stored(marks, number, durable, _NOTHING)
+            return
         self._writing = self._loop.run_in_executor(self._thread, self.tables.apply, changes, durable)
         self._writing.add_done_callback(lambda done: self._written(done, marks, number, durable))
 
@@ -266,24 +285,52 @@ class WriteBehind:
         if error is not None:
             self._failed(error, marks)
             return
+        self._follow()
+        self._stored(marks, number, durable, done.result())
+
+    def _stored(self, marks: Marks, number: int, durable: bool, refused: Refused) -> None:
+        """Go on when a batch is written: whoever waited for it answers."""
+        assert self._loop is not None
         took = self._loop.time() - self._last_s
         self._delay_s = min(max(_DELAY_S, _SHARE * took), _MAX_DELAY_S)
-        self._linger_s = min(_LINGER * took, _MOST_LINGER_S) if took > _SLOW_S else 0.0
         if durable:
             self.saved = number
             self._unsynced.clear()  # one batch is written at a time
             if self._retained is not None and marks.retained.at is not None:
                 self._retained.durable_at = marks.retained.at
-        refused = done.result()
         if refused.sessions or refused.groups:
             self.on_refused(refused)
         for session in marks.rows.values():
             if session.away_us and not self.is_marked(session):
                 self._on_saved(session)
+        answered = 0
         while self._waiting and self._waiting[0][0] <= self.saved:
             self._waiting.popleft()[1]()
-        if self._urgent:
+            answered += 1
+        if took > _SLOW_S:
+            self._linger_s = min(_LINGER * took, _MOST_LINGER_S)
+        elif durable:
+            self._linger_s = _GATHER_S if answered > 1 and self._journaled is not None else 0.0
+        if self._urgent and not self._asked:
             self._write_soon()
+
+    def _follow(self) -> None:
+        """Have the tables follow their journal, once in a while or if they are far behind."""
+        journaled, loop = self._journaled, self._loop
+        if journaled is None or loop is None or self._following is not None or self._writing is not None:
+            return
+        is_due = loop.time() - self._followed_s >= _FOLLOW_S or journaled.is_far_behind
+        if is_due and journaled.take_behind():
+            self._followed_s = loop.time()
+            self._following = loop.run_in_executor(self._follower, journaled.follow)
+            self._following.add_done_callback(self._has_followed)
+
+    def _has_followed(self, done: "asyncio.Future[None]") -> None:
+        self._following = None
+        error = None if done.cancelled() else done.exception()
+        if error is not None:
+            self.failures += 1
+            _log.error("the session tables do not follow their journal, trying again: %s", error)
 
     def _failed(self, error: BaseException, marks: Marks) -> None:
         """Merge the marks of a failed batch into those made since, to try again; whoever waits goes on waiting."""
