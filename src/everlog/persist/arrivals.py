@@ -10,7 +10,9 @@ from everlog.streams import DECIDED, NOT_PLAIN
 if not cython.compiled:
     from everlog.base.memory import get64, pointer
     from everlog.bus import Delivery, new_delivery
-    from everlog.streams import PlainRequests, Waiting
+    from everlog.streams import Asked, PlainRequests, new_asked
+
+_CALLERS = 10_000  # that are remembered although nothing of theirs is under way
 
 
 class Allowed:
@@ -24,13 +26,23 @@ class Allowed:
         self.may_read = may_read
 
 
+class UnderWay:
+    """The plain writes that are under way, by where their answers go and the ids that their callers gave them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._ids: dict[str, set[int]] = {}
+
+    def has(self, reply: str, id: int) -> bool:
+        """Return whether a request is under way."""
+        ids = self._ids.get(reply)
+        return ids is not None and id in ids
+
+
 def take_plain(
-    deliveries: "list[Delivery]",
-    plain: "PlainRequests",
-    allowed: dict[str, Allowed],
-    active: dict[tuple[str, int], Any],
-    room: int,
-) -> "list[Delivery]":
+    deliveries: "list[Delivery]", plain: "PlainRequests", allowed: dict[str, Allowed], under_way: UnderWay,
+    active: dict[tuple[str, int], Any], room: int,
+) -> "list[Delivery]":  # fmt: skip
     """Hand plain requests to a shard, while there is room for more under way; return all others, in order.
 
     `plain.answered` has those that have an answer already.
@@ -49,30 +61,42 @@ def take_plain(
         if source[0] != 1 or source[1] != 1 or not (known.may_write or known.may_read):  # version, a request
             rest.append(one)
             continue
-        id = get64(source, 8)
-        key = (one.reply, id)
-        if key in active:
+        number = get64(source, 8)
+        id: Any = number
+        ids = under_way._ids.get(one.reply)
+        if ids is None:
+            ids = under_way._ids[one.reply] = set()
+        if id in ids or (active and (one.reply, id) in active):
             rest.append(one)
             continue
-        told = plain.take(data, header, known.name, known.raw_name, known.may_write, one, key, id)
+        asked = new_asked(one.reply, one.correlation, number)
+        told = plain.take(data, header, known.name, known.raw_name, known.may_write, asked)
         if told == not_plain:
             rest.append(one)
         elif told == decided:
-            active[key] = None
+            ids.add(id)
+            under_way.count += 1
             room -= 1
     return rest
 
 
 def answers_of(
-    answered: "list[Waiting]", active: dict[tuple[str, int], Any], most_bytes: int
+    answered: "list[Asked]", under_way: UnderWay, most_bytes: int
 ) -> "tuple[list[Delivery], list[Delivery]]":
     """Return the answers as messages, and those that are too large for one; none of them is under way any more."""
     messages: list[Delivery] = []
     large: list[Delivery] = []
+    most_callers = _CALLERS
     for one in answered:
-        active.pop(one.key, None)
-        asker = one.asker
-        made = new_delivery(asker.reply, one.data, "", asker.correlation)
+        ids = under_way._ids.get(one.reply)
+        if ids is not None:
+            id: Any = one.id
+            if id in ids:
+                ids.discard(id)
+                under_way.count -= 1
+            if not ids and len(under_way._ids) > most_callers:
+                del under_way._ids[one.reply]
+        made = new_delivery(one.reply, one.data, "", one.correlation)
         if len(one.data) <= most_bytes:
             messages.append(made)
         else:

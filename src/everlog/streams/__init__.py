@@ -15,6 +15,7 @@ from everlog.streams.feed_events import (
 )
 from everlog.streams.local_journal import LocalJournal
 from everlog.streams.names import check_name, state_shard_of
+from everlog.streams.fresh import Asked, new_asked
 from everlog.streams.plain_requests import DECIDED, NOT_PLAIN, PlainRequests
 from everlog.streams.ports import Archive, Clock, Journal, PackReader, Shard
 from everlog.streams.replies import (
@@ -95,4 +96,3 @@ from everlog.streams.values import (
     QueueConfig,
     StoredMessage,
 )
-from everlog.streams.waiting import Waiting

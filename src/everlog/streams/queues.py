@@ -91,7 +91,7 @@ class Queues:
             for name, seq, is_revived in file.rows("SELECT queue, seq, is_revived FROM dead"):
                 (queues[name].revived if is_revived else queues[name].dead).add(seq)
         applied = file.applied if file is not None else -1
-        for position, record in state.pending:
+        for position, record in state.records(MOST_SEQ):
             if position > applied:
                 for effect in record.effects:
                     if isinstance(effect, QUEUE_EFFECTS):

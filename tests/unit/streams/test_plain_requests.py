@@ -12,6 +12,7 @@ from tests.state_shards import MemoryJournal, Owner, TestClock
 from everlog.base import StorageError
 from everlog.streams import (
     Answer,
+    Asked,
     Call,
     Config,
     Configure,
@@ -32,7 +33,6 @@ from everlog.streams import (
     Reply,
     Set,
     ShardSettings,
-    Waiting,
 )
 
 decode_answer = msgpack.Decoder(Answer).decode
@@ -48,10 +48,10 @@ class PlainOwner(Owner):
         self._lists: list[list[Any]] = []
         self.shard.answer_plain(bytes(8), self._take)
 
-    def _take(self, answered: list[Waiting]) -> None:
+    def _take(self, answered: list[Asked]) -> None:
         for one in answered:
             assert int.from_bytes(one.data[8:16], "little") == one.id
-            one.asker.append(decode_answer(one.data[16:]))
+            self._lists[one.id - 1].append(decode_answer(one.data[16:]))
 
     def ask(self, request: Any, **more: Any) -> list[Answer]:
         answers: list[Answer] = []
@@ -60,7 +60,7 @@ class PlainOwner(Owner):
         raw = request.stream.encode()
         may_write = not isinstance(request, KvGet | Info)
         data = b"xyz" + msgpack.encode(call)
-        if plain.take(data, 3, request.stream, raw, may_write, answers, ("key", id), id):
+        if plain.take(data, 3, request.stream, raw, may_write, Asked("reply", b"", id)):
             self.plainly += 1
             found, plain.answered = plain.answered, []
             self._take(found)
