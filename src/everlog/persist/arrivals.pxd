@@ -16,20 +16,16 @@ cdef class Allowed:
 
 @cython.final
 cdef class UnderWay:
-    cdef public Py_ssize_t count
-    cdef dict _ids
-
-    @cython.locals(ids=set)
-    cpdef bint has(self, str reply, object id)
+    cdef readonly dict replies
 
 
 @cython.locals(
     one=Delivery, data=bytes, known=Allowed, source="const unsigned char*", number="unsigned long long", told=int,
-    rest=list, header=Py_ssize_t, decided=int, not_plain=int, ids=set, asked=Asked
+    rest=list, header=Py_ssize_t, decided=int, not_plain=int, replies=dict, asked=Asked
 )
 cpdef list take_plain(
     list deliveries, PlainRequests plain, dict allowed, UnderWay under_way, dict active, Py_ssize_t room
 )
 
-@cython.locals(one=Asked, made=Delivery, data=bytes, messages=list, large=list, ids=set, most_callers=Py_ssize_t)
+@cython.locals(one=Asked, made=Delivery, data=bytes, messages=list, large=list, replies=dict)
 cpdef tuple answers_of(list answered, UnderWay under_way, Py_ssize_t most_bytes)

@@ -12,8 +12,6 @@ if not cython.compiled:
     from everlog.bus import Delivery, new_delivery
     from everlog.streams import Asked, PlainRequests, new_asked
 
-_CALLERS = 10_000  # that are remembered although nothing of theirs is under way
-
 
 class Allowed:
     """What requests of a subject may do: those of one right, on one name."""
@@ -27,16 +25,20 @@ class Allowed:
 
 
 class UnderWay:
-    """The plain writes that are under way, by where their answers go and the ids that their callers gave them."""
+    """The plain writes that are under way: where the answer to each id goes.
+
+    Ids are their callers' own. One that two callers use at a time is no plain request for the second.
+    """
 
     def __init__(self) -> None:
-        self.count = 0
-        self._ids: dict[str, set[int]] = {}
+        self.replies: dict[int, str] = {}
+
+    def __len__(self) -> int:
+        return len(self.replies)
 
     def has(self, reply: str, id: int) -> bool:
         """Return whether a request is under way."""
-        ids = self._ids.get(reply)
-        return ids is not None and id in ids
+        return self.replies.get(id) == reply
 
 
 def take_plain(
@@ -51,6 +53,7 @@ def take_plain(
     header = HEADER_BYTES
     decided = DECIDED
     not_plain = NOT_PLAIN
+    replies = under_way.replies
     for one in deliveries:
         data = one.payload
         known = allowed.get(one.subject)
@@ -63,10 +66,7 @@ def take_plain(
             continue
         number = get64(source, 8)
         id: Any = number
-        ids = under_way._ids.get(one.reply)
-        if ids is None:
-            ids = under_way._ids[one.reply] = set()
-        if id in ids or (active and (one.reply, id) in active):
+        if id in replies or (active and (one.reply, id) in active):
             rest.append(one)
             continue
         asked = new_asked(one.reply, one.correlation, number)
@@ -74,8 +74,7 @@ def take_plain(
         if told == not_plain:
             rest.append(one)
         elif told == decided:
-            ids.add(id)
-            under_way.count += 1
+            replies[id] = one.reply
             room -= 1
     return rest
 
@@ -86,16 +85,10 @@ def answers_of(
     """Return the answers as messages, and those that are too large for one; none of them is under way any more."""
     messages: list[Delivery] = []
     large: list[Delivery] = []
-    most_callers = _CALLERS
+    replies = under_way.replies
     for one in answered:
-        ids = under_way._ids.get(one.reply)
-        if ids is not None:
-            id: Any = one.id
-            if id in ids:
-                ids.discard(id)
-                under_way.count -= 1
-            if not ids and len(under_way._ids) > most_callers:
-                del under_way._ids[one.reply]
+        if one.is_write:
+            replies.pop(one.id, None)
         made = new_delivery(one.reply, one.data, "", one.correlation)
         if len(one.data) <= most_bytes:
             messages.append(made)

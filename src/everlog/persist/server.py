@@ -193,9 +193,7 @@ class PersistServer:
         if owned.plain is not None:
             before = len(deliveries)
             room = _ACTIVE - self._waiting
-            deliveries = take_plain(
-                deliveries, owned.plain, self._allowed, self._under_way, self._active, room
-            )
+            deliveries = take_plain(deliveries, owned.plain, self._allowed, self._under_way, self._active, room)
             self.requests += before - len(deliveries)
             if owned.plain.answered:
                 self._answered(owned.plain.answered)
@@ -270,7 +268,7 @@ class PersistServer:
     @property
     def _waiting(self) -> int:
         """How many requests are under way."""
-        return len(self._active) + self._under_way.count
+        return len(self._active) + len(self._under_way)
 
     def _check(self, subject: str, call: Call) -> Failure | None:
         """Return why a request may not be done; what its subject allows is looked up, since most come again."""

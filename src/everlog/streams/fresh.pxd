@@ -16,6 +16,7 @@ cdef class Asked:
     cdef readonly bytes correlation
     cdef readonly unsigned long long id
     cdef public bytes data
+    cdef public bint is_write
 
 
 @cython.locals(made=Asked)

@@ -56,6 +56,7 @@ class Asked:
         self.correlation = correlation
         self.id = id
         self.data = b""
+        self.is_write = False  # and was under way until it is answered
 
 
 def new_asked(reply: str, correlation: bytes, id: int) -> Asked:
@@ -65,6 +66,7 @@ def new_asked(reply: str, correlation: bytes, id: int) -> Asked:
     made.correlation = correlation
     made.id = id
     made.data = b""
+    made.is_write = False
     return made
 
 

@@ -2,7 +2,7 @@ cimport cython
 from libc.stdint cimport uint32_t
 
 from everlog.base.columns cimport MessageColumns
-from everlog.base.memory cimport copy, part, pointer, resize, u32s
+from everlog.base.memory cimport copy, part, pointer, resize, room, u32s
 from everlog.base.topic_table cimport TopicTable
 
 

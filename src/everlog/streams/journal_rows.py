@@ -6,18 +6,21 @@ import cython
 
 if not cython.compiled:
     from everlog.base import MessageColumns, TopicTable
-    from everlog.base.memory import Buffer, copy, part, pointer, resize, u32s
+    from everlog.base.memory import Buffer, copy, part, pointer, resize, room, u32s
 
 _FIRST_BYTES, _FIRST_ROWS = 8192, 32
 
 
 class TurnRecords:
-    """The records of one turn, encoded one behind the other; to a journal, a sequence of (stream name, effect)."""
+    """The records of one turn, encoded one behind the other; to a journal, a sequence of (stream name, effect).
 
-    def __init__(self) -> None:
+    There is room at once for about so many, of so many bytes: what the turn before it had.
+    """
+
+    def __init__(self, rows: int = 0, size: int = 0) -> None:
         self.names: list[str] = []
-        self.data = bytearray(_FIRST_BYTES)
-        self.ends = bytearray(4 * _FIRST_ROWS)
+        self.data = room(size + size // 4 + _FIRST_BYTES)
+        self.ends = room(4 * (rows + rows // 4 + _FIRST_ROWS))
         self.size = 0
 
     def add(self, name: str, source: "Buffer", size: int) -> int:

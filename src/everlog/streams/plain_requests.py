@@ -196,6 +196,7 @@ class PlainRequests:
         )
         record.level = level = self._call.level
         one: Any = record
+        asked.is_write = True
         if self.wants is not None and self.wants(state.name):
             one = Waiting(position, state, record, level, None, None, (state.epoch, state.last_seq), asked)
             state.unfed += 1

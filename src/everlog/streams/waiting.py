@@ -64,7 +64,7 @@ class OpenTurn:
     def take(self) -> "tuple[TurnRecords, list[Waiting | Appended]]":
         """Return records and those who wait for them, and begin a new turn."""
         records, decided = self.records, self.decided
-        self.records, self.decided = TurnRecords(), []
+        self.records, self.decided = TurnRecords(len(decided), records.size), []
         self.is_timed = self.has_early = False
         return records, decided
 
