@@ -103,10 +103,10 @@ class Both:
                 records.append((position, appended(*facts, value, None, None)))
         return records
 
-    def put(self, seq: int, value: bytes) -> list[Any]:
+    def put(self, seq: int, value: bytes, headers: dict[str, str] | None) -> list[Any]:
         self.last_seq = max(self.last_seq, seq)
         self.there[seq] = value
-        return [self.record(PutMessage(seq, value))]
+        return [self.record(PutMessage(seq, value, headers))]
 
     def drop(self, first: int, last: int) -> list[Any]:
         for seq in [seq for seq in self.there if first <= seq <= last]:
@@ -152,7 +152,7 @@ SEQS = st.integers(1, 60)
 SIZES = st.sampled_from([None, 0, 1, 200, 4096, 4097])
 STEPS = st.one_of(
     st.tuples(st.just("append"), st.lists(SIZES, min_size=1, max_size=30), st.booleans()),
-    st.tuples(st.just("put"), SEQS, st.just(0)),
+    st.tuples(st.just("put"), SEQS, st.integers(0, 1)),
     st.tuples(st.just("drop"), SEQS, st.integers(0, 40)),
     st.tuples(st.just("drop_all"), SEQS, st.just(0)),
     st.tuples(st.just("reopen"), SEQS, st.just(0)),
@@ -171,7 +171,7 @@ def test_blocks_tell_what_rows_tell(steps: list[Any]) -> None:
             if name == "append":
                 waiting += both.append([None if size is None else bytes(size) for size in one], other)
             elif name == "put":
-                waiting += both.put(one, b"changed")
+                waiting += both.put(one, b"changed", {"h": "1"} if other else None)
             elif name == "drop":
                 waiting += both.drop(one, one + other)
             elif name == "drop_all":
@@ -194,6 +194,15 @@ def test_blocks_tell_what_rows_tell(steps: list[Any]) -> None:
                 copies.append((tables, copy.execute("SELECT * FROM messages ORDER BY seq").fetchall()))
         assert copies[0] == copies[1]
         both.close()
+
+
+@pytest.mark.parametrize("headers", [None, {"h": "1"}])
+def test_a_message_of_a_block_that_is_written_again_is_there_once(tmp_path: Path, headers: Any) -> None:
+    both = Both(str(tmp_path))
+    both.apply(both.append([b"v"] * 20, False))
+    both.apply(both.put(7, b"changed", headers))
+    both.check(0, MOST_SEQ)
+    both.close()
 
 
 def test_most_messages_share_a_row_and_the_file_says_so(tmp_path: Path) -> None:
