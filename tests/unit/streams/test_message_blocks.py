@@ -148,10 +148,10 @@ class Both:
             file.close()
 
 
-SEQS = st.integers(1, 60)
+SEQS = st.integers(1, 40)
 SIZES = st.sampled_from([None, 0, 1, 200, 4096, 4097])
 STEPS = st.one_of(
-    st.tuples(st.just("append"), st.lists(SIZES, min_size=1, max_size=30), st.booleans()),
+    st.tuples(st.just("append"), st.lists(SIZES, min_size=2, max_size=30), st.booleans()),
     st.tuples(st.just("put"), SEQS, st.integers(0, 1)),
     st.tuples(st.just("drop"), SEQS, st.integers(0, 40)),
     st.tuples(st.just("drop_all"), SEQS, st.just(0)),
@@ -202,6 +202,19 @@ def test_a_message_of_a_block_that_is_written_again_is_there_once(tmp_path: Path
     both.apply(both.append([b"v"] * 20, False))
     both.apply(both.put(7, b"changed", headers))
     both.check(0, MOST_SEQ)
+    both.close()
+
+
+@pytest.mark.parametrize(("first", "last"), [(5, 8), (1, 8), (15, 30), (5, 45), (1, 20), (21, 40), (1, 40), (50, 60)])
+def test_a_part_of_a_block_may_go(tmp_path: Path, first: int, last: int) -> None:
+    both = Both(str(tmp_path))
+    for _ in range(2):
+        both.apply(both.append([b"v"] * 20, False))
+    for a, b in ((first, last), (3, 3), (20, 21), (1, 60)):
+        assert measure_messages(both.files[0], a, b) == measure_messages(both.files[1], a, b)
+    both.apply(both.drop(first, last))
+    both.check(0, MOST_SEQ)
+    both.check(first + 1, last + 3)
     both.close()
 
 
