@@ -13,9 +13,9 @@ from everlog.streams.feed_events import (
     MessageSet,
     Reason,
 )
+from everlog.streams.fresh import Asked, new_asked
 from everlog.streams.local_journal import LocalJournal
 from everlog.streams.names import check_name, state_shard_of
-from everlog.streams.fresh import Asked, new_asked
 from everlog.streams.plain_requests import DECIDED, NOT_PLAIN, PlainRequests
 from everlog.streams.ports import Archive, Clock, Journal, PackReader, Shard
 from everlog.streams.replies import (

@@ -22,6 +22,7 @@ from everlog.streams.draft import Draft
 from everlog.streams.effects import Record, encode_record
 from everlog.streams.feed import Feed, event_of
 from everlog.streams.feed_events import FeedEvent
+from everlog.streams.fresh import Appended, Asked
 from everlog.streams.housekeeping import Housekeeping
 from everlog.streams.plain_codec import Packer
 from everlog.streams.plain_requests import PlainRequests
@@ -37,7 +38,6 @@ from everlog.streams.stream_state import StreamState
 from everlog.streams.tier import Tier
 from everlog.streams.values import ErrorCode, Level
 from everlog.streams.views import Views
-from everlog.streams.fresh import Appended, Asked
 from everlog.streams.waiting import OpenTurn, Waiting, take_early, take_reached
 from everlog.streams.writes import Writes
 

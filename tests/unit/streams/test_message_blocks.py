@@ -127,9 +127,8 @@ class Both:
         while True:
             found, more = read_messages(file, at, last, 7, 1 << 20, 900)
             chunks += found
-            if not more or not found:
-                if not found or len(found) < 7:
-                    break
+            if not found or (not more and len(found) < 7):
+                break
             at = found[-1].seq + 1
         rest = read_messages(file, first, last, MOST_SEQ, 10, 1 << 30)
         seqs = [find_row(file, seq, 1 << 20) for seq in (first, last, first + 1)]
@@ -265,9 +264,9 @@ def test_a_change_that_fails_leaves_rows_and_blocks_as_they_were(tmp_path: Path)
     both.apply(both.append([b"v"] * 10, False))
     file = both.files[0]
     records = both.append([b"v"] * 10, False)
-    with mock.patch("everlog.streams.stream_file.put_blocks", side_effect=sqlite3.OperationalError("full")):
-        with mock.patch("everlog.streams.stream_file.LEAST_RUN", 3), pytest.raises(StorageError):
-            file.apply(records, Config(), -1)
+    full = mock.patch("everlog.streams.stream_file.put_blocks", side_effect=sqlite3.OperationalError("full"))
+    with full, mock.patch("everlog.streams.stream_file.LEAST_RUN", 3), pytest.raises(StorageError):
+        file.apply(records, Config(), -1)
     both.apply(records)
     both.check(0, MOST_SEQ)
     both.close()
