@@ -1,6 +1,6 @@
 """Records of a state shard as columns of its log: the stream's name is the topic, the encoded effect the payload."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 
 import cython
 
@@ -39,6 +39,9 @@ class TurnRecords:
     def __len__(self) -> int:
         return len(self.names)
 
+    def __iter__(self) -> Iterator[tuple[str, bytes]]:
+        return iter([self[number] for number in range(len(self.names))])
+
     def __getitem__(self, number: int) -> tuple[str, bytes]:
         if not 0 <= number < len(self.names):
             raise IndexError(number)
@@ -48,7 +51,7 @@ class TurnRecords:
 
 def fill_columns(
     columns: "MessageColumns",
-    records: "TurnRecords | Sequence[tuple[str, bytes]]",
+    records: "Iterable[tuple[str, bytes]]",
     table: "TopicTable",
     numbers: dict[str, int],
 ) -> int:

@@ -20,7 +20,7 @@ from everlog.streams.row_messages import message_of
 from everlog.streams.stored_messages import count_messages, find_row, read_messages
 from everlog.streams.stored_rows import DEAD
 from everlog.streams.stream_file import StreamFile
-from everlog.streams.stream_state import StreamState
+from everlog.streams.stream_state import MOST_POSITION, StreamState
 from everlog.streams.values import ErrorCode, Kind, Level, QueueConfig, StoredMessage
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Queues:
             for name, seq, is_revived in file.rows("SELECT queue, seq, is_revived FROM dead"):
                 (queues[name].revived if is_revived else queues[name].dead).add(seq)
         applied = file.applied if file is not None else -1
-        for position, record in state.records(MOST_SEQ):
+        for position, record in state.records(MOST_POSITION):
             if position > applied:
                 for effect in record.effects:
                     if isinstance(effect, QUEUE_EFFECTS):

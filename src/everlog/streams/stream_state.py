@@ -29,6 +29,7 @@ if not cython.compiled:
     from everlog.streams.overlay import Overlay
 
 ROW_BYTES = 400  # about what a record in memory takes beside its value
+MOST_POSITION = 1 << 62  # above all positions
 UPLOAD_US = 3_600_000_000  # an upload that nobody asked for is dropped after this time
 FRONT_KEYS = 1024  # of a key-value store in memory; at the limit it begins anew
 FRONT_BYTES = 4096  # an entry that is larger is read from the file

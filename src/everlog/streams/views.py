@@ -19,14 +19,13 @@ from everlog.streams.plain_requests import PlainViews
 from everlog.streams.ports import Journal
 from everlog.streams.shard_settings import ShardSettings
 from everlog.streams.stream_file import StreamFile
-from everlog.streams.stream_state import ROW_BYTES, StreamState
+from everlog.streams.stream_state import MOST_POSITION, ROW_BYTES, StreamState
 from everlog.streams.values import Kind
 
 if TYPE_CHECKING:
     from everlog.streams.away_files import AwayFiles
 
 APPLY_AT_ONCE = 32  # streams of which enough has gathered, after one commit; others have their turn later
-_ALL = 1 << 62  # above all positions
 OPENING = 4  # as many as this count one whose file is not open
 
 
@@ -157,7 +156,7 @@ class Views:
         before, last = state.pending_bytes, records[-1]
         removal = -1
         if state.has_removal:
-            if any(_removes(record) for _, record in state.records(_ALL)[len(records) :]):
+            if any(_removes(record) for _, record in state.records(MOST_POSITION)[len(records) :]):
                 return  # the state is already that of the stream's next life, whose file must not be made yet
             removal = next((k for k in reversed(range(len(records))) if _removes(records[k][1])), -1)
         if removal >= 0:
@@ -186,7 +185,7 @@ class Views:
             self._rows.pop(name, None)
             self._gone[name] = last[0]
             del self._withheld[name]
-        elif not any(_is_whole(effect) for _, one in state.records(_ALL) for effect in one.effects):
+        elif not any(_is_whole(effect) for _, one in state.records(MOST_POSITION) for effect in one.effects):
             self._rows[name] = row_of(state, *last)
             self._gone.pop(name, None)
             del self._withheld[name]

@@ -61,7 +61,7 @@ class OpenTurn:
         self.decided.append(one)
         return 0
 
-    def take(self) -> "tuple[TurnRecords, list[Waiting | Appended]]":
+    def take(self) -> "tuple[Any, list[Waiting | Appended]]":
         """Return records and those who wait for them, and begin a new turn."""
         records, decided = self.records, self.decided
         self.records, self.decided = TurnRecords(len(decided), records.size), []
@@ -100,7 +100,8 @@ def take_reached(
         if one.asked is not None:
             asked = one.asked
             one.asked = None
-            asked.data = packer.written(asked.id, epoch, code, one.record)
+            fed_record: Any = one.record
+            asked.data = packer.written(asked.id, epoch, code, fed_record)
             plain.append(asked)
         elif one.answer is not None:
             others.append(one)

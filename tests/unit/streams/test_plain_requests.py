@@ -226,3 +226,27 @@ def test_a_failed_commit_is_told_to_whoever_asked_plainly(tmp_path: Path) -> Non
         assert answer.code is ErrorCode.STORAGE
     assert isinstance(owner.ask(Set("s", Message(b"4")))[0], Failure)
     assert owner.plainly == 2
+
+
+def test_ids_and_uploads_are_read_beside_plain_writes_that_no_file_has(tmp_path: Path) -> None:
+    owner = PlainOwner(tmp_path, clock=TestClock())
+    for request in (Set("s", Message(b"1"), None, "a"), Set("s", Message(b"2"))):
+        owner.ask(request)
+        owner.turn()
+    owner.run_posted()
+    owner = _reopened(owner, False)
+    owner.do(Info("s"))  # brings the stream into memory; its ids stay in the file
+    before = owner.plainly
+    owner.ask(Set("s", Message(b"3")))
+    assert owner.plainly == before + 1
+    (again,) = _answered(owner, Set("s", Message(b"1"), None, "a"))
+    (new,) = _answered(owner, Set("s", Message(b"4"), None, "b"))
+    assert (again.result.seq, again.result.is_duplicate, new.result.seq) == (1, True, 4)
+    owner.shard.close()
+
+
+def _answered(owner: PlainOwner, request: Any) -> list[Any]:
+    found = owner.ask(request)
+    owner.turn()
+    owner.run_posted()
+    return found
