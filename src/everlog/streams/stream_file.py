@@ -3,6 +3,7 @@
 Records and the position they lead to are written in one transaction, so what a power cut leaves is a view as of an
 earlier position, never half a record. Nothing is synced before `sync`; until then the journal keeps what the file has.
 One process has a file open, and only while it holds `lock` (a thread that syncs and the one that applies take turns).
+Above 400 lines: a writer for each effect that a record can have.
 """
 
 import os
