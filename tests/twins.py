@@ -56,6 +56,8 @@ _HOMES = {
     "everlog.streams.fresh": ("appended",),
     "everlog.streams.plain_codec": ("Packer", "PlainCall"),
     "everlog.streams.row_runs": ("entry_run", "message_run"),
+    "everlog.streams.message_blocks": ("DamagedBlock", "block_messages", "block_run", "pack_block"),
+    "everlog.streams.journal_rows": ("TurnRecords", "fill_columns"),
     "everlog.bench.persist.bus_link": ("Budget", "BusLink"),
     "everlog.bench.load.figures": ("Histogram",),
     "everlog.sessions.received_ids": ("ReceivedIds",),
@@ -119,6 +121,12 @@ class Twin:
     PlainCall: Any
     entry_run: Any
     message_run: Any
+    DamagedBlock: Any
+    block_messages: Any
+    block_run: Any
+    pack_block: Any
+    TurnRecords: Any
+    fill_columns: Any
     Budget: Any
     BusLink: Any
     Histogram: Any

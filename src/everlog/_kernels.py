@@ -71,6 +71,7 @@ KERNELS = (
     "everlog.streams.journal_rows",
     "everlog.streams.row_runs",
     "everlog.streams.row_messages",
+    "everlog.streams.message_blocks",
     "everlog.persist.arrivals",
     "everlog.broker.turns",
     "everlog.broker.delivery.partition",

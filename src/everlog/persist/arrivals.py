@@ -10,7 +10,7 @@ from everlog.streams import DECIDED, NOT_PLAIN
 if not cython.compiled:
     from everlog.base.memory import get64, pointer
     from everlog.bus import Delivery, new_delivery
-    from everlog.streams import PlainRequests, Waiting
+    from everlog.streams import Asked, PlainRequests, new_asked
 
 
 class Allowed:
@@ -24,13 +24,27 @@ class Allowed:
         self.may_read = may_read
 
 
+class UnderWay:
+    """The plain writes that are under way: where the answer to each id goes.
+
+    Ids are their callers' own. One that two callers use at a time is no plain request for the second.
+    """
+
+    def __init__(self) -> None:
+        self.replies: dict[int, str] = {}
+
+    def __len__(self) -> int:
+        return len(self.replies)
+
+    def has(self, reply: str, id: int) -> bool:
+        """Return whether a request is under way."""
+        return self.replies.get(id) == reply
+
+
 def take_plain(
-    deliveries: "list[Delivery]",
-    plain: "PlainRequests",
-    allowed: dict[str, Allowed],
-    active: dict[tuple[str, int], Any],
-    room: int,
-) -> "list[Delivery]":
+    deliveries: "list[Delivery]", plain: "PlainRequests", allowed: dict[str, Allowed], under_way: UnderWay,
+    active: dict[tuple[str, int], Any], room: int,
+) -> "list[Delivery]":  # fmt: skip
     """Hand plain requests to a shard, while there is room for more under way; return all others, in order.
 
     `plain.answered` has those that have an answer already.
@@ -39,6 +53,7 @@ def take_plain(
     header = HEADER_BYTES
     decided = DECIDED
     not_plain = NOT_PLAIN
+    replies = under_way.replies
     for one in deliveries:
         data = one.payload
         known = allowed.get(one.subject)
@@ -49,30 +64,32 @@ def take_plain(
         if source[0] != 1 or source[1] != 1 or not (known.may_write or known.may_read):  # version, a request
             rest.append(one)
             continue
-        id = get64(source, 8)
-        key = (one.reply, id)
-        if key in active:
+        number = get64(source, 8)
+        id: Any = number
+        if id in replies or (active and (one.reply, id) in active):
             rest.append(one)
             continue
-        told = plain.take(data, header, known.name, known.raw_name, known.may_write, one, key, id)
+        asked = new_asked(one.reply, one.correlation, number)
+        told = plain.take(data, header, known.name, known.raw_name, known.may_write, asked)
         if told == not_plain:
             rest.append(one)
         elif told == decided:
-            active[key] = None
+            replies[id] = one.reply
             room -= 1
     return rest
 
 
 def answers_of(
-    answered: "list[Waiting]", active: dict[tuple[str, int], Any], most_bytes: int
+    answered: "list[Asked]", under_way: UnderWay, most_bytes: int
 ) -> "tuple[list[Delivery], list[Delivery]]":
     """Return the answers as messages, and those that are too large for one; none of them is under way any more."""
     messages: list[Delivery] = []
     large: list[Delivery] = []
+    replies = under_way.replies
     for one in answered:
-        active.pop(one.key, None)
-        asker = one.asker
-        made = new_delivery(asker.reply, one.data, "", asker.correlation)
+        if one.is_write:
+            replies.pop(one.id, None)
+        made = new_delivery(one.reply, one.data, "", one.correlation)
         if len(one.data) <= most_bytes:
             messages.append(made)
         else:

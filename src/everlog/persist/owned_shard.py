@@ -12,7 +12,7 @@ from everlog.base import EverlogError, Fenced, StorageError, Unavailable, UsageE
 from everlog.bus import LAST, FrameKind, encode_frame
 from everlog.persist.ports import Failed, Post, ShardOpener
 from everlog.persist.rights import SERIES
-from everlog.streams import Call, ErrorCode, Failure, FeedEvent, PlainRequests, Shard, Waiting
+from everlog.streams import Asked, Call, ErrorCode, Failure, FeedEvent, PlainRequests, Shard
 
 _WAITING = 10_000  # requests that wait for the shard to open; beyond it they are answered BUSY
 _RETRY_S = 1.0  # after a failed opening
@@ -39,7 +39,7 @@ class OwnedShard:
         post: Post,
         wants: Callable[[str], bool],
         feed: Callable[[int, list[FeedEvent]], None],
-        answered: Callable[[list[Waiting]], None],
+        answered: Callable[[list[Asked]], None],
         refusal: Callable[[int], Failure],
         lost: Callable[[int], None] | None = None,
     ) -> None:

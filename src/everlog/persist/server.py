@@ -47,13 +47,13 @@ from everlog.bus import (
     split_frame,
     up_subject,
 )
-from everlog.persist.arrivals import Allowed, answers_of, take_plain
+from everlog.persist.arrivals import Allowed, UnderWay, answers_of, take_plain
 from everlog.persist.followers import Followers
 from everlog.persist.owned_shard import OwnedShard
 from everlog.persist.ports import ShardOpener
 from everlog.persist.rights import SERIES, SIMPLE, check
 from everlog.persist.series import Series
-from everlog.streams import Answer, Call, ErrorCode, Failure, FeedBootstrap, FeedEvent, FeedResume, QueueLag, Waiting
+from everlog.streams import Answer, Asked, Call, ErrorCode, Failure, FeedBootstrap, FeedEvent, FeedResume, QueueLag
 
 TICK_S = 0.5
 IDLE_S = 60.0  # a series whose caller says nothing for so long is given up
@@ -82,6 +82,7 @@ class PersistServer:
         self._subscriptions: dict[int, list[Subscription]] = {}
         self._touched: set[OwnedShard] = set()
         self._active: dict[tuple[str, int], Series | None] = {}
+        self._under_way = UnderWay()  # plain writes; all others are in `_active`
         self._assembly = Assembly()
         self._followers = Followers()
         self._allowed: dict[str, Allowed] = {}  # by subject
@@ -191,7 +192,8 @@ class PersistServer:
             return
         if owned.plain is not None:
             before = len(deliveries)
-            deliveries = take_plain(deliveries, owned.plain, self._allowed, self._active, _ACTIVE - len(self._active))
+            room = _ACTIVE - self._waiting
+            deliveries = take_plain(deliveries, owned.plain, self._allowed, self._under_way, self._active, room)
             self.requests += before - len(deliveries)
             if owned.plain.answered:
                 self._answered(owned.plain.answered)
@@ -235,6 +237,8 @@ class PersistServer:
     def _request(self, owned: OwnedShard, delivery: Delivery, id: int, window: int, payload: bytes) -> None:
         self.requests += 1
         active, key = self._active, (delivery.reply, id)
+        if self._under_way.has(delivery.reply, id):
+            return
         if key in active:
             series = active[key]
             if series is not None:  # its first replies were lost
@@ -245,7 +249,7 @@ class PersistServer:
             failure = self._check(delivery.subject, call)
         except (msgspec.DecodeError, UsageError) as error:
             failure = Failure(ErrorCode.BAD_REQUEST, str(error))
-        if failure is None and len(active) >= _ACTIVE:
+        if failure is None and self._waiting >= _ACTIVE:
             failure = Failure(ErrorCode.BUSY, "too many requests are under way")
         if failure is not None:
             self._reply(delivery, id, 0, failure)
@@ -260,6 +264,11 @@ class PersistServer:
             if type(request) is QueueLag:  # whoever looks how long a queue is waits for more
                 self._followers.add(request.stream, self._loop.time())
             owned.handle(call, partial(self._answer, delivery, id))
+
+    @property
+    def _waiting(self) -> int:
+        """How many requests are under way."""
+        return len(self._active) + len(self._under_way)
 
     def _check(self, subject: str, call: Call) -> Failure | None:
         """Return why a request may not be done; what its subject allows is looked up, since most come again."""
@@ -298,9 +307,9 @@ class PersistServer:
         data = encode_frame(FrameKind.REPLY, id, number, LAST if answer.is_last else 0, self._encode(answer))
         self._send(delivery.reply, data, delivery.correlation)
 
-    def _answered(self, answered: list[Waiting]) -> None:
+    def _answered(self, answered: list[Asked]) -> None:
         """Send the answers to plain requests."""
-        messages, large = answers_of(answered, self._active, self._bus.max_payload)
+        messages, large = answers_of(answered, self._under_way, self._bus.max_payload)
         self._bus.publish_all(messages)
         for one in large:
             self._send(one.subject, one.payload, one.correlation)
@@ -402,7 +411,7 @@ class PersistServer:
             protocol=VERSION,
             version=__version__,
             requests=self.requests,
-            under_way=len(self._active),
+            under_way=self._waiting,
             followed=len(self._followers),
             unfiled_rows=sum(rows for rows, _ in unfiled),
             unfiled_bytes=sum(size for _, size in unfiled),

@@ -13,6 +13,7 @@ from everlog.streams.feed_events import (
     MessageSet,
     Reason,
 )
+from everlog.streams.fresh import Asked, new_asked
 from everlog.streams.local_journal import LocalJournal
 from everlog.streams.names import check_name, state_shard_of
 from everlog.streams.plain_requests import DECIDED, NOT_PLAIN, PlainRequests
@@ -95,4 +96,3 @@ from everlog.streams.values import (
     QueueConfig,
     StoredMessage,
 )
-from everlog.streams.waiting import Waiting

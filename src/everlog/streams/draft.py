@@ -12,6 +12,7 @@ from everlog.streams.feed_events import Reason
 from everlog.streams.fresh import Fresh, FreshEffect, headers_size
 from everlog.streams.overlay import UNKNOWN, Overlay
 from everlog.streams.refusal import Refused, too_large
+from everlog.streams.stored_messages import measure_messages, sizes_of_messages
 from everlog.streams.stream_file import StreamFile
 from everlog.streams.stream_state import StreamState
 from everlog.streams.values import Discard, ErrorCode, Kind, Message
@@ -136,8 +137,8 @@ class Draft:
         file = self._file_of(self._state)
         if file is None:
             return None
-        found = file.rows(f"SELECT {tables.SIZE} FROM messages WHERE seq = ?", (seq,))
-        return int(found[0][0]) if found else None
+        count, size = measure_messages(file, seq, seq)
+        return size if count else None
 
     def _measure(self, last: int) -> tuple[int, int]:
         """Return how many messages there are up to a seq, and their bytes."""
@@ -156,13 +157,12 @@ class Draft:
                 count, size = count + 1, size + fresh.size
         if file is not None:
             for first, stop in closed.open_ranges(1, last):
-                query = f"SELECT count(*), coalesce(sum({tables.SIZE}), 0) FROM messages WHERE seq BETWEEN ? AND ?"
-                more, more_bytes = file.rows(query, (first, stop))[0]
+                more, more_bytes = measure_messages(file, first, stop)
                 count, size = count + more, size + more_bytes
                 for seq in merged:
                     if isinstance(seq, int) and first <= seq <= stop:
-                        hidden = file.rows(f"SELECT {tables.SIZE} FROM messages WHERE seq = ?", (seq,))
-                        count, size = count - len(hidden), size - sum(row[0] for row in hidden)
+                        hidden, hidden_bytes = measure_messages(file, seq, seq)
+                        count, size = count - hidden, size - hidden_bytes
         return count, size
 
     # ---- limits ----
@@ -243,8 +243,7 @@ class Draft:
             return fresh
         rows: list[tuple[int, int]] = []
         while len(rows) < OLDEST_ROWS:
-            query = f"SELECT seq, {tables.SIZE} FROM messages WHERE seq > ? ORDER BY seq LIMIT {OLDEST_ROWS}"
-            found = file.rows(query, (after,))
+            found = sizes_of_messages(file, after, OLDEST_ROWS)
             if not found:
                 return sorted(rows + fresh)
             after = found[-1][0]

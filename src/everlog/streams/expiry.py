@@ -6,6 +6,7 @@ from everlog.streams import stream_tables as tables
 from everlog.streams.draft import ranges_of
 from everlog.streams.effects import DropKeys, DropMessages, Effect
 from everlog.streams.feed_events import Reason
+from everlog.streams.stored_messages import open_old_blocks
 from everlog.streams.stream_file import StreamFile
 from everlog.streams.stream_state import StreamState
 from everlog.streams.values import Kind
@@ -36,6 +37,9 @@ def find_expired(state: StreamState, file: StreamFile, due_us: int, limit: int) 
     if age_us:
         file.need(f"aging_{table}")
         before_us = due_us - age_us
+        next_us = open_old_blocks(file, before_us, limit)
+        if next_us is not None:
+            next_due.append(next_us + age_us)
         rows = file.rows(
             f"SELECT {key}, {size} FROM {table} WHERE time_us <= ? ORDER BY time_us LIMIT ?", (before_us, limit)
         )

@@ -29,12 +29,12 @@ from everlog.streams.fresh import Appended
 from everlog.streams.ports import Journal
 from everlog.streams.replies import CaughtUp, Entries, FeedReset, Messages, Result
 from everlog.streams.shard_settings import ShardSettings
-from everlog.streams.stored_rows import fresh_entry, fresh_message, read_entries, read_messages
+from everlog.streams.stored_messages import MOST_SEQ, read_messages
+from everlog.streams.stored_rows import fresh_entry, fresh_message, read_entries
 from everlog.streams.stream_file import StreamFile
 from everlog.streams.stream_state import StreamState
 from everlog.streams.values import Kind
 
-MOST_SEQ = (1 << 62) - 1
 _STEP_POSITIONS = 20_000  # of the journal are looked through in one step
 
 

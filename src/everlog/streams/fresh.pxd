@@ -9,10 +9,27 @@ cdef class FreshEffect(Fresh):
     cdef object _effect
 
 
+@cython.no_gc
+@cython.final
+cdef class Asked:
+    cdef readonly str reply
+    cdef readonly bytes correlation
+    cdef readonly unsigned long long id
+    cdef public bytes data
+    cdef public bint is_write
+
+
+@cython.locals(made=Asked)
+cpdef Asked new_asked(str reply, bytes correlation, unsigned long long id)
+
+
+@cython.no_gc
 cdef class Appended(Fresh):
     cdef readonly long long epoch, previous, seq, messages, bytes
     cdef readonly bytes value
     cdef readonly str key, message_id
+    cdef public int level
+    cdef public Asked asked
 
 
 @cython.locals(made=Appended)

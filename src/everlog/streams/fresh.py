@@ -48,6 +48,28 @@ class FreshEffect(Fresh):
         return self._effect
 
 
+class Asked:
+    """Whoever asked a plain request: where the answer goes, and the answer when there is one."""
+
+    def __init__(self, reply: str, correlation: bytes, id: int) -> None:
+        self.reply = reply
+        self.correlation = correlation
+        self.id = id
+        self.data = b""
+        self.is_write = False  # and was under way until it is answered
+
+
+def new_asked(reply: str, correlation: bytes, id: int) -> Asked:
+    """Return whoever asked, a little faster than the class does."""
+    made = Asked.__new__(Asked)
+    made.reply = reply
+    made.correlation = correlation
+    made.id = id
+    made.data = b""
+    made.is_write = False
+    return made
+
+
 class Appended(Fresh):
     """A plain write, as its record, made by `appended`: `key` is None for a message, whose seq is the stream's last."""
 
@@ -59,6 +81,8 @@ class Appended(Fresh):
     value: Any  # bytes or None
     key: str | None
     message_id: str | None
+    level: int  # at which it is answered
+    asked: "Asked | None"  # whoever waits for its answer
 
     @property
     def effect(self) -> Any:
@@ -128,6 +152,8 @@ def appended(
     made.value = value
     made.key = key
     made.message_id = message_id
+    made.level = 1
+    made.asked = None
     return made
 
 

@@ -56,11 +56,14 @@ cdef class PlainCall:
 @cython.final
 cdef class Packer:
     cdef bytes _prefix
-    cdef bytearray _room
+    cdef readonly bytearray room
     cdef Py_ssize_t _at
 
-    @cython.locals(value=bytes, size=Py_ssize_t, key=bytes, id=bytes, out="unsigned char*")
+    @cython.locals(size=Py_ssize_t)
     cpdef bytes record(self, Appended one)
+
+    @cython.locals(value=bytes, size=Py_ssize_t, key=bytes, id=bytes, out="unsigned char*")
+    cpdef Py_ssize_t pack(self, Appended one) except -1
 
     cdef int _rest(self, unsigned char* out) except -1
 
@@ -85,7 +88,7 @@ cdef class Packer:
     @cython.locals(size=Py_ssize_t)
     cdef int _all(self, unsigned char* out, bytes data) except -1
 
-    @cython.locals(k=int)
+    @cython.locals(k=int, at=Py_ssize_t)
     cdef int _big(self, unsigned char* out, int first, long long value, int size) except -1
     cdef int _number(self, unsigned char* out, long long value) except -1
 

@@ -252,17 +252,22 @@ class Packer:
 
     def __init__(self, prefix: bytes = bytes(8)) -> None:
         self._prefix = prefix
-        self._room = bytearray(4096)
+        self.room = bytearray(4096)
         self._at = 0
 
     def record(self, one: "Appended") -> bytes:
         """Return a plain write as the bytes of its `Record`."""
+        size = self.pack(one)
+        return part(pointer(self.room), 0, size)
+
+    def pack(self, one: "Appended") -> int:
+        """Write a plain write into `room` as the bytes of its `Record`; return how many they are."""
         value: bytes | None = one.value
         size = 0 if value is None else len(value)
         key = b"" if one.key is None else one.key.encode()
         id = b"" if one.message_id is None else one.message_id.encode()
         self._begin(256 + size + len(key) + len(id))
-        out = pointer(self._room)
+        out = pointer(self.room)
         self._byte(out, 0x9B)
         self._number(out, one.epoch)
         self._number(out, one.previous)
@@ -289,7 +294,7 @@ class Packer:
         self._number(out, one.seq)
         self._byte(out, 1)
         self._byte(out, _NIL)
-        return part(out, 0, self._at)
+        return self._at
 
     def _rest(self, out: bytearray) -> int:
         """Write what a plain effect does not have: headers, timestamp, expiry, upload, size, time of a copy."""
@@ -304,7 +309,7 @@ class Packer:
     def written(self, id: int, epoch: int, level: int, one: "Appended") -> bytes:
         """Return the `Reply` that a plain write is done."""
         self._begin(256)
-        out = pointer(self._room)
+        out = pointer(self.room)
         self._head(out, id, epoch, one.position, level)
         self._byte(out, 0x98)
         self._all(out, _WRITTEN)
@@ -325,7 +330,7 @@ class Packer:
         """Return the `Reply` that has one entry of a store, written at a position, with the shard at another."""
         size = 0 if value is None else len(value)
         self._begin(256 + size + len(key))
-        out = pointer(self._room)
+        out = pointer(self.room)
         self._head(out, id, epoch, position, 1)
         self._byte(out, 0x93)
         self._all(out, _ENTRIES)
@@ -349,7 +354,7 @@ class Packer:
         """Return an answer that somebody else has encoded."""
         size = len(body)
         self._begin(HEAD_BYTES + size)
-        out = pointer(self._room)
+        out = pointer(self.room)
         copy(out, 0, pointer(self._prefix), 0, 8)
         put64(out, 8, id)
         copy(out, HEAD_BYTES, pointer(body), 0, size)
@@ -358,8 +363,8 @@ class Packer:
     # ---- MessagePack; `_begin` has made room ----
 
     def _begin(self, size: int) -> int:
-        if len(self._room) < size:
-            resize(self._room, 2 * size)
+        if len(self.room) < size:
+            resize(self.room, 2 * size)
         self._at = 0
         return 0
 
@@ -387,13 +392,19 @@ class Packer:
 
     def _big(self, out: bytearray, first: int, value: int, size: int) -> int:
         """Write a byte, and a number of so many bytes, the highest first."""
-        out[self._at] = first
-        k = size
-        while k > 0:
-            out[self._at + k] = value & 255
-            value >>= 8
-            k -= 1
-        self._at += 1 + size
+        at = self._at
+        out[at] = first
+        if size == 8:
+            for k in range(1, 9):
+                out[at + k] = value >> (64 - 8 * k) & 255
+        elif size == 4:
+            for k in range(1, 5):
+                out[at + k] = value >> (32 - 8 * k) & 255
+        else:
+            if size == 2:
+                out[at + 1] = value >> 8 & 255
+            out[at + size] = value & 255
+        self._at = at + 1 + size
         return 0
 
     def _number(self, out: bytearray, value: int) -> int:

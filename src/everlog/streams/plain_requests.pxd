@@ -1,10 +1,10 @@
 cimport cython
 
 from everlog.base.memory cimport look_up, part, pointer
-from everlog.streams.fresh cimport Appended, Fresh, appended
+from everlog.streams.fresh cimport Appended, Asked, Fresh, appended
 from everlog.streams.plain_codec cimport GET, SET, Packer, PlainCall
 from everlog.streams.stream_state cimport StreamState
-from everlog.streams.waiting cimport OpenTurn, Waiting, plain_waiting
+from everlog.streams.waiting cimport OpenTurn, Waiting
 
 
 @cython.final
@@ -22,13 +22,12 @@ cdef class PlainRequests:
 
     @cython.locals(call=PlainCall, op=int, turn=OpenTurn, state=StreamState)
     cpdef int take(
-        self, bytes data, Py_ssize_t at, str name, bytes raw_name, bint may_write, object asker, object key,
-        unsigned long long id
+        self, bytes data, Py_ssize_t at, str name, bytes raw_name, bint may_write, Asked asked
     ) except -1
 
     @cython.locals(call=PlainCall, size=Py_ssize_t, seq="long long", value=bytes, message_id=str)
     cdef int _append(
-        self, StreamState state, bytes data, object asker, object key, unsigned long long id
+        self, StreamState state, bytes data, Asked asked
     ) except -1
 
     @cython.locals(
@@ -36,7 +35,7 @@ cdef class PlainRequests:
         fresh=Fresh
     )
     cdef int _put(
-        self, StreamState state, bytes data, object asker, object key, unsigned long long id
+        self, StreamState state, bytes data, Asked asked
     ) except -1
 
     cdef object _known(self, StreamState state, str key)
@@ -44,15 +43,15 @@ cdef class PlainRequests:
     @cython.locals(call=PlainCall)
     cdef object _new_id(self, StreamState state, bytes data)
 
-    @cython.locals(turn=OpenTurn, now="long long", position="long long", record=Appended, data=bytes, level=int, rows=Py_ssize_t, taken=Py_ssize_t)
+    @cython.locals(turn=OpenTurn, now="long long", position="long long", record=Appended, level=int, packed=Py_ssize_t, rows=Py_ssize_t, taken=Py_ssize_t)
     cdef int _decide(
         self, StreamState state, long long seq, long long messages, long long size, object value, str name,
-        str message_id, object asker, object key, unsigned long long id
+        str message_id, Asked asked
     ) except -1
 
-    @cython.locals(call=PlainCall, raw=bytes, name=str, most="long long", one=Appended, fresh=Fresh, made=Waiting, expires_us="long long")
+    @cython.locals(call=PlainCall, raw=bytes, name=str, most="long long", one=Appended, fresh=Fresh, expires_us="long long")
     cdef int _get(
-        self, StreamState state, bytes data, object asker, object key, unsigned long long id
+        self, StreamState state, bytes data, Asked asked
     ) except -1
 
 

@@ -14,19 +14,18 @@ from everlog.streams.effects import PutKey
 from everlog.streams.names import MOST_KEY_BYTES
 from everlog.streams.shard_settings import ShardSettings
 from everlog.streams.stream_state import ROW_BYTES
-from everlog.streams.values import Kind, Level
+from everlog.streams.values import Kind
 from everlog.streams.writes import MOST_ID_BYTES
 
 if not cython.compiled:
     from everlog.base.memory import look_up, part, pointer
-    from everlog.streams.fresh import Appended, appended
+    from everlog.streams.fresh import Appended, Asked, appended
     from everlog.streams.plain_codec import GET, SET, Packer, PlainCall
     from everlog.streams.stream_state import StreamState
-    from everlog.streams.waiting import OpenTurn, Waiting, plain_waiting
+    from everlog.streams.waiting import OpenTurn, Waiting
 
 NOT_PLAIN, DECIDED, ANSWERED = 0, 1, 2
 _KV = Kind.KV
-_LEVELS = (Level.MEMORY, Level.FSYNC)
 _UNKNOWN = object()
 
 
@@ -62,7 +61,7 @@ class PlainRequests:
         self.is_open = True
         self.committed = 0
         self.packer = Packer()
-        self.answered: list[Waiting] = []  # gets, with their answers; whoever takes them puts a new list here
+        self.answered: list[Asked] = []  # gets, with their answers; whoever takes them puts a new list here
         self.wants: Callable[[str], bool] | None = None  # whether followers are told of a stream's changes
         self._turn = turn
         self._states = views.states
@@ -82,9 +81,7 @@ class PlainRequests:
         self._row_bytes = ROW_BYTES
         self._call = PlainCall()
 
-    def take(
-        self, data: bytes, at: int, name: str, raw_name: bytes, may_write: bool, asker: Any, key: Any, id: int
-    ) -> int:
+    def take(self, data: bytes, at: int, name: str, raw_name: bytes, may_write: bool, asked: "Asked") -> int:
         """Decide the request that begins at a place in some bytes, if it is plain; return what became of it.
 
         DECIDED: it is answered when it is committed (or early, as it asks). ANSWERED: its answer is in `answered`.
@@ -104,12 +101,12 @@ class PlainRequests:
         if len(self._states) > self._few_states:
             self._states.move_to_end(name)
         if op == GET:
-            return self._get(state, data, asker, key, id)
+            return self._get(state, data, asked)
         if op == SET:
-            return self._append(state, data, asker, key, id)
-        return self._put(state, data, asker, key, id)
+            return self._append(state, data, asked)
+        return self._put(state, data, asked)
 
-    def _append(self, state: "StreamState", data: bytes, asker: Any, key: Any, id: int) -> int:
+    def _append(self, state: "StreamState", data: bytes, asked: "Asked") -> int:
         call = self._call
         size = call.value_size
         if not state.is_simple or size > self._most_bytes:
@@ -125,10 +122,10 @@ class PlainRequests:
         else:
             size = 0
         seq = state.last_seq + 1
-        self._decide(state, seq, state.messages + 1, state.bytes + size, value, None, message_id, asker, key, id)
+        self._decide(state, seq, state.messages + 1, state.bytes + size, value, None, message_id, asked)
         return DECIDED
 
-    def _put(self, state: "StreamState", data: bytes, asker: Any, key: Any, id: int) -> int:
+    def _put(self, state: "StreamState", data: bytes, asked: "Asked") -> int:
         call = self._call
         size = call.value_size
         if not state.is_simple_store or call.key_size < 1 or call.key_size > MOST_KEY_BYTES:
@@ -156,14 +153,14 @@ class PlainRequests:
         if old is not None:
             total -= old.size
             messages -= 1
-        self._decide(state, state.last_seq + 1, messages, total, value, name, message_id, asker, key, id)
+        self._decide(state, state.last_seq + 1, messages, total, value, name, message_id, asked)
         return DECIDED
 
     def _known(self, state: "StreamState", key: str) -> Any:
         """Return what memory has of a key, None if that it has no value, or _UNKNOWN if the file has to tell."""
-        known = state.overlay.fresh.get(key, _UNKNOWN)
+        known = state.known.fresh.get(key, _UNKNOWN)
         if known is _UNKNOWN:
-            if state.overlay.is_all_gone or not state.has_rows:
+            if state.known.is_all_gone or not state.has_rows:
                 return None
             known = state.front.get(key, _UNKNOWN)
         return known
@@ -185,9 +182,7 @@ class PlainRequests:
         value: Any,
         name: str | None,
         message_id: str | None,
-        asker: Any,
-        key: Any,
-        id: int,
+        asked: "Asked",
     ) -> int:
         turn = self._turn
         if not turn.is_timed:
@@ -199,17 +194,20 @@ class PlainRequests:
         record = appended(
             position, turn.time_us, self._epoch, state.position, seq, messages, size, value, name, message_id
         )
-        before = None
+        record.level = level = self._call.level
+        one: Any = record
+        asked.is_write = True
         if self.wants is not None and self.wants(state.name):
-            before = (state.epoch, state.last_seq)
+            one = Waiting(position, state, record, level, None, None, (state.epoch, state.last_seq), asked)
             state.unfed += 1
-        data = self.packer.record(record)
-        level = self._call.level
+        else:
+            record.asked = asked
+        packed = self.packer.pack(record)
         if level == 0:
             turn.has_early = True
-        taken = len(data) + self._row_bytes
+        taken = packed + self._row_bytes
         state.append(record, taken)
-        turn.add(state.name, data, plain_waiting(record, state, _LEVELS[level], before, asker, key, id))
+        turn.add(state.name, self.packer.room, packed, one)
         turn.pending_rows += 1
         turn.pending_bytes += taken
         rows = len(state.pending)
@@ -221,7 +219,7 @@ class PlainRequests:
             self._unsynced[state.name] = position
         return 0
 
-    def _get(self, state: "StreamState", data: bytes, asker: Any, key: Any, id: int) -> int:
+    def _get(self, state: "StreamState", data: bytes, asked: "Asked") -> int:
         call = self._call
         if state.kind is not _KV or state.is_removed or state.is_hidden or state.last >= self.committed:
             return NOT_PLAIN
@@ -251,14 +249,10 @@ class PlainRequests:
         if value is not None and len(value) > most:
             return NOT_PLAIN
         fresh = known
-        made = Waiting.__new__(Waiting)
-        made.asker = asker
-        made.key = key
-        made.id = id
-        made.data = self.packer.entry(
-            id, self._epoch, self.committed - 1, raw, revision, fresh.time_us, value, expires_us, fresh.position
+        asked.data = self.packer.entry(
+            asked.id, self._epoch, self.committed - 1, raw, revision, fresh.time_us, value, expires_us, fresh.position
         )
-        self.answered.append(made)
+        self.answered.append(asked)
         return ANSWERED
 
 

@@ -10,10 +10,10 @@ from typing import Protocol, runtime_checkable
 
 from everlog.base import EverlogError
 from everlog.streams.feed_events import FeedEvent
+from everlog.streams.fresh import Asked
 from everlog.streams.plain_requests import PlainRequests
 from everlog.streams.replies import Answer
 from everlog.streams.requests import Call
-from everlog.streams.waiting import Waiting
 
 
 class Journal(Protocol):
@@ -144,7 +144,7 @@ class Shard(Protocol):
     def follow(self, wants: Callable[[str], bool], feed: Callable[[list[FeedEvent]], None] | None) -> None:
         """Call `feed` with the events of the streams that `wants` says yes to, in order, as they reach their level."""
 
-    def answer_plain(self, prefix: bytes, send: Callable[[list[Waiting]], None]) -> None:
+    def answer_plain(self, prefix: bytes, send: Callable[[list[Asked]], None]) -> None:
         """Call `send` with plain requests that have an answer: 8 bytes of prefix, the id of the asker, a `Reply`."""
 
     @property

@@ -17,9 +17,10 @@ from everlog.streams.reads import MOST_SEQ, check_kind
 from everlog.streams.refusal import Refused
 from everlog.streams.replies import Answer, DeadLetter, DeadLetters, Deliveries, Delivery, Lag, Reply, Result, Written
 from everlog.streams.row_messages import message_of
-from everlog.streams.stored_rows import DEAD, MESSAGES, read_messages
+from everlog.streams.stored_messages import count_messages, find_row, read_messages
+from everlog.streams.stored_rows import DEAD
 from everlog.streams.stream_file import StreamFile
-from everlog.streams.stream_state import StreamState
+from everlog.streams.stream_state import MOST_POSITION, StreamState
 from everlog.streams.values import ErrorCode, Kind, Level, QueueConfig, StoredMessage
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class Queues:
             for name, seq, is_revived in file.rows("SELECT queue, seq, is_revived FROM dead"):
                 (queues[name].revived if is_revived else queues[name].dead).add(seq)
         applied = file.applied if file is not None else -1
-        for position, record in state.pending:
+        for position, record in state.records(MOST_POSITION):
             if position > applied:
                 for effect in record.effects:
                     if isinstance(effect, QUEUE_EFFECTS):
@@ -195,10 +196,10 @@ class Queues:
         if file is None:
             return None
         most = self._shard.settings.value_bytes
-        rows = file.rows(f"{MESSAGES} WHERE seq = ?2", (most, seq))
-        if not rows and seq in queue.revived:
-            rows = [row[2:] for row in file.rows(f"{DEAD} WHERE queue = ?2 AND seq = ?3", (most, name, seq))]
-        return message_of(rows[0]) if rows else None
+        row = find_row(file, seq, most)
+        if row is None and seq in queue.revived:
+            row = next((row[2:] for row in file.rows(f"{DEAD} WHERE queue = ?2 AND seq = ?3", (most, name, seq))), None)
+        return None if row is None else message_of(row)
 
     def _take_again(
         self, state: StreamState, queue: QueueState, file: StreamFile | None, request: requests.QueueTake, answer: Reach
@@ -248,7 +249,7 @@ class Queues:
         now_us = self._shard.now()
         waiting = 0
         if file is not None:
-            waiting = file.rows("SELECT count(*) FROM messages WHERE seq >= ?", (queue.cursor,))[0][0]
+            waiting = count_messages(file, queue.cursor)
         due = [one.due_us for one in queue.taken.values()]
         ready = bool(waiting) and len(queue.taken) < queue.config.max_pending
         next_us = 0 if ready or any(one <= now_us for one in due) else min(due, default=-1)

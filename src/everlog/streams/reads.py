@@ -16,20 +16,17 @@ from everlog.streams.refusal import Refused
 from everlog.streams.replies import Entries, FilePart, Keys, Messages, Result, StreamInfo, ValuePart
 from everlog.streams.row_messages import message_of
 from everlog.streams.shard_settings import ShardSettings
+from everlog.streams.stored_messages import MOST_SEQ, find_row, first_seq, read_messages
 from everlog.streams.stored_rows import (
     ENTRIES,
-    MESSAGES,
     entry_of,
     fresh_entry,
     fresh_of,
     read_entries,
-    read_messages,
 )
 from everlog.streams.stream_file import StreamFile
 from everlog.streams.stream_state import FRONT_BYTES, FRONT_KEYS, StreamState
 from everlog.streams.values import ErrorCode, Kind
-
-MOST_SEQ = (1 << 62) - 1
 
 Settle = Callable[[StreamState], StreamFile | None]  # applies what is committed and returns the file
 
@@ -47,10 +44,10 @@ class Reads:
         check_kind(state, Kind.STREAM)
         file = self._settle(state)
         most = request.max_bytes or self._settings.value_bytes
-        rows = [] if file is None else file.rows(f"{MESSAGES} WHERE seq = ?2", (most, request.seq))
-        if not rows:
+        row = find_row(file, request.seq, most)
+        if row is None:
             raise Refused(ErrorCode.NOT_FOUND, f"{state.name} has no message {request.seq}")
-        return Messages([message_of(rows[0])])
+        return Messages([message_of(row)])
 
     def kv_get(self, state: StreamState, request: requests.KvGet) -> Result:
         """Return a key's value, from memory if it is there and nothing newer is under way."""
@@ -90,6 +87,10 @@ class Reads:
         check_kind(state, Kind.STREAM if request.key is None else Kind.KV)
         query = f"SELECT rowid, position, length(value) FROM {table} WHERE {column} = ?"
         rows = [] if file is None else file.rows(query, (key,))
+        value: bytes | None = None
+        if not rows and request.seq is not None and (row := find_row(file, request.seq, MOST_SEQ)) is not None:
+            value = row[2] or b""
+            rows = [(request.seq, row[6], row[7])]
         if not rows or rows[0][1] != request.position:
             raise Refused(
                 ErrorCode.CHANGED, "the value was changed or deleted", hint="read it again from the beginning"
@@ -99,6 +100,8 @@ class Reads:
         if request.offset < 0 or request.length <= 0 or request.offset > (size or 0):
             raise Refused(ErrorCode.BAD_REQUEST, f"no {request.length} bytes at {request.offset} of {size}")
         length = min(request.length, self._settings.value_bytes)
+        if value is not None:  # of a block
+            return ValuePart(value[request.offset : request.offset + length], len(value))
         return ValuePart(b"" if size is None else file.part_of(table, rowid, request.offset, length), size or 0)
 
     def info(self, state: StreamState, queues: list[str]) -> Result:
@@ -106,7 +109,7 @@ class Reads:
         first = 0
         file = self._settle(state)
         if state.kind is Kind.STREAM and file is not None:
-            first = file.rows("SELECT coalesce(min(seq), 0) FROM messages")[0][0]
+            first = first_seq(file)
         return StreamInfo(
             state.name,
             state.kind,

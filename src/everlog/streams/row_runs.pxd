@@ -13,4 +13,4 @@ cpdef Py_ssize_t entry_run(list records, Py_ssize_t start, list rows, list ids) 
 @cython.locals(size=Py_ssize_t, block=bytearray)
 cdef bytearray _blob(bytes value)
 
-cdef object _plain_effect(object record, object kind)
+cpdef object plain_effect(object record, object kind)

@@ -31,7 +31,7 @@ def message_run(records: list[Any], start: int, rows: list[Any], ids: list[Any])
             if one.message_id is not None:
                 ids.append((one.message_id, position, one.time_us, one.previous, one.seq, 1, None))
         else:
-            effect = _plain_effect(found, PutMessage)
+            effect = plain_effect(found, PutMessage)
             if effect is None:
                 break
             rows += (effect.seq, position, found.time_us, effect.value)
@@ -56,7 +56,7 @@ def entry_run(records: list[Any], start: int, rows: list[Any], ids: list[Any]) -
             if one.message_id is not None:
                 ids.append((one.message_id, position, one.time_us, one.previous, one.seq, 1, None))
         else:
-            effect = _plain_effect(found, PutKey)
+            effect = plain_effect(found, PutKey)
             if effect is None:
                 break
             last[effect.key] = (effect.key, effect.revision, position, found.time_us, effect.value)
@@ -76,7 +76,7 @@ def _blob(value: bytes) -> bytearray:
     return block
 
 
-def _plain_effect(record: Any, kind: Any) -> Any:
+def plain_effect(record: Any, kind: Any) -> Any:
     """Return the one effect of a record if it has nothing but a value; else None."""
     effects = record.effects
     if len(effects) != 1 or record.seqs is not None:

@@ -19,7 +19,8 @@ from everlog.streams.fresh import Fresh
 from everlog.streams.overlay import Overlay
 from everlog.streams.shard_places import ReadableJournal, SnapshotStream
 from everlog.streams.shard_snapshot import ShardSnapshot
-from everlog.streams.stored_rows import read_entries, read_messages
+from everlog.streams.stored_messages import count_messages, find_row, read_messages, take_back_blocks
+from everlog.streams.stored_rows import read_entries
 from everlog.streams.stream_file import StreamFile
 from everlog.streams.values import Config, Entry, Kind, StoredMessage
 
@@ -82,13 +83,16 @@ def _open(
             _take_back(file, stream, journal, snapshot.end)
         else:
             file.apply(tail, Config(), -1)
-        table = "messages" if stream.kind is Kind.STREAM else "entries"
-        if file.rows(f"SELECT count(*) FROM {table}")[0][0] != stream.messages:
+        if _count(file, stream.kind) != stream.messages:
             raise _changed(stream)
     except BaseException:
         _discard(file)
         raise
     return file
+
+
+def _count(file: StreamFile, kind: Kind) -> int:
+    return count_messages(file) if kind is Kind.STREAM else int(file.rows("SELECT count(*) FROM entries")[0][0])
 
 
 def _rebuilt(snapshot: ShardSnapshot, stream: SnapshotStream, journal: ReadableJournal, path: str) -> StreamFile:
@@ -108,7 +112,8 @@ def _take_back(file: StreamFile, stream: SnapshotStream, journal: ReadableJourna
     A row's position names its content: those below `end` are as they were. What is missing beside them was replaced or
     deleted later, and is written again as far as the journal has it.
     """
-    table, column = ("messages", "seq") if stream.kind is Kind.STREAM else ("entries", "key")
+    table = "messages" if stream.kind is Kind.STREAM else "entries"
+    take_back_blocks(file, end)
     file.rows(f"DELETE FROM {table} WHERE position >= ?", (end,))
     known = Overlay()
     first = max(stream.born, journal.start)
@@ -117,7 +122,11 @@ def _take_back(file: StreamFile, stream: SnapshotStream, journal: ReadableJourna
     for key, fresh in known.fresh.items():
         if fresh is None or fresh.effect.upload is not None:
             continue
-        if not file.rows(f"SELECT 1 FROM {table} WHERE {column} = ?", (key,)):
+        if isinstance(key, int):
+            is_there = find_row(file, key, 0) is not None
+        else:
+            is_there = bool(file.rows("SELECT 1 FROM entries WHERE key = ?", (key,)))
+        if not is_there:
             _put(file, fresh)
 
 

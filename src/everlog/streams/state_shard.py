@@ -22,6 +22,7 @@ from everlog.streams.draft import Draft
 from everlog.streams.effects import Record, encode_record
 from everlog.streams.feed import Feed, event_of
 from everlog.streams.feed_events import FeedEvent
+from everlog.streams.fresh import Appended, Asked
 from everlog.streams.housekeeping import Housekeeping
 from everlog.streams.plain_codec import Packer
 from everlog.streams.plain_requests import PlainRequests
@@ -78,7 +79,7 @@ class StateShard:
         self.committed = journal.committed
         self._wants: Callable[[str], bool] = lambda name: False
         self._feed: Callable[[list[FeedEvent]], None] | None = None
-        self._waiting: deque[Waiting] = deque()  # appended and not committed
+        self._waiting: deque[Waiting | Appended] = deque()  # appended and not committed
         self._later: deque[tuple[int, Callable[[], None], Answers]] = deque()  # reads that wait for a commit
         self._reached = -1  # the end of a commit that was reported while it was asked for, on the same thread
         self._asking = 0  # the thread that asks for a commit just now
@@ -86,7 +87,7 @@ class StateShard:
             self._turn, self.views.plain_views(), self.settings, self.epoch, clock.now_us, self._waiting, self._later
         )
         self.plain.committed = self.committed
-        self._answer_plain: Callable[[list[Waiting]], None] = lambda answered: None
+        self._answer_plain: Callable[[list[Asked]], None] = lambda answered: None
         self._reads = Reads(self.settle, self.settings, self.scratch)
         self._following = Feed(journal, self.settle, self.settings)
         self.archived = ArchivedAnswers(self)
@@ -255,7 +256,7 @@ class StateShard:
             before = (state.epoch, state.last_seq)
             state.unfed += 1
         self.views.take(state, position, record, len(data))
-        turn.add(state.name, data, Waiting(position, state, record, level, answer, result, before))
+        turn.add(state.name, data, len(data), Waiting(position, state, record, level, answer, result, before))
         turn.has_early = turn.has_early or level is Level.MEMORY
         if state.next_due_us:
             self._housekeeping.be_due(state)
@@ -265,9 +266,9 @@ class StateShard:
     def turn(self) -> None:
         """Append what was decided since the last turn, and ask for one commit of it all."""
         turn = self._turn
-        if not turn.records or self.failure is not None:
+        if not turn.decided or self.failure is not None:
             return
-        has_early, expected = turn.has_early, turn.next - len(turn.records)
+        has_early, expected = turn.has_early, turn.next - len(turn.decided)
         self.views.count(turn.pending_rows, turn.pending_bytes)
         turn.pending_rows = turn.pending_bytes = 0
         records, decided = turn.take()
@@ -286,7 +287,7 @@ class StateShard:
         if self._reached >= 0:
             self._on_commit(self._reached)
 
-    def _answer_early(self, decided: list[Waiting]) -> None:
+    def _answer_early(self, decided: list[Waiting | Appended]) -> None:
         """Answer what asked for no more than memory, and tell followers of it if they know all before it."""
         plain, early = take_early(decided, self.plain.packer, self.epoch, Level.MEMORY)
         events = []
@@ -330,7 +331,7 @@ class StateShard:
         if plain:
             self._answer_plain(plain)
         for one in others:
-            self._answer(one, Level.ARCHIVED if one.level is Level.ARCHIVED else Level.FSYNC)
+            self._answer(one, Level.ARCHIVED if one.level == Level.ARCHIVED else Level.FSYNC)
         while self._later and self._later[0][0] <= committed:
             _, work, answer = self._later.popleft()
             try:
@@ -364,13 +365,13 @@ class StateShard:
         waiting = [*self._waiting, *self._turn.take()[1]]
         self._waiting.clear()
         failure = self.failure_of(error)
-        plain = [one for one in waiting if one.asker is not None and not one.is_answered]
-        for one in plain:
-            one.data = self.plain.packer.framed(one.id, encode(failure))
+        plain = [one.asked for one in waiting if one.asked is not None]
+        for asked in plain:
+            asked.data = self.plain.packer.framed(asked.id, encode(failure))
         if plain:
             self._answer_plain(plain)
         for one in waiting:
-            if one.answer is not None:
+            if isinstance(one, Waiting) and one.answer is not None:
                 one.answer(failure)
         later = list(self._later)
         self._later.clear()
@@ -399,7 +400,7 @@ class StateShard:
         self._wants, self._feed = wants, feed
         self.plain.wants = None if feed is None else wants
 
-    def answer_plain(self, prefix: bytes, send: Callable[[list[Waiting]], None]) -> None:
+    def answer_plain(self, prefix: bytes, send: Callable[[list[Asked]], None]) -> None:
         """Call `send` with plain requests that have an answer."""
         self.plain.packer, self._answer_plain = Packer(prefix), send
 

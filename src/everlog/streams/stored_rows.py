@@ -6,7 +6,6 @@ from msgspec import json
 
 from everlog.streams.effects import PutKey, PutMessage
 from everlog.streams.fresh import Fresh, FreshEffect
-from everlog.streams.row_messages import take_messages
 from everlog.streams.stream_file import StreamFile
 from everlog.streams.values import Entry, StoredMessage
 
@@ -79,29 +78,6 @@ def fresh_of(found: Entry) -> Fresh:
     return FreshEffect(found.position, found.time_us, effect)
 
 
-def read_messages(
-    file: StreamFile | None, first: int, last: int, limit: int, most_bytes: int, chunk_bytes: int
-) -> tuple[list[StoredMessage], bool]:
-    """Return messages by rising seq, up to about `chunk_bytes` of them, and whether there may be more."""
-    if file is None or first > last or limit <= 0:
-        return [], False
-    found: list[StoredMessage] = []
-    room, step = chunk_bytes, _FIRST_ROWS
-    query = f"{MESSAGES} WHERE seq BETWEEN ?2 AND ?3 ORDER BY seq LIMIT ?4"
-    while limit > len(found):
-        step = min(limit - len(found), step)
-        rows = file.rows(query, (most_bytes, first, last, step))
-        room = take_messages(rows, found, room)
-        if room <= 0:
-            return found, True
-        if len(rows) < step:
-            return found, False
-        first = rows[-1][0] + 1
-        cost = max(1, (chunk_bytes - room) // len(found))  # of a message so far
-        step = min(_MOST_ROWS, max(_FIRST_ROWS, room // cost + 1))
-    return found, False
-
-
 def read_entries(
     file: StreamFile | None, prefix: str, after: str, limit: int, most_bytes: int, chunk_bytes: int
 ) -> tuple[list[Entry], bool]:
@@ -125,6 +101,4 @@ def read_entries(
     return found, False
 
 
-_FIRST_ROWS = 64
-_MOST_ROWS = 1024
 _STEP_ROWS = 64

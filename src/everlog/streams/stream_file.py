@@ -3,19 +3,21 @@
 Records and the position they lead to are written in one transaction, so what a power cut leaves is a view as of an
 earlier position, never half a record. Nothing is synced before `sync`; until then the journal keeps what the file has.
 One process has a file open, and only while it holds `lock` (a thread that syncs and the one that applies take turns).
+Above 400 lines: a writer for each effect that a record can have.
 """
 
 import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, cast
 
 from msgspec import json, msgpack
 
 from everlog.base import StorageError
 from everlog.streams import stream_tables as tables
+from everlog.streams.block_table import MOST_SEQ, drop_messages, open_blocks, put_blocks
 from everlog.streams.effects import (
     Acked,
     Died,
@@ -33,10 +35,12 @@ from everlog.streams.effects import (
     Taken,
 )
 from everlog.streams.fresh import Appended
+from everlog.streams.message_blocks import DamagedBlock, block_run
 from everlog.streams.row_runs import entry_run, message_run
 from everlog.streams.values import Config, Kind
 
 CACHE_KIB = 64  # of pages a file keeps in memory
+LEAST_RUN = 16  # messages that become blocks; a shorter run is rows
 _DAMAGED = "move it away and restore the stream from a bucket or backup"
 _PRAGMAS = (
     "PRAGMA locking_mode = EXCLUSIVE",  # no shared memory file, two descriptors
@@ -89,12 +93,13 @@ class StreamFile:
         for pragma in _PRAGMAS:
             execute(pragma)
         (version,) = execute("PRAGMA user_version").fetchone()
-        if version != tables.VERSION:
+        if version not in (tables.VERSION, tables.VERSION_WITH_BLOCKS):
             raise StorageError(f"{self.path}: version {version} is not known", hint="open it with a newer Everlog")
         self.applied: int
-        known, found_born, found_kind, self.applied = execute("SELECT name, born, kind, applied FROM stream").fetchone()
+        query = "SELECT name, born, kind, applied, last_seq FROM stream"
+        known, found_born, found_kind, self.applied, self._last_seq = execute(query).fetchone()
         self.is_stale = known != "" and (known != name or found_born != born or found_kind != kind)
-        self._has = {row[0] for row in execute("SELECT name FROM sqlite_master")}
+        self._look()
         self._is_named = known != ""  # a new file is named with its first records
 
     @contextmanager
@@ -102,6 +107,8 @@ class StreamFile:
         """Turn an error of SQLite into a StorageError."""
         try:
             yield
+        except DamagedBlock as error:
+            raise StorageError(f"{self.path} is damaged: {error}", hint=_DAMAGED) from error
         except sqlite3.OperationalError as error:
             raise StorageError(f"{self.path}: {error}", hint="check that the disk has room and is writable") from error
         except sqlite3.Error as error:
@@ -118,32 +125,48 @@ class StreamFile:
             records = [one for one in records if one[0] > self.applied]
         if not records:
             return
+        position, last = records[-1]
+        with self.changed() as connection:
+            execute = connection.execute
+            self._write(list(records), are_kept_in_blocks(config))
+            if "ids" in self._has:
+                execute("DELETE FROM ids WHERE position <= ?", (forgotten,))
+            execute(
+                "UPDATE stream SET applied = ?, last_seq = ?, messages = ?, bytes = ?, config = ?, forgotten = ?",
+                (position, last.last_seq, last.messages, last.bytes, msgpack.encode(config), forgotten),
+            )
+            if not self._is_named:
+                execute("UPDATE stream SET name = ?, born = ?", (self.name, self.born))
+        self.applied, self._last_seq = position, last.last_seq
+        self._is_named = True
+
+    @contextmanager
+    def changed(self) -> Iterator[sqlite3.Connection]:
+        """Have the connection for a change that is made whole or not at all."""
         with self.lock, self._guard():
             execute = self._connection.execute
             execute("BEGIN IMMEDIATE")
             try:
-                self._write(list(records))
-                position, last = records[-1]
-                if "ids" in self._has:
-                    execute("DELETE FROM ids WHERE position <= ?", (forgotten,))
-                execute(
-                    "UPDATE stream SET applied = ?, last_seq = ?, messages = ?, bytes = ?, config = ?, forgotten = ?",
-                    (position, last.last_seq, last.messages, last.bytes, msgpack.encode(config), forgotten),
-                )
-                if not self._is_named:
-                    execute("UPDATE stream SET name = ?, born = ?", (self.name, self.born))
+                yield self._connection
                 execute("COMMIT")
             except BaseException:
                 if self._connection.in_transaction:
                     execute("ROLLBACK")
+                self._look()
                 raise
-            self.applied = position
-            self._is_named = True
 
-    def _write(self, records: list[tuple[int, Any]]) -> None:
-        at, count = 0, len(records)
+    def _look(self) -> None:
+        """Note which tables and indexes there are."""
+        self._has = {row[0] for row in self._connection.execute("SELECT name FROM sqlite_master")}
+
+    def _write(self, records: list[tuple[int, Any]], in_blocks: bool) -> None:
+        at, count, last_seq = 0, len(records), self._last_seq
+        in_blocks = in_blocks and "messages" in self._has
         while at < count:
-            at = self._put_run(records, at)
+            if in_blocks:
+                start, at = at, self._put_blocks(records, at, last_seq)
+                last_seq += at - start
+            at = self._put_run(records, at, last_seq)
             if at < count:
                 position, record = records[at]
                 if record.message_id is not None:
@@ -151,13 +174,37 @@ class StreamFile:
                 for effect in cast(list[Any], record.effects):
                     _WRITERS.get(type(effect), _ignore)(self, position, record, effect)
                 at += 1
+            last_seq = max(last_seq, records[at - 1][1].last_seq)
 
-    def _put_run(self, records: list[tuple[int, Any]], at: int) -> int:
+    def _put_blocks(self, records: list[tuple[int, Any]], at: int, last_seq: int) -> int:
+        """Write messages from a place on as blocks if there are many; return where the next record is."""
+        ids: list[Any] = []
+        run = block_run(records, at, last_seq + 1, ids)
+        if len(run) < LEAST_RUN:
+            return at
+        self._need("blocks")
+        put_blocks(self._connection, run)
+        self._put_ids(ids)
+        return at + len(run)
+
+    def _put_ids(self, ids: list[Any]) -> None:
+        if ids:
+            self._need("ids")
+            self._connection.executemany(tables.PUT_ID, ids)
+
+    def _open_blocks(self, first: int, last: int) -> None:
+        """Make rows of the blocks that have messages in a range of seqs, before one of them is changed."""
+        if "blocks" in self._has:
+            open_blocks(self._connection, first, last)
+
+    def _put_run(self, records: list[tuple[int, Any]], at: int, last_seq: int) -> int:
         """Write plain messages or entries from a place on; return where the next record of another kind is."""
         rows: list[Any] = []
         ids: list[Any] = []
         take, width, put, put_group = _RUNS["messages" in self._has]
         at = take(records, at, rows, ids)
+        if "blocks" in self._has and (changed := [seq for seq in rows[::width] if seq <= last_seq]):
+            self._open_blocks(min(changed), max(changed))
         group = width * tables.GROUP
         whole = len(rows) - len(rows) % group
         execute = self._connection.execute
@@ -166,15 +213,15 @@ class StreamFile:
         if whole < len(rows):
             rest = [rows[k : k + width] for k in range(whole, len(rows), width)]
             self._connection.executemany(put, rest)
-        if ids:
-            self._need("ids")
-            self._connection.executemany(tables.PUT_ID, ids)
+        self._put_ids(ids)
         return at
 
     def _need(self, name: str) -> None:
         """Make a table or index that not every file has."""
         if name not in self._has:
             self._connection.execute(tables.ON_DEMAND[name].format(name=name))
+            if name == "blocks":
+                self._connection.execute(f"PRAGMA user_version = {tables.VERSION_WITH_BLOCKS}")
             self._has.add(name)
 
     def _put_id(self, position: int, record: Record) -> None:
@@ -186,6 +233,7 @@ class StreamFile:
     def _put_message(self, position: int, record: Record, effect: PutMessage) -> None:
         if effect.expires_us:
             self._need("expiring_messages")
+        self._open_blocks(effect.seq, effect.seq)
         row = (effect.seq, position, effect.copied_us or record.time_us, *_rest(effect))
         self._connection.execute(tables.PUT_MESSAGE, row)
         if effect.upload is not None:
@@ -213,13 +261,18 @@ class StreamFile:
         self._connection.execute("DELETE FROM parts WHERE upload = ?", (upload,))
 
     def _drop_messages(self, position: int, record: Record, effect: DropMessages) -> None:
+        if "blocks" in self._has:
+            for first, last in effect.ranges:
+                drop_messages(self._connection, first, last)
         self._connection.executemany("DELETE FROM messages WHERE seq BETWEEN ? AND ?", effect.ranges)
 
     def _drop_keys(self, position: int, record: Record, effect: DropKeys) -> None:
         self._connection.executemany("DELETE FROM entries WHERE key = ?", [(key,) for key in effect.keys])
 
     def _drop_all(self, position: int, record: Record, effect: DropAll) -> None:
-        self._connection.execute(f"DELETE FROM {'messages' if 'messages' in self._has else 'entries'}")
+        for table in ("messages", "entries", "blocks"):
+            if table in self._has:
+                self._connection.execute(f"DELETE FROM {table}")
 
     def _put_part(self, position: int, record: Record, effect: Part) -> None:
         self._need("parts")
@@ -270,6 +323,8 @@ class StreamFile:
 
     def _died(self, position: int, record: Record, effect: Died) -> None:
         self._untake(effect.queue, [seq for seq, _ in effect.messages])
+        for seq, _ in effect.messages:
+            self._open_blocks(seq, seq)
         self._connection.executemany(
             "UPDATE dead SET deliveries = ?, died_us = ?, is_revived = 0 WHERE queue = ? AND seq = ?",
             [(deliveries, record.time_us, effect.queue, seq) for seq, deliveries in effect.messages],
@@ -311,9 +366,11 @@ class StreamFile:
             return blob.read(length)
 
     def copy_to(self, path: str) -> None:
-        """Write the view as a new, compact SQLite file without write-ahead log."""
+        """Write the view as a new, compact SQLite file without write-ahead log and without blocks."""
         with self.lock, self._guard():
             self._connection.execute("VACUUM INTO ?", (path,))
+            if "blocks" in self._has:
+                without_blocks(path)
 
     @contextmanager
     def held(self) -> Iterator[sqlite3.Connection]:
@@ -342,6 +399,22 @@ class StreamFile:
         with self.lock, self._guard():
             self.is_closed = True
             self._connection.close()
+
+
+def are_kept_in_blocks(config: Config) -> bool:
+    """Return whether messages are kept in blocks: the stream has no limits, by which they would go one by one."""
+    return not (config.max_messages or config.max_bytes or config.max_age_us)
+
+
+def without_blocks(path: str) -> None:
+    """Make rows of all blocks of a file that nobody has open; they take the place of the blocks."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA synchronous = OFF")
+        connection.execute("BEGIN")
+        open_blocks(connection, 0, MOST_SEQ)
+        connection.execute("DROP TABLE blocks")
+        connection.execute(f"PRAGMA user_version = {tables.VERSION}")
+        connection.execute("COMMIT")
 
 
 def checkpoint(connection: sqlite3.Connection, path: str) -> None:

@@ -20,7 +20,11 @@ cdef class StreamState:
     cdef public long long bytes, next_due_us, filed, pending_bytes, id_time_us, forgotten, tokens_us, unfed
     cdef public double tokens
     cdef public bint is_hidden, is_removed, has_removal, has_rows, has_queues, is_plain, is_simple, is_simple_store
-    cdef public Overlay overlay
+    cdef readonly Overlay known
+    cdef Py_ssize_t unseen
     cdef public dict front
 
     cpdef int append(self, Appended record, Py_ssize_t size) except -1
+
+    @cython.locals(found=list, appended=Appended)
+    cpdef list records(self, long long committed)

@@ -5,6 +5,7 @@ shard, which applies what has gathered.
 """
 
 from collections import OrderedDict, deque
+from typing import Any
 
 import cython
 
@@ -28,6 +29,7 @@ if not cython.compiled:
     from everlog.streams.overlay import Overlay
 
 ROW_BYTES = 400  # about what a record in memory takes beside its value
+MOST_POSITION = 1 << 62  # above all positions
 UPLOAD_US = 3_600_000_000  # an upload that nobody asked for is dropped after this time
 FRONT_KEYS = 1024  # of a key-value store in memory; at the limit it begins anew
 FRONT_BYTES = 4096  # an entry that is larger is read from the file
@@ -85,9 +87,10 @@ class StreamState:
         self.has_removal = False  # whether a pending record removed it
         self.has_rows = False  # whether there is a file
         self.filed = NO_POSITION  # what the file had applied when the stream's row in the catalogue was written
-        self.pending: list[tuple[int, Record | Appended]] = []
+        self.pending: list[Appended | tuple[int, Record]] = []  # plain writes as they are, others with their positions
         self.pending_bytes = 0
-        self.overlay = Overlay()
+        self.known = Overlay()  # what pending records changed; of a stream, those before `unseen`
+        self.unseen = 0
         self.oldest: deque[tuple[int, int]] = deque()  # (seq, size) of the oldest messages, as far as they were read
         self.ids: OrderedDict[str, StoredId] | None = OrderedDict()  # None: those in the file were not read yet
         self.id_time_us = 0  # of the newest message id
@@ -117,29 +120,33 @@ class StreamState:
 
     def append(self, record: Appended, size: int) -> int:
         """Be as a plain write says, for which this stream or store is simple; `size` is what it takes in memory."""
-        self.pending.append((record.position, record))
+        self.pending.append(record)
         self.pending_bytes += size
         self.last = self.position = record.position
         self.epoch = record.epoch
         self.time_us = record.time_us
         self.last_seq, self.messages, self.bytes = record.seq, record.messages, record.bytes
-        self.overlay.fresh[record.seq if record.key is None else record.key] = record
+        if record.key is not None:
+            self.known.fresh[record.key] = record
+            self.unseen += 1
         if record.message_id is not None:
             self._take_id(record.position, record)
         return 0
 
     def take(self, position: int, record: Record, size: int) -> None:
         """Be as the record says, whose encoded size is given."""
+        overlay = self.overlay
         effects = record.effects
         if record.previous == NO_POSITION and record.is_visible:
             self._be_born(position)
         self.pending.append((position, record))
+        self.unseen = len(self.pending)
         self.pending_bytes += size + ROW_BYTES
         self.last = position
         self.time_us = record.time_us
         self.last_seq, self.messages, self.bytes = record.last_seq, record.messages, record.bytes
         if len(effects) == 1 and type(effects[0]) is PutMessage and self.is_plain and not effects[0].expires_us:
-            self.overlay.fresh[effects[0].seq] = FreshEffect(position, record.time_us, effects[0])
+            overlay.fresh[effects[0].seq] = FreshEffect(position, record.time_us, effects[0])
             self.position, self.epoch = position, record.epoch
             if effects[0].upload is not None:
                 (self.uploads or {}).pop(effects[0].upload, None)
@@ -148,8 +155,40 @@ class StreamState:
         if record.message_id is not None:
             self._take_id(position, record)
 
+    @property
+    def overlay(self) -> Overlay:
+        """What pending records changed: all of them."""
+        while self.unseen < len(self.pending):
+            found = self.pending[self.unseen]
+            if isinstance(found, Appended):
+                self.known.take(found.position, found)
+            else:
+                self.known.take(*found)
+            self.unseen += 1
+        return self.known
+
+    def records(self, committed: int) -> list[Any]:
+        """Return the pending records below a position, each with its own."""
+        found: list[Any] = []
+        for one in self.pending:
+            if isinstance(one, Appended):
+                appended = one
+                if appended.position >= committed:
+                    break
+                found.append((appended.position, appended))
+            else:
+                if one[0] >= committed:
+                    break
+                found.append(one)
+        return found
+
+    def first_pending(self) -> tuple[int, "Record | Appended"]:
+        """Return the first pending record, of which there is one, with its position."""
+        first = self.pending[0]
+        return (first.position, first) if isinstance(first, Appended) else first
+
     def _take_effects(self, position: int, record: Record) -> None:
-        self.overlay.take(position, record)
+        self.known.take(position, record)
         visible = False
         for effect in record.effects:
             visible = self._take_effect(effect, record) or visible
@@ -247,25 +286,32 @@ class StreamState:
         """Forget the first pending records, which the file has now."""
         pending = self.pending
         for k in reversed(range(count)):
-            position, record = pending[k]
+            one = pending[k]
+            position, record = (one.position, one) if isinstance(one, Appended) else one
             if record.is_visible:
                 self.applied_position, self.applied_epoch = position, record.epoch
                 break
-        del pending[:count]
         if self.kind is Kind.KV:
-            self._keep_front()
-        self.overlay.clear()
+            self._keep_front(self.overlay)
+        del pending[:count]
+        self.known.clear()
+        self.unseen = 0
         self.pending_bytes = 0
         self.has_removal = self.has_removal and bool(self.pending)
-        for position, record in self.pending:
-            self.overlay.take(position, record)
-            self.pending_bytes += ROW_BYTES + sum(len(getattr(one, "value", None) or b"") for one in record.effects)
+        for one in self.pending:
+            self.pending_bytes += ROW_BYTES
+            if isinstance(one, Appended):
+                self.pending_bytes += 0 if one.value is None else len(one.value)
+            else:
+                self.pending_bytes += sum(len(getattr(effect, "value", None) or b"") for effect in one[1].effects)
+        if self.kind is Kind.KV:
+            self.overlay  # noqa: B018 - plain requests ask what is known without a look at what is pending
 
-    def _keep_front(self) -> None:
+    def _keep_front(self, overlay: Overlay) -> None:
         """Go on answering for the keys that changed, as far as there is room."""
-        if self.overlay.is_all_gone or len(self.front) + len(self.overlay.fresh) > FRONT_KEYS:
+        if overlay.is_all_gone or len(self.front) + len(overlay.fresh) > FRONT_KEYS:
             self.front.clear()
-        for key, fresh in self.overlay.fresh.items():
+        for key, fresh in overlay.fresh.items():
             assert isinstance(key, str)
             if fresh is None or (fresh.size <= FRONT_BYTES and not fresh.is_uploaded):
                 self.front[key] = fresh

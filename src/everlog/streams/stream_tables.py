@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 
 APPLICATION_ID = 0x4556_5354  # "EVST"
 VERSION = 1
+VERSION_WITH_BLOCKS = 2
 
 _ALWAYS = """
 CREATE TABLE stream (
@@ -32,6 +33,8 @@ CREATE TABLE entries (
 );
 """
 ON_DEMAND = {
+    "blocks": """CREATE TABLE {name} (first INTEGER PRIMARY KEY, last INTEGER NOT NULL, position INTEGER NOT NULL,
+        time_us INTEGER NOT NULL, bytes INTEGER NOT NULL, messages BLOB NOT NULL)""",
     "expiring_messages": "CREATE INDEX {name} ON messages (expires_us) WHERE expires_us IS NOT NULL",
     "expiring_entries": "CREATE INDEX {name} ON entries (expires_us) WHERE expires_us IS NOT NULL",
     "aging_messages": "CREATE INDEX {name} ON messages (time_us)",
@@ -54,6 +57,7 @@ _PLAIN_MESSAGE = "INSERT OR REPLACE INTO messages (seq, position, time_us, value
 _PLAIN_ENTRY = "INSERT OR REPLACE INTO entries (key, revision, position, time_us, value) VALUES "
 PUT_MESSAGE = "INSERT OR REPLACE INTO messages VALUES (?, ?, ?, ?, ?, ?, ?)"
 PUT_ENTRY = "INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+PUT_BLOCK = "INSERT INTO blocks VALUES (?, ?, ?, ?, ?, ?)"
 PUT_ID = "INSERT OR REPLACE INTO ids VALUES (?, ?, ?, ?, ?, ?, ?)"
 PUT_PLAIN_MESSAGE = _PLAIN_MESSAGE + "(?, ?, ?, ?)"
 PUT_PLAIN_ENTRY = _PLAIN_ENTRY + "(?, ?, ?, ?, ?)"

@@ -19,7 +19,7 @@ from everlog.streams.plain_requests import PlainViews
 from everlog.streams.ports import Journal
 from everlog.streams.shard_settings import ShardSettings
 from everlog.streams.stream_file import StreamFile
-from everlog.streams.stream_state import ROW_BYTES, StreamState
+from everlog.streams.stream_state import MOST_POSITION, ROW_BYTES, StreamState
 from everlog.streams.values import Kind
 
 if TYPE_CHECKING:
@@ -150,15 +150,13 @@ class Views:
 
     def apply(self, state: StreamState, committed: int) -> None:
         """Apply a stream's committed records to its file."""
-        records = list(state.pending)
-        if records and records[-1][0] >= committed:
-            records = [one for one in records if one[0] < committed]
+        records = state.records(committed)
         if not records:
             return
         before, last = state.pending_bytes, records[-1]
         removal = -1
         if state.has_removal:
-            if any(_removes(record) for position, record in state.pending if position >= committed):
+            if any(_removes(record) for _, record in state.records(MOST_POSITION)[len(records) :]):
                 return  # the state is already that of the stream's next life, whose file must not be made yet
             removal = next((k for k in reversed(range(len(records))) if _removes(records[k][1])), -1)
         if removal >= 0:
@@ -182,12 +180,12 @@ class Views:
         self._ripe.pop(name, None)
         self._unapplied.pop(name, None)
         if state.pending:
-            self._unapplied[name] = state.pending[0][1].time_us
+            self._unapplied[name] = state.first_pending()[1].time_us
         if not state.has_rows:
             self._rows.pop(name, None)
             self._gone[name] = last[0]
             del self._withheld[name]
-        elif not any(_is_whole(effect) for _, one in state.pending for effect in one.effects):
+        elif not any(_is_whole(effect) for _, one in state.records(MOST_POSITION) for effect in one.effects):
             self._rows[name] = row_of(state, *last)
             self._gone.pop(name, None)
             del self._withheld[name]
@@ -307,7 +305,7 @@ class Views:
 
     def filed_below(self, committed: int) -> int:
         """Return the position below which files and rows, as they are now, have everything; after a flush."""
-        pending = (self._states[name].pending[0][0] for name in self._unapplied)
+        pending = (self._states[name].first_pending()[0] for name in self._unapplied)
         return min(chain(pending, self._withheld.values()), default=committed)
 
     def is_settled(self, name: str) -> bool:

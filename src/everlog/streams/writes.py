@@ -23,7 +23,7 @@ from everlog.streams.forks import Forks
 from everlog.streams.names import check_name
 from everlog.streams.refusal import Refused, too_large
 from everlog.streams.replies import Answer, Nothing, Reply, Result, Written
-from everlog.streams.stream_state import UPLOAD_US, StoredId, StreamState, UploadState, stored_id
+from everlog.streams.stream_state import MOST_POSITION, UPLOAD_US, StoredId, StreamState, UploadState, stored_id
 from everlog.streams.values import ErrorCode, Kind, Level
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class Writes:
                 for name, position, time_us, previous, seq, count, seqs in file.rows(_IDS) if file.has("ids") else ():
                     every = None if seqs is None else msgpack.decode(seqs, type=list[int])
                     state.ids[name] = StoredId(position, time_us, previous, seq, count, every)
-            for position, record in state.pending:
+            for position, record in state.records(MOST_POSITION):
                 if record.message_id is not None:
                     state.ids[record.message_id] = stored_id(position, record)
         state.forget_ids()
@@ -239,7 +239,7 @@ class Writes:
         file = self._shard.views.file_of(state)
         if file is not None and file.has("parts"):
             state.uploads = {name: UploadState(*facts) for name, *facts in file.rows(_UPLOADS)}
-        for _, record in state.pending:
+        for _, record in state.records(MOST_POSITION):
             for effect in record.effects:
                 if isinstance(effect, Part):
                     known = state.uploads.setdefault(effect.upload, UploadState(0, 0, record.time_us))

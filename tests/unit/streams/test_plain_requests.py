@@ -12,6 +12,7 @@ from tests.state_shards import MemoryJournal, Owner, TestClock
 from everlog.base import StorageError
 from everlog.streams import (
     Answer,
+    Asked,
     Call,
     Config,
     Configure,
@@ -32,7 +33,6 @@ from everlog.streams import (
     Reply,
     Set,
     ShardSettings,
-    Waiting,
 )
 
 decode_answer = msgpack.Decoder(Answer).decode
@@ -48,10 +48,10 @@ class PlainOwner(Owner):
         self._lists: list[list[Any]] = []
         self.shard.answer_plain(bytes(8), self._take)
 
-    def _take(self, answered: list[Waiting]) -> None:
+    def _take(self, answered: list[Asked]) -> None:
         for one in answered:
             assert int.from_bytes(one.data[8:16], "little") == one.id
-            one.asker.append(decode_answer(one.data[16:]))
+            self._lists[one.id - 1].append(decode_answer(one.data[16:]))
 
     def ask(self, request: Any, **more: Any) -> list[Answer]:
         answers: list[Answer] = []
@@ -60,7 +60,7 @@ class PlainOwner(Owner):
         raw = request.stream.encode()
         may_write = not isinstance(request, KvGet | Info)
         data = b"xyz" + msgpack.encode(call)
-        if plain.take(data, 3, request.stream, raw, may_write, answers, ("key", id), id):
+        if plain.take(data, 3, request.stream, raw, may_write, Asked("reply", b"", id)):
             self.plainly += 1
             found, plain.answered = plain.answered, []
             self._take(found)
@@ -226,3 +226,27 @@ def test_a_failed_commit_is_told_to_whoever_asked_plainly(tmp_path: Path) -> Non
         assert answer.code is ErrorCode.STORAGE
     assert isinstance(owner.ask(Set("s", Message(b"4")))[0], Failure)
     assert owner.plainly == 2
+
+
+def test_ids_and_uploads_are_read_beside_plain_writes_that_no_file_has(tmp_path: Path) -> None:
+    owner = PlainOwner(tmp_path, clock=TestClock())
+    for request in (Set("s", Message(b"1"), None, "a"), Set("s", Message(b"2"))):
+        owner.ask(request)
+        owner.turn()
+    owner.run_posted()
+    owner = _reopened(owner, False)
+    owner.do(Info("s"))  # brings the stream into memory; its ids stay in the file
+    before = owner.plainly
+    owner.ask(Set("s", Message(b"3")))
+    assert owner.plainly == before + 1
+    (again,) = _answered(owner, Set("s", Message(b"1"), None, "a"))
+    (new,) = _answered(owner, Set("s", Message(b"4"), None, "b"))
+    assert (again.result.seq, again.result.is_duplicate, new.result.seq) == (1, True, 4)
+    owner.shard.close()
+
+
+def _answered(owner: PlainOwner, request: Any) -> list[Any]:
+    found = owner.ask(request)
+    owner.turn()
+    owner.run_posted()
+    return found
