@@ -13,6 +13,10 @@ class PersistError(EverlogError):
         self.revision = revision
 
 
+class BadRequest(PersistError):
+    """It can't be understood, or asks for something that can't be; the message says which part of it."""
+
+
 class NotFound(PersistError):
     """There is no such stream, seq, key or queue."""
 
@@ -62,6 +66,7 @@ class ServerFailed(PersistError):
 
 
 _CLASSES: dict[ErrorCode, type[PersistError]] = {
+    ErrorCode.BAD_REQUEST: BadRequest,
     ErrorCode.NOT_FOUND: NotFound,
     ErrorCode.WRONG_KIND: WrongKind,
     ErrorCode.EXISTS: Exists,

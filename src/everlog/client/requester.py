@@ -13,7 +13,7 @@ from random import random
 
 import msgspec
 
-from everlog.base import EverlogError
+from everlog.base import EverlogError, UsageError
 from everlog.bus import (
     AGAIN,
     HELLO,
@@ -157,7 +157,7 @@ class Requester:
                     await self.bus.drained()
         shard = shard_of_name(request.stream, self.shards)
         id = self._next_id()
-        body = self._encode(Call(request, *self._seen.get(shard, (0, -1)), first_seen))
+        body = self._body(Call(request, *self._seen.get(shard, (0, -1)), first_seen))
         data = encode_frame(FrameKind.REQUEST, id, 1, 0, body)
         waiting = _Waiting(
             shard,
@@ -220,7 +220,7 @@ class Requester:
         shard = shard_of_name(request.stream, self.shards)
         id = self._next_id()
         subject = request_subject(shard, READ, request.stream)
-        body = self._encode(Call(request, *self._seen.get(shard, (0, -1))))
+        body = self._body(Call(request, *self._seen.get(shard, (0, -1))))
         first = encode_frame(FrameKind.REQUEST, id, WINDOW, 0, body)
         replies = self._series[id] = _Replies()
         number, granted, epoch, is_over = 0, WINDOW, 0, False
@@ -342,6 +342,13 @@ class Requester:
         seen = (reply.epoch, reply.position)
         if seen > self._seen.get(shard, (0, -1)):
             self._seen[shard] = seen
+
+    def _body(self, call: Call) -> bytes:
+        try:
+            return self._encode(call)
+        except (TypeError, OverflowError, UnicodeEncodeError) as error:
+            hint = "text has no lone surrogates, numbers have 64 bits, headers are text"
+            raise UsageError(f"the request can't be sent: {error}", hint=hint) from None
 
     def _next_id(self) -> int:
         self._last_id += 1
