@@ -1,6 +1,6 @@
 """What a request may fail with, a class for each cause that a program may want to tell apart."""
 
-from everlog.base import EverlogError
+from everlog.base import EverlogError, UsageError
 from everlog.streams import ErrorCode, Failure
 
 
@@ -99,3 +99,17 @@ def timed_out(what: str, seconds: float) -> TimedOut:
         hint="is a persist server running (everlog persist status), and may this user reach it?",
         code=ErrorCode.TIMEOUT,
     )
+
+
+def closed_meanwhile(what: str) -> TimedOut:
+    """Return the error for an answer that the client did not wait for."""
+    return TimedOut(
+        f"{what}: the client was closed before the answer came",
+        hint="a write may have been done or not: close the client when all that it does is done",
+        code=ErrorCode.TIMEOUT,
+    )
+
+
+def not_open() -> UsageError:
+    """Return the error for a client that is used before or after its time."""
+    return UsageError("the client is not open", hint="use it within its `async with` (or `with`)")

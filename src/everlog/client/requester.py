@@ -32,7 +32,7 @@ from everlog.bus import (
     shard_of_name,
     split_frame,
 )
-from everlog.client.errors import error_of, timed_out
+from everlog.client.errors import closed_meanwhile, error_of, not_open, timed_out
 from everlog.streams import RETRIED, Answer, AnyRequest, Call, Failure, Reply
 
 TIMEOUT_S = 10.0
@@ -93,6 +93,7 @@ class Requester:
         self._answer = msgspec.msgpack.Decoder(Answer).decode
         self._welcome = msgspec.msgpack.Decoder(Welcome).decode
         self._loop: asyncio.AbstractEventLoop
+        self._told_of_end: set[Callable[[], None]] = set()
 
     async def open(self) -> None:
         """Open the bus and find out how many shards there are."""
@@ -112,8 +113,21 @@ class Requester:
             raise
 
     async def close(self) -> None:
-        """Leave the bus."""
+        """Leave the bus; whoever waits for an answer is told so."""
+        self.shards = 0
+        for waiting in self._waiting.values():
+            if not waiting.future.done():
+                waiting.future.set_exception(closed_meanwhile(waiting.subject))
+        for replies in self._series.values():
+            replies.news.set()
+        for tell in list(self._told_of_end):
+            tell()
         await self.bus.close()
+
+    def at_close(self, tell: Callable[[], None]) -> Callable[[], None]:
+        """Have somebody told when the client is closed; return what ends that."""
+        self._told_of_end.add(tell)
+        return lambda: self._told_of_end.discard(tell)
 
     async def greet(self, wait_s: float = _GREETING_S, all: bool = False) -> list[Welcome]:
         """Return who answers a greeting: the first that does, or all within a time."""
@@ -134,7 +148,9 @@ class Requester:
         return answers
 
     def shard_of(self, name: str) -> int:
-        """Return the state shard of a name."""
+        """Return the state shard of a name; raises UsageError unless the client is open."""
+        if not self.shards:
+            raise not_open()
         return shard_of_name(name, self.shards)
 
     # One reply
@@ -151,11 +167,11 @@ class Requester:
         `first_seen` is for a retry of a write that an earlier process may have sent: what that one had seen then.
         """
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
+        shard = self.shard_of(request.stream)
         if self.bus.is_congested:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
                     await self.bus.drained()
-        shard = shard_of_name(request.stream, self.shards)
         id = self._next_id()
         body = self._body(Call(request, *self._seen.get(shard, (0, -1)), first_seen))
         data = encode_frame(FrameKind.REQUEST, id, 1, 0, body)
@@ -217,7 +233,7 @@ class Requester:
         Raises SeriesLost if the server knows nothing of it any more, such as after a restart.
         """
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
-        shard = shard_of_name(request.stream, self.shards)
+        shard = self.shard_of(request.stream)
         id = self._next_id()
         subject = request_subject(shard, READ, request.stream)
         body = self._body(Call(request, *self._seen.get(shard, (0, -1))))
@@ -266,6 +282,8 @@ class Requester:
         deadline = self._loop.time() + timeout_s
         attempts = 0
         while number not in replies.frames:
+            if not self.shards:
+                raise not_open()
             if replies.is_lost:
                 raise SeriesLost("the server knows nothing of the series any more")
             left_s = deadline - self._loop.time()

@@ -96,7 +96,7 @@ class Watch:
     async def __aiter__(self) -> AsyncIterator[Item]:
         shard = self._requester.shard_of(self._name)
         bus = self._requester.bus
-        unwatch = bus.watch(self._bus_changed)
+        unwatch, end = bus.watch(self._bus_changed), self._requester.at_close(self._doubt)
         subscriptions: list[Subscription] = []
         try:
             subscriptions.append(await bus.subscribe(feed_subject(shard, self._name), self._take))
@@ -107,6 +107,7 @@ class Watch:
                         yield await self._with_value(item)
         finally:
             unwatch()
+            end()
             for subscription in subscriptions:
                 subscription.cancel()
 
