@@ -149,7 +149,7 @@ class Named:
         return self._ids.next() if message_id is None else message_id
 
     def _watch(self, prefix: str, after: Position | None, heartbeat_s: float = HEARTBEAT_S) -> Watch:
-        return Watch(self._requester, self.name, prefix, after, heartbeat_s)
+        return Watch(self._requester, self.name, prefix, after, heartbeat_s, self.kind)
 
     async def _write(self, request: AnyRequest) -> Written | Nothing:
         result = (await self._requester.call(request, WRITE)).result

@@ -193,6 +193,7 @@ class FeedBootstrap(Request, frozen=True, tag="bootstrap"):
 
     prefix: str = ""
     chunk_bytes: Number = 0
+    kind: Kind | None = None  # WRONG_KIND if it is the other
 
 
 class FeedResume(Request, frozen=True, tag="resume"):
@@ -202,6 +203,7 @@ class FeedResume(Request, frozen=True, tag="resume"):
     position: Number
     prefix: str = ""
     chunk_bytes: Number = 0
+    kind: Kind | None = None  # WRONG_KIND if it is the other
 
 
 class QueueConfigure(Request, frozen=True, tag="queue_configure"):
