@@ -103,14 +103,19 @@ class Writes:
         kind = next((kind for write in writes if (kind := kind_of(write)) is not None), None)
         state = self.state_for(request.stream, kind)
         if self._is_answered(call, state, request, answer):
+            self._drop_uploads(state, writes)
             return
         now_us = shard.now()
         self.load_uploads(state)
         draft = shard.draft(state)
-        for write in writes:
-            decide(draft, state, write, now_us)
-        if state.config.max_rate:
-            check_rate(state, len(writes), now_us)
+        try:
+            for write in writes:
+                decide(draft, state, write, now_us)
+            if state.config.max_rate:
+                check_rate(state, len(writes), now_us)
+        except Refused:
+            self._drop_uploads(state, writes)
+            raise
         if not draft.effects and (request.message_id is None or _is_unborn(state)):  # no record, which would make one
             facts = (draft.last_seq, now_us, state.position, state.position)
             shard.when_settled(state, lambda: answer(shard.reply(Written(*facts, count=0))), answer)
@@ -248,6 +253,15 @@ class Writes:
                 elif isinstance(effect, PutMessage | PutKey | DropUpload) and effect.upload is not None:
                     state.uploads.pop(effect.upload, None)
         self.upload_bytes += sum(one.size for one in state.uploads.values())
+
+    def _drop_uploads(self, state: StreamState, writes: list[Any]) -> None:
+        """Drop the values that were uploaded for writes that are not done: nobody will ask for them again."""
+        names = [name for write in writes if (name := getattr(write, "upload", None)) is not None]
+        if names:
+            self.load_uploads(state)
+            effects: list[Effect] = [DropUpload(name) for name in dict.fromkeys(names) if name in (state.uploads or ())]
+            if effects:
+                self.take(state, self.record(state, effects), Level.FSYNC, None)
 
     def stale_uploads(self, state: StreamState, due_us: int) -> tuple[list[Effect], int]:
         """Return what drops the uploads that nobody asked for in time, and when the next is due; 0 for never."""

@@ -6,6 +6,7 @@ import pytest
 from tests.state_shards import Owner
 
 from everlog.streams import (
+    Batch,
     Configure,
     Download,
     ErrorCode,
@@ -14,6 +15,7 @@ from everlog.streams import (
     GetAll,
     Info,
     Kind,
+    KvCreate,
     KvGet,
     KvKeys,
     KvPut,
@@ -181,3 +183,24 @@ def test_half_a_fork_is_never_seen(tmp_path):
     again.result(Fork("s", "t"))
     assert again.result(Info("t")).messages == 2
     again.shard.close()
+
+
+def test_a_large_value_whose_write_is_refused_is_dropped(owner):
+    owner.result(KvPut("k", "a", Message(b"x")))
+    for number in range(30):  # each of 10 KB, of 200 KB that may wait
+        upload(owner, "k", f"u{number}", [b"x" * 10_000], Kind.KV)
+        create = KvCreate("k", "a", Message(None), upload=f"u{number}")
+        request = Batch("k", [KvPut("k", "b", Message(b"y")), create]) if number % 2 else create
+        assert owner.refusal(request).code is ErrorCode.EXISTS
+    owner = owner.reopen()
+    assert owner.shard.writes.upload_bytes == 0
+    assert owner.refusal(KvPut("k", "a", Message(None), upload="u29")).code is ErrorCode.NOT_FOUND
+    assert owner.shard.writes.upload_bytes == 0
+
+
+def test_a_large_value_that_was_written_before_is_dropped(owner):
+    for number in range(30):
+        upload(owner, "s", f"u{number}", [b"x" * 10_000])
+        done = owner.result(Set("s", Message(None), message_id="mine", upload=f"u{number}"))
+        assert (done.seq, done.is_duplicate) == (1, number > 0)
+    assert owner.shard.writes.upload_bytes == 0
