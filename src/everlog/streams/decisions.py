@@ -73,7 +73,7 @@ def _set(draft: Draft, state: StreamState, write: Set, now_us: int) -> None:
 
 def _put(draft: Draft, state: StreamState, write: KvPut | KvCreate | KvCas, now_us: int) -> None:
     if not write.key or len(write.key.encode()) > MOST_KEY_BYTES:
-        raise Refused(ErrorCode.BAD_REQUEST, f"a key has 1 to {MOST_KEY_BYTES} bytes")
+        raise Refused(ErrorCode.BAD_REQUEST, f"a key has 1 to {MOST_KEY_BYTES} bytes", hint="choose another key")
     if isinstance(write, KvCreate):
         found = draft.find(write.key)
         if found is not None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 MOST_ID_BYTES = 128
 MOST_BATCH = 10_000  # writes in a batch; more are refused
+MOST_DELETED = 100_000  # seqs that a request names; each is looked for, and all others wait meanwhile
 _IDS = "SELECT id, position, time_us, previous, seq, count, seqs FROM ids ORDER BY position"
 _UPLOADS = "SELECT upload, count(*), sum(length(data)), min(time_us) FROM parts GROUP BY upload"
 
@@ -100,6 +101,9 @@ class Writes:
 
     def _write(self, call: requests.Call, request: Any, writes: list[Any], answer: Reach) -> None:
         shard = self._shard
+        if sum(len(write.seqs) for write in writes if isinstance(write, requests.Delete)) > MOST_DELETED:
+            hint = "delete_all with an end_seq, or several requests"
+            raise Refused(ErrorCode.BAD_REQUEST, f"more than {MOST_DELETED} seqs to delete at once", hint=hint)
         kind = next((kind for write in writes if (kind := kind_of(write)) is not None), None)
         state = self.state_for(request.stream, kind)
         if self._is_answered(call, state, request, answer):

@@ -213,3 +213,12 @@ def test_large_headers_count_in_the_size_of_a_reply(owner):
 def test_no_reply_is_larger_than_the_shard_allows(owner, asked):
     owner.add("s", *[bytes(100_000)] * 10)
     assert [len(chunk.messages) for chunk in owner.series(GetAll("s", chunk_bytes=asked))] == [3, 3, 3, 1]
+
+
+def test_a_request_can_not_hold_up_the_others_by_what_it_deletes(owner):
+    owner.add("s", b"x")
+    seqs = list(range(2, 60_000))
+    refused = owner.refusal(Batch("s", [Delete("s", seqs), Delete("s", seqs)]))
+    assert refused.code is ErrorCode.BAD_REQUEST
+    assert refused.hint
+    assert owner.result(Delete("s", [1, *seqs])).count == 1
