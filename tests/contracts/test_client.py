@@ -101,6 +101,15 @@ async def test_a_stream_keeps_what_is_given_and_deletes_what_is_asked(client: Cl
         await stream.info()
 
 
+async def test_a_watch_of_the_other_kind_is_refused(client: Client) -> None:
+    await client.stream("s").append(b"x")
+    await client.kv("k").put("a", b"x")
+    with pytest.raises(WrongKind):
+        await taken(client.kv("s").watch(), 1)
+    with pytest.raises(WrongKind):
+        await taken(client.stream("k").watch(after=(1, 0)), 1)
+
+
 async def test_a_write_with_the_same_id_is_done_once(client: Client) -> None:
     stream = client.stream("s")
     one = await stream.append(b"x", message_id="mine")

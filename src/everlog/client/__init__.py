@@ -3,6 +3,7 @@
 from everlog.client.blocking import Blocking, BlockingClient, connect_blocking
 from everlog.client.client import DEFAULT_URL, Client, connect
 from everlog.client.errors import (
+    BadRequest,
     Denied,
     Exists,
     Full,

@@ -1,6 +1,7 @@
 """The client without async: the same objects, whose methods wait. The event loop runs on a thread of its own."""
 
 import asyncio
+import contextlib
 import inspect
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -8,7 +9,9 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, TypeVar
 
+from everlog.base import UsageError
 from everlog.client.client import DEFAULT_URL, Client, connect
+from everlog.client.errors import not_open
 from everlog.client.kv import KV
 from everlog.client.queue import Queue
 from everlog.client.requester import TIMEOUT_S
@@ -17,6 +20,7 @@ from everlog.client.watch import Watch
 from everlog.streams import Level
 
 T = TypeVar("T")
+_END_S = 1.0  # for calls of other threads to end by themselves, when the client is closed
 
 
 class LoopThread:
@@ -28,8 +32,12 @@ class LoopThread:
         self._thread.start()
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine there, and return its result here."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        """Run a coroutine there, and return its result here; raises UsageError if the thread has ended."""
+        try:
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:
+            work.close()
+            raise not_open() from None
         try:
             return future.result()
         except BaseException:
@@ -54,13 +62,24 @@ class LoopThread:
                     return
                 yield item
         finally:
-            self.wait(close())
+            with contextlib.suppress(UsageError):  # at the end of the thread it was closed
+                self.wait(close())
 
     def stop(self) -> None:
-        """End the thread."""
+        """End the thread, and what still runs there."""
+        self.wait(self._finish())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    async def _finish(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        if others:
+            _, late = await asyncio.wait(others, timeout=_END_S)  # they are told that the client is closed
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+        await self._loop.shutdown_asyncgens()
 
 
 class Blocking:

@@ -1,6 +1,6 @@
 """What a request may fail with, a class for each cause that a program may want to tell apart."""
 
-from everlog.base import EverlogError
+from everlog.base import EverlogError, UsageError
 from everlog.streams import ErrorCode, Failure
 
 
@@ -11,6 +11,10 @@ class PersistError(EverlogError):
         super().__init__(message, hint=hint)
         self.code = code
         self.revision = revision
+
+
+class BadRequest(PersistError):
+    """It can't be understood, or asks for something that can't be; the message says which part of it."""
 
 
 class NotFound(PersistError):
@@ -62,6 +66,7 @@ class ServerFailed(PersistError):
 
 
 _CLASSES: dict[ErrorCode, type[PersistError]] = {
+    ErrorCode.BAD_REQUEST: BadRequest,
     ErrorCode.NOT_FOUND: NotFound,
     ErrorCode.WRONG_KIND: WrongKind,
     ErrorCode.EXISTS: Exists,
@@ -94,3 +99,17 @@ def timed_out(what: str, seconds: float) -> TimedOut:
         hint="is a persist server running (everlog persist status), and may this user reach it?",
         code=ErrorCode.TIMEOUT,
     )
+
+
+def closed_meanwhile(what: str) -> TimedOut:
+    """Return the error for an answer that the client did not wait for."""
+    return TimedOut(
+        f"{what}: the client was closed before the answer came",
+        hint="a write may have been done or not: close the client when all that it does is done",
+        code=ErrorCode.TIMEOUT,
+    )
+
+
+def not_open() -> UsageError:
+    """Return the error for a client that is used before or after its time."""
+    return UsageError("the client is not open", hint="use it within its `async with` (or `with`)")

@@ -64,9 +64,7 @@ class KV(Named):
         """Give a key a value, whatever it had; the result's `seq` is the new revision."""
         message, uploaded = await self.message(value, headers, timestamp)
         level = self.level if level is None else level
-        return await self._put(
-            KvPut(self.name, key, message, message_id or self._ids.next(), to_us(ttl), level, uploaded)
-        )
+        return await self._put(KvPut(self.name, key, message, self._id(message_id), to_us(ttl), level, uploaded))
 
     async def create(
         self,
@@ -82,9 +80,7 @@ class KV(Named):
         """Give a key a value if it has none; raises Exists."""
         message, uploaded = await self.message(value, headers, timestamp)
         level = self.level if level is None else level
-        return await self._put(
-            KvCreate(self.name, key, message, message_id or self._ids.next(), to_us(ttl), level, uploaded)
-        )
+        return await self._put(KvCreate(self.name, key, message, self._id(message_id), to_us(ttl), level, uploaded))
 
     async def update(
         self,
@@ -102,7 +98,7 @@ class KV(Named):
         message, uploaded = await self.message(value, headers, timestamp)
         level = self.level if level is None else level
         return await self._put(
-            KvCas(self.name, key, message, revision, message_id or self._ids.next(), to_us(ttl), level, uploaded)
+            KvCas(self.name, key, message, revision, self._id(message_id), to_us(ttl), level, uploaded)
         )
 
     async def delete(self, key: str, revision: int | None = None, *, level: Level | None = None) -> bool:

@@ -15,6 +15,7 @@ from everlog.client.large_values import part_bytes, upload
 from everlog.client.requester import Requester, SeriesLost
 from everlog.client.watch import HEARTBEAT_S, Position, Watch
 from everlog.streams import (
+    MOST,
     AnyRequest,
     Batch,
     Config,
@@ -139,13 +140,16 @@ class Named:
         `seen` was when it first sent it: if the ids of that time are forgotten, StaleRetry is raised.
         """
         level = self.level if level is None else level
-        request = Batch(self.name, list(writes), message_id or self._ids.next(), level)
+        request = Batch(self.name, list(writes), self._id(message_id), level)
         done = (await self._requester.call(request, WRITE, first_seen=first_seen)).result
         assert isinstance(done, Written)
         return done
 
+    def _id(self, message_id: str | None) -> str:
+        return self._ids.next() if message_id is None else message_id
+
     def _watch(self, prefix: str, after: Position | None, heartbeat_s: float = HEARTBEAT_S) -> Watch:
-        return Watch(self._requester, self.name, prefix, after, heartbeat_s)
+        return Watch(self._requester, self.name, prefix, after, heartbeat_s, self.kind)
 
     async def _write(self, request: AnyRequest) -> Written | Nothing:
         result = (await self._requester.call(request, WRITE)).result
@@ -165,7 +169,10 @@ def to_bytes(value: object) -> bytes | None:
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, str):
-        return value.encode()
+        try:
+            return value.encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(f"the text can't be UTF-8: {error}", hint="give bytes") from None
     raise UsageError(f"a value is bytes or text, not {type(value).__name__}", hint="encode it, such as with json.dumps")
 
 
@@ -175,6 +182,8 @@ def to_us(seconds: Seconds) -> int:
         return 0
     if isinstance(seconds, timedelta):
         seconds = seconds.total_seconds()
-    if seconds <= 0:
-        raise UsageError(f"{seconds} s is no time to live", hint="more than 0, or None")
-    return round(seconds * 1_000_000)
+    if not isinstance(seconds, int | float):
+        raise UsageError(f"{seconds!r} is no time", hint="seconds as a number, or a timedelta")
+    if not 0 < seconds * 1_000_000 <= MOST:
+        raise UsageError(f"{seconds} s is no time to live", hint=f"more than 0 and up to {MOST // 1_000_000}, or None")
+    return max(1, round(seconds * 1_000_000))

@@ -68,6 +68,7 @@ class Queue:
         """
         told = asyncio.Event()
         subscription = await self._listen(told)
+        end = self._requester.at_close(told.set)
         wait_s = _SHORTEST_S
         try:
             while True:
@@ -84,6 +85,7 @@ class Queue:
                 await self._rest(told, max(_SHORTEST_S, min(_TOLD_S if is_told else wait_s, until_s)))
                 wait_s = min(2 * wait_s, _LONGEST_S)
         finally:
+            end()
             if subscription is not None:
                 subscription.cancel()
 

@@ -13,7 +13,7 @@ from random import random
 
 import msgspec
 
-from everlog.base import EverlogError
+from everlog.base import EverlogError, UsageError
 from everlog.bus import (
     AGAIN,
     HELLO,
@@ -32,7 +32,7 @@ from everlog.bus import (
     shard_of_name,
     split_frame,
 )
-from everlog.client.errors import error_of, timed_out
+from everlog.client.errors import closed_meanwhile, error_of, not_open, timed_out
 from everlog.streams import RETRIED, Answer, AnyRequest, Call, Failure, Reply
 
 TIMEOUT_S = 10.0
@@ -93,6 +93,7 @@ class Requester:
         self._answer = msgspec.msgpack.Decoder(Answer).decode
         self._welcome = msgspec.msgpack.Decoder(Welcome).decode
         self._loop: asyncio.AbstractEventLoop
+        self._told_of_end: set[Callable[[], None]] = set()
 
     async def open(self) -> None:
         """Open the bus and find out how many shards there are."""
@@ -112,8 +113,21 @@ class Requester:
             raise
 
     async def close(self) -> None:
-        """Leave the bus."""
+        """Leave the bus; whoever waits for an answer is told so."""
+        self.shards = 0
+        for waiting in self._waiting.values():
+            if not waiting.future.done():
+                waiting.future.set_exception(closed_meanwhile(waiting.subject))
+        for replies in self._series.values():
+            replies.news.set()
+        for tell in list(self._told_of_end):
+            tell()
         await self.bus.close()
+
+    def at_close(self, tell: Callable[[], None]) -> Callable[[], None]:
+        """Have somebody told when the client is closed; return what ends that."""
+        self._told_of_end.add(tell)
+        return lambda: self._told_of_end.discard(tell)
 
     async def greet(self, wait_s: float = _GREETING_S, all: bool = False) -> list[Welcome]:
         """Return who answers a greeting: the first that does, or all within a time."""
@@ -134,7 +148,9 @@ class Requester:
         return answers
 
     def shard_of(self, name: str) -> int:
-        """Return the state shard of a name."""
+        """Return the state shard of a name; raises UsageError unless the client is open."""
+        if not self.shards:
+            raise not_open()
         return shard_of_name(name, self.shards)
 
     # One reply
@@ -151,13 +167,13 @@ class Requester:
         `first_seen` is for a retry of a write that an earlier process may have sent: what that one had seen then.
         """
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
+        shard = self.shard_of(request.stream)
         if self.bus.is_congested:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
                     await self.bus.drained()
-        shard = shard_of_name(request.stream, self.shards)
         id = self._next_id()
-        body = self._encode(Call(request, *self._seen.get(shard, (0, -1)), first_seen))
+        body = self._body(Call(request, *self._seen.get(shard, (0, -1)), first_seen))
         data = encode_frame(FrameKind.REQUEST, id, 1, 0, body)
         waiting = _Waiting(
             shard,
@@ -217,10 +233,10 @@ class Requester:
         Raises SeriesLost if the server knows nothing of it any more, such as after a restart.
         """
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
-        shard = shard_of_name(request.stream, self.shards)
+        shard = self.shard_of(request.stream)
         id = self._next_id()
         subject = request_subject(shard, READ, request.stream)
-        body = self._encode(Call(request, *self._seen.get(shard, (0, -1))))
+        body = self._body(Call(request, *self._seen.get(shard, (0, -1))))
         first = encode_frame(FrameKind.REQUEST, id, WINDOW, 0, body)
         replies = self._series[id] = _Replies()
         number, granted, epoch, is_over = 0, WINDOW, 0, False
@@ -266,6 +282,8 @@ class Requester:
         deadline = self._loop.time() + timeout_s
         attempts = 0
         while number not in replies.frames:
+            if not self.shards:
+                raise not_open()
             if replies.is_lost:
                 raise SeriesLost("the server knows nothing of the series any more")
             left_s = deadline - self._loop.time()
@@ -342,6 +360,13 @@ class Requester:
         seen = (reply.epoch, reply.position)
         if seen > self._seen.get(shard, (0, -1)):
             self._seen[shard] = seen
+
+    def _body(self, call: Call) -> bytes:
+        try:
+            return self._encode(call)
+        except (TypeError, OverflowError, UnicodeEncodeError) as error:
+            hint = "text has no lone surrogates, numbers have 64 bits, headers are text"
+            raise UsageError(f"the request can't be sent: {error}", hint=hint) from None
 
     def _next_id(self) -> int:
         self._last_id += 1

@@ -29,6 +29,7 @@ from everlog.streams import (
     FeedResume,
     KeysDeleted,
     KeySet,
+    Kind,
     Messages,
     MessageSet,
 )
@@ -73,9 +74,11 @@ class Watch:
         prefix: str = "",
         after: Position | None = None,
         heartbeat_s: float = HEARTBEAT_S,
+        kind: Kind | None = None,
     ) -> None:
         self._requester = requester
         self._name = name
+        self._kind = kind
         self._prefix = prefix
         self._chain = Chain(after)
         self._heartbeat_s = heartbeat_s
@@ -96,7 +99,7 @@ class Watch:
     async def __aiter__(self) -> AsyncIterator[Item]:
         shard = self._requester.shard_of(self._name)
         bus = self._requester.bus
-        unwatch = bus.watch(self._bus_changed)
+        unwatch, end = bus.watch(self._bus_changed), self._requester.at_close(self._doubt)
         subscriptions: list[Subscription] = []
         try:
             subscriptions.append(await bus.subscribe(feed_subject(shard, self._name), self._take))
@@ -107,6 +110,7 @@ class Watch:
                         yield await self._with_value(item)
         finally:
             unwatch()
+            end()
             for subscription in subscriptions:
                 subscription.cancel()
 
@@ -160,9 +164,9 @@ class Watch:
     async def _ask(self) -> AsyncGenerator[Item, None]:
         """Yield what the server tells of the state, or of what was missed."""
         at = self._chain.at
-        request: FeedBootstrap | FeedResume = FeedBootstrap(self._name, self._prefix)
+        request: FeedBootstrap | FeedResume = FeedBootstrap(self._name, self._prefix, kind=self._kind)
         if at is not None:
-            request = FeedResume(self._name, *at, self._prefix)
+            request = FeedResume(self._name, *at, self._prefix, kind=self._kind)
             self.resumes += 1
         async with aclosing(self._requester.series(request)) as replies:
             async for reply in replies:

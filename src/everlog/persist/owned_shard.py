@@ -184,9 +184,9 @@ class OwnedShard:
 
     def _give_up(self, error: Exception) -> None:
         waiting, self._waiting = self._waiting, []
-        hint = error.hint if isinstance(error, EverlogError) else ""
+        what, hint = (error.message, error.hint) if isinstance(error, EverlogError) else (str(error), "")
         for _, answer in waiting:
-            answer(Failure(ErrorCode.UNAVAILABLE, f"the shard can't be opened: {error}", hint))
+            answer(Failure(ErrorCode.UNAVAILABLE, f"the shard can't be opened: {what}", hint))
 
     def _dispatch(self, shard: Shard, call: Call, answer: AnswerTo) -> None:
         try:

@@ -48,6 +48,7 @@ from everlog.bus import (
     up_subject,
 )
 from everlog.persist.arrivals import Allowed, UnderWay, answers_of, take_plain
+from everlog.persist.bad_requests import unreadable
 from everlog.persist.followers import Followers
 from everlog.persist.owned_shard import OwnedShard
 from everlog.persist.ports import ShardOpener
@@ -247,8 +248,10 @@ class PersistServer:
         try:
             call = self._call(memoryview(payload)[HEADER_BYTES:])
             failure = self._check(delivery.subject, call)
-        except (msgspec.DecodeError, UsageError) as error:
-            failure = Failure(ErrorCode.BAD_REQUEST, str(error))
+        except msgspec.DecodeError as error:
+            failure = unreadable(error, memoryview(payload)[HEADER_BYTES:])
+        except UsageError as error:
+            failure = Failure(ErrorCode.BAD_REQUEST, error.message, error.hint)
         if failure is None and self._waiting >= _ACTIVE:
             failure = Failure(ErrorCode.BUSY, "too many requests are under way")
         if failure is not None:

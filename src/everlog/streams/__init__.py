@@ -85,6 +85,7 @@ from everlog.streams.state_shard import StateShard
 from everlog.streams.stream_restore import AsOf, Restored, restore_stream
 from everlog.streams.tier import Tier, TierThreads
 from everlog.streams.values import (
+    MOST,
     RETRIED,
     Config,
     Discard,

@@ -16,6 +16,7 @@ from msgspec import msgpack
 from everlog.base import StorageError
 from everlog.streams.effects import Record
 from everlog.streams.fresh import Appended
+from everlog.streams.names import ABOVE_ALL
 from everlog.streams.stream_file import checkpoint, sync_directory
 from everlog.streams.stream_state import StreamState
 from everlog.streams.values import Config, Kind
@@ -159,7 +160,7 @@ class Catalogue:
         query = "SELECT name, kind, messages, bytes, last FROM streams WHERE name > ? AND name >= ? AND name < ?"
         with self._lock, self._guard():
             found = self._connection.execute(
-                query + " ORDER BY name LIMIT ?", (after, prefix, prefix + "\U0010ffff", limit)
+                query + " ORDER BY name LIMIT ?", (after, prefix, prefix + ABOVE_ALL, limit)
             )
             return found.fetchall()
 

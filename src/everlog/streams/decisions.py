@@ -5,9 +5,9 @@ from everlog.streams.names import MOST_KEY_BYTES
 from everlog.streams.refusal import Refused
 from everlog.streams.requests import Delete, DeleteAll, KvCas, KvCreate, KvDelete, KvPut, Set, Write
 from everlog.streams.stream_state import StreamState
-from everlog.streams.values import ErrorCode, Kind
+from everlog.streams.values import MOST, ErrorCode, Kind
 
-MOST_SEQ = (1 << 62) - 1
+_MOST_SEQ = MOST >> 1  # so that there is no end of seqs for those that are appended behind it
 _KV_WRITES = (KvPut, KvCreate, KvCas, KvDelete)
 
 
@@ -64,8 +64,8 @@ def _set(draft: Draft, state: StreamState, write: Set, now_us: int) -> None:
             revision=draft.last_seq,
         )
     if write.seq is not None:
-        if write.seq > MOST_SEQ:
-            raise Refused(ErrorCode.BAD_REQUEST, f"seq {write.seq} is too large", hint=f"at most {MOST_SEQ}")
+        if write.seq > _MOST_SEQ:
+            raise Refused(ErrorCode.BAD_REQUEST, f"seq {write.seq} is too large", hint=f"at most {_MOST_SEQ}")
         if write.must_be_new and draft.size_at(write.seq) is not None:
             raise Refused(ErrorCode.EXISTS, f"seq {write.seq} is taken", revision=draft.last_seq)
     draft.put(write.message, write.seq, _expiry(write.ttl_us, now_us), _uploaded(state, write.upload))
@@ -73,7 +73,7 @@ def _set(draft: Draft, state: StreamState, write: Set, now_us: int) -> None:
 
 def _put(draft: Draft, state: StreamState, write: KvPut | KvCreate | KvCas, now_us: int) -> None:
     if not write.key or len(write.key.encode()) > MOST_KEY_BYTES:
-        raise Refused(ErrorCode.BAD_REQUEST, f"a key has 1 to {MOST_KEY_BYTES} bytes")
+        raise Refused(ErrorCode.BAD_REQUEST, f"a key has 1 to {MOST_KEY_BYTES} bytes", hint="choose another key")
     if isinstance(write, KvCreate):
         found = draft.find(write.key)
         if found is not None:
@@ -96,8 +96,9 @@ def _check_revision(draft: Draft, key: str, expected: int) -> None:
 
 
 def _expiry(ttl_us: int, now_us: int) -> int:
-    if ttl_us < 0:
-        raise Refused(ErrorCode.BAD_REQUEST, f"a time to live of {ttl_us} µs", hint="0 for no end, else above 0")
+    if not 0 <= ttl_us <= MOST:
+        hint = f"0 for no end, else 1 to {MOST}"
+        raise Refused(ErrorCode.BAD_REQUEST, f"a time to live of {ttl_us} µs", hint=hint)
     return now_us + ttl_us if ttl_us else 0
 
 

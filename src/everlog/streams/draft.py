@@ -170,6 +170,8 @@ class Draft:
     def _size(self, message: Message, upload: tuple[str, int] | None) -> int:
         """Return how many bytes a message counts; refuse one that is too large."""
         size = len(message.value or b"") if upload is None else upload[1]
+        if message.timestamp is not None:
+            _check_timestamp(message.timestamp)
         if message.headers is not None:
             size += headers_size(message.headers)
         config = self._state.config
@@ -312,3 +314,10 @@ class Draft:
             return None
         found = file.rows(f"SELECT revision, {tables.KEY_SIZE} FROM entries WHERE key = ?", (key,))
         return Found(*found[0]) if found else None
+
+
+def _check_timestamp(given: int | float) -> None:
+    """Refuse what the stream's file could not keep as it is."""
+    if given != given or (isinstance(given, int) and not -(1 << 63) <= given < 1 << 63):
+        hint = "a whole number of 64 bits, or a float other than nan"
+        raise Refused(ErrorCode.BAD_REQUEST, f"a timestamp of {given}", hint=hint)

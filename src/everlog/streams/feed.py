@@ -85,7 +85,7 @@ class Feed:
             return
         self._settle(state)
         position, last_seq = state.applied_position, state.last_seq
-        chunk = chunk_bytes or self._settings.reply_bytes
+        chunk = self._settings.chunk(chunk_bytes)
         most = self._settings.value_bytes
         more, first, after = True, 1, ""
         while more:

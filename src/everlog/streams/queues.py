@@ -12,6 +12,8 @@ from msgspec import msgpack
 
 from everlog.streams import requests
 from everlog.streams.effects import Acked, Died, DropQueue, Effect, Record, Revived, SetQueue, Taken
+from everlog.streams.fresh import headers_size
+from everlog.streams.names import MOST_NAME_BYTES
 from everlog.streams.queue_state import QUEUE_EFFECTS, QueueState, take_effect
 from everlog.streams.reads import MOST_SEQ, check_kind
 from everlog.streams.refusal import Refused
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from everlog.streams.state_shard import StateShard
 
 MOST_TAKEN = 10_000  # messages of one take
+_DEAD_ROWS = 16  # dead letters read at a time
 MOST_QUEUES = 1_000  # of a stream; more are refused
 _decode_config = msgpack.Decoder(QueueConfig).decode
 _QUEUES = "SELECT queue, config, cursor, acked, ticket FROM queues"
@@ -119,6 +122,10 @@ class Queues:
     def _configure(self, state: StreamState, request: requests.QueueConfigure, answer: Reach) -> None:
         assert state.queues is not None
         config = request.config
+        if len(request.queue.encode()) > MOST_NAME_BYTES:
+            raise Refused(
+                ErrorCode.BAD_REQUEST, "the queue's name is too long", hint=f"at most {MOST_NAME_BYTES} bytes"
+            )
         if not request.queue or config.ack_wait_us <= 0 or config.max_pending <= 0 or config.max_deliveries < 0:
             raise Refused(
                 ErrorCode.BAD_REQUEST, "a queue has a name, and ack_wait_us and max_pending above 0", hint="set them"
@@ -138,10 +145,12 @@ class Queues:
         now_us = shard.now()
         due = sorted(seq for seq, one in queue.taken.items() if one.due_us <= now_us)
         room = min(request.limit, MOST_TAKEN, queue.config.max_pending - len(queue.taken) + len(due))
-        effects, found = self._again(queue, file, due, room, request.queue)
+        chunk = shard.settings.chunk(request.max_bytes)
+        effects, found = self._again(queue, file, due, room, request.queue, chunk)
         cursor = queue.cursor
-        if len(found) < room:
-            fresh, _ = self._fresh(queue, file, room - len(found), request.max_bytes)
+        left = chunk - sum(_cost(message) for message, _ in found)
+        if len(found) < room and left > 0:
+            fresh = self._fresh(queue, file, room - len(found), left)
             found += [(one, 1) for one in fresh]
             cursor = fresh[-1].seq + 1 if fresh else cursor
         deliveries = []
@@ -158,17 +167,17 @@ class Queues:
         record = self._record(state, effects, len(deliveries), request.message_id, tickets)
         shard.decided(state, record, Level.FSYNC, answer, Deliveries(deliveries))
 
-    def _fresh(
-        self, queue: QueueState, file: StreamFile | None, limit: int, max_bytes: int
-    ) -> tuple[list[StoredMessage], bool]:
-        settings = self._shard.settings
-        chunk = max_bytes or settings.reply_bytes
-        return read_messages(file, max(1, queue.cursor), MOST_SEQ, limit, settings.value_bytes, chunk)
+    def _fresh(self, queue: QueueState, file: StreamFile | None, limit: int, chunk: int) -> list[StoredMessage]:
+        most = self._shard.settings.value_bytes
+        return read_messages(file, max(1, queue.cursor), MOST_SEQ, limit, most, chunk)[0]
 
     def _again(
-        self, queue: QueueState, file: StreamFile | None, due: list[int], room: int, name: str
+        self, queue: QueueState, file: StreamFile | None, due: list[int], room: int, name: str, chunk: int
     ) -> tuple[list[Effect], list[tuple[StoredMessage, int]]]:
-        """Return what becomes of messages that are due again: dead, gone from the stream, or handed out again."""
+        """Return what becomes of messages that are due again: dead, gone from the stream, or handed out again.
+
+        Those that do not fit into a reply wait for the next take.
+        """
         most = queue.config.max_deliveries
         dead, gone = [], []
         found: list[tuple[StoredMessage, int]] = []
@@ -177,13 +186,14 @@ class Queues:
             if most and count >= most:
                 dead.append((seq, count))
                 continue
-            if len(found) >= room:
+            if len(found) >= room or chunk <= 0:
                 continue
             message = self._message(queue, file, name, seq)
             if message is None:
                 gone.append(seq)
             else:
                 found.append((message, count + 1))
+                chunk -= _cost(message)
         effects: list[Effect] = []
         if dead:
             effects.append(Died(name, dead))
@@ -268,10 +278,24 @@ class Queues:
     def _dead(self, state: StreamState, request: requests.QueueDead) -> Result:
         file = self._shard.settle(state)
         limit = max(1, min(request.limit, MOST_TAKEN))
-        rows = []
-        if file is not None and file.has("dead"):
-            query = f"{DEAD} WHERE queue = ?2 AND seq > ?3 AND NOT is_revived ORDER BY seq LIMIT ?4"
-            most = self._shard.settings.value_bytes
-            rows = file.rows(query, (most, request.queue, request.after_seq, limit + 1))
-        letters = [DeadLetter(row[0], row[1], message_of(row[2:])) for row in rows[:limit]]
-        return DeadLetters(letters, len(rows) <= limit)
+        letters: list[DeadLetter] = []
+        if file is None or not file.has("dead"):
+            return DeadLetters(letters, True)
+        query = f"{DEAD} WHERE queue = ?2 AND seq > ?3 AND NOT is_revived ORDER BY seq LIMIT {_DEAD_ROWS}"
+        most, room, after = self._shard.settings.value_bytes, self._shard.settings.reply_bytes, request.after_seq
+        while True:
+            rows = file.rows(query, (most, request.queue, after))
+            for row in rows:
+                if len(letters) == limit or room <= 0:
+                    return DeadLetters(letters, False)
+                letters.append(DeadLetter(row[0], row[1], message_of(row[2:])))
+                room -= _cost(letters[-1].message)
+            if len(rows) < _DEAD_ROWS:
+                return DeadLetters(letters, True)
+            after = letters[-1].message.seq
+
+
+def _cost(message: StoredMessage) -> int:
+    """Return about how many bytes a message has in a reply."""
+    headers = 0 if message.headers is None else headers_size(message.headers)
+    return headers if message.is_cut else headers + message.size

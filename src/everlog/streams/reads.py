@@ -126,7 +126,7 @@ class Reads:
     def get_all(self, state: StreamState, request: requests.GetAll) -> Iterator[Result]:
         """Yield messages by rising seq, in chunks."""
         check_kind(state, Kind.STREAM)
-        chunk = request.chunk_bytes or self._settings.reply_bytes
+        chunk = self._settings.chunk(request.chunk_bytes)
         left = MOST_SEQ if request.limit is None else request.limit
         last = MOST_SEQ if request.end_seq is None else request.end_seq
         first, more = max(1, request.start_seq), True
@@ -141,7 +141,7 @@ class Reads:
     def keys(self, state: StreamState, request: requests.KvKeys) -> Iterator[Result]:
         """Yield keys, or entries, by rising key, in chunks."""
         check_kind(state, Kind.KV)
-        chunk = request.chunk_bytes or self._settings.reply_bytes
+        chunk = self._settings.chunk(request.chunk_bytes)
         left = MOST_SEQ if request.limit is None else request.limit
         after, more = request.after or "", True
         most = self._settings.value_bytes if request.with_values else 0
@@ -157,7 +157,7 @@ class Reads:
 
     def download(self, state: StreamState, request: requests.Download) -> Iterator[Result]:
         """Yield a compact SQLite file of the stream as of now, in parts."""
-        chunk = request.chunk_bytes or self._settings.reply_bytes
+        chunk = self._settings.chunk(request.chunk_bytes)
         with tempfile.TemporaryDirectory(dir=self._directory, prefix="download-") as directory:
             path = f"{directory}/stream.db"
             self.copy_to(state, path)

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from everlog.streams.values import Config, Kind, Level, Message, QueueConfig
+from everlog.streams.values import Config, Kind, Level, Message, Number, QueueConfig
 
 
 class Request(Struct, array_like=True, frozen=True, gc=False):
@@ -15,11 +15,11 @@ class Set(Request, frozen=True, tag="set"):
     """Append a message, or write it at a seq (which may be taken: its content is replaced; gaps may remain)."""
 
     message: Message
-    seq: int | None = None  # None: the next one
+    seq: Number | None = None  # None: the next one
     message_id: str | None = None  # a retry with the same id is answered like the first and written once
-    ttl_us: int = 0
+    ttl_us: Number = 0
     level: Level = Level.FSYNC
-    expected_last_seq: int | None = None  # WRONG_REVISION unless the stream's last seq is this one
+    expected_last_seq: Number | None = None  # WRONG_REVISION unless the stream's last seq is this one
     must_be_new: bool = False  # EXISTS if the seq is taken
     upload: str | None = None  # the value is what was uploaded by this id; `message.value` is None
 
@@ -27,7 +27,7 @@ class Set(Request, frozen=True, tag="set"):
 class Delete(Request, frozen=True, tag="delete"):
     """Delete messages by seq; those that are not there count as deleted."""
 
-    seqs: list[int]
+    seqs: list[Number]
     message_id: str | None = None
     level: Level = Level.FSYNC
 
@@ -35,7 +35,7 @@ class Delete(Request, frozen=True, tag="delete"):
 class DeleteAll(Request, frozen=True, tag="delete_all"):
     """Delete all messages up to a seq, that one included, or all; of a key-value store, all keys."""
 
-    end_seq: int | None = None
+    end_seq: Number | None = None
     message_id: str | None = None
     level: Level = Level.FSYNC
 
@@ -46,7 +46,7 @@ class KvPut(Request, frozen=True, tag="put"):
     key: str
     message: Message
     message_id: str | None = None
-    ttl_us: int = 0
+    ttl_us: Number = 0
     level: Level = Level.FSYNC
     upload: str | None = None
 
@@ -57,7 +57,7 @@ class KvCreate(Request, frozen=True, tag="create"):
     key: str
     message: Message
     message_id: str | None = None
-    ttl_us: int = 0
+    ttl_us: Number = 0
     level: Level = Level.FSYNC
     upload: str | None = None
 
@@ -67,9 +67,9 @@ class KvCas(Request, frozen=True, tag="cas"):
 
     key: str
     message: Message
-    revision: int
+    revision: Number
     message_id: str | None = None
-    ttl_us: int = 0
+    ttl_us: Number = 0
     level: Level = Level.FSYNC
     upload: str | None = None
 
@@ -78,7 +78,7 @@ class KvDelete(Request, frozen=True, tag="kv_delete"):
     """Delete a key, if it has the expected revision where one is given."""
 
     key: str
-    revision: int | None = None
+    revision: Number | None = None
     message_id: str | None = None
     level: Level = Level.FSYNC
 
@@ -102,7 +102,7 @@ class Upload(Request, frozen=True, tag="upload"):
     """
 
     upload: str
-    part: int
+    part: Number
     data: bytes
     kind: Kind = Kind.STREAM
 
@@ -134,26 +134,26 @@ class Fork(Request, frozen=True, tag="fork"):
 class Get(Request, frozen=True, tag="get"):
     """Read one message; its value is left out (`is_cut`) if it is larger than `max_bytes` (0: the shard's)."""
 
-    seq: int
-    max_bytes: int = 0
+    seq: Number
+    max_bytes: Number = 0
 
 
 class GetAll(Request, frozen=True, tag="get_all"):
     """Read messages by rising seq. The answer is a series of `Messages`; the caller's credit says how far it goes."""
 
-    start_seq: int = 0
-    end_seq: int | None = None  # included
-    limit: int | None = None
-    chunk_bytes: int = 0  # 0: the shard's
+    start_seq: Number = 0
+    end_seq: Number | None = None  # included
+    limit: Number | None = None
+    chunk_bytes: Number = 0  # 0: the shard's
 
 
 class ReadValue(Request, frozen=True, tag="read_value"):
     """Read a part of a large value; CHANGED unless it is still the content that this position wrote."""
 
-    position: int
-    offset: int
-    length: int
-    seq: int | None = None  # of a stream
+    position: Number
+    offset: Number
+    length: Number
+    seq: Number | None = None  # of a stream
     key: str | None = None  # of a key-value store
 
 
@@ -161,7 +161,7 @@ class KvGet(Request, frozen=True, tag="kv_get"):
     """Read a key's value."""
 
     key: str
-    max_bytes: int = 0
+    max_bytes: Number = 0
 
 
 class KvKeys(Request, frozen=True, tag="keys"):
@@ -169,9 +169,9 @@ class KvKeys(Request, frozen=True, tag="keys"):
 
     prefix: str = ""
     after: str | None = None
-    limit: int | None = None
+    limit: Number | None = None
     with_values: bool = False
-    chunk_bytes: int = 0
+    chunk_bytes: Number = 0
 
 
 class Info(Request, frozen=True, tag="info"):
@@ -181,7 +181,7 @@ class Info(Request, frozen=True, tag="info"):
 class Download(Request, frozen=True, tag="download"):
     """Read the stream or key-value store, as of now, as a plain SQLite file: a series of `FileParts`."""
 
-    chunk_bytes: int = 0
+    chunk_bytes: Number = 0
 
 
 class FeedBootstrap(Request, frozen=True, tag="bootstrap"):
@@ -192,16 +192,18 @@ class FeedBootstrap(Request, frozen=True, tag="bootstrap"):
     """
 
     prefix: str = ""
-    chunk_bytes: int = 0
+    chunk_bytes: Number = 0
+    kind: Kind | None = None  # WRONG_KIND if it is the other
 
 
 class FeedResume(Request, frozen=True, tag="resume"):
     """Read the events after (epoch, position), then `CaughtUp`; or `FeedReset`, and then as in `FeedBootstrap`."""
 
-    epoch: int
-    position: int
+    epoch: Number
+    position: Number
     prefix: str = ""
-    chunk_bytes: int = 0
+    chunk_bytes: Number = 0
+    kind: Kind | None = None  # WRONG_KIND if it is the other
 
 
 class QueueConfigure(Request, frozen=True, tag="queue_configure"):
@@ -209,7 +211,7 @@ class QueueConfigure(Request, frozen=True, tag="queue_configure"):
 
     queue: str
     config: QueueConfig = QueueConfig()
-    start_seq: int | None = 0
+    start_seq: Number | None = 0
     level: Level = Level.FSYNC
 
 
@@ -224,8 +226,8 @@ class QueueTake(Request, frozen=True, tag="take"):
     """Take up to `limit` messages; empty if there is nothing now (`QueueLag.next_us` says when to ask again)."""
 
     queue: str
-    limit: int = 1
-    max_bytes: int = 0
+    limit: Number = 1
+    max_bytes: Number = 0
     message_id: str | None = None  # a retry gets the same messages
 
 
@@ -233,7 +235,7 @@ class QueueAck(Request, frozen=True, tag="ack"):
     """Be done with messages, by the tickets they came with."""
 
     queue: str
-    tickets: list[int]
+    tickets: list[Number]
     level: Level = Level.FSYNC
 
 
@@ -241,8 +243,8 @@ class QueueNack(Request, frozen=True, tag="nack"):
     """Give messages back: they are handed out again after a delay, or become dead letters."""
 
     queue: str
-    tickets: list[int]
-    delay_us: int = 0
+    tickets: list[Number]
+    delay_us: Number = 0
     level: Level = Level.FSYNC
 
 
@@ -256,15 +258,15 @@ class QueueDead(Request, frozen=True, tag="dead"):
     """Read dead letters by rising seq."""
 
     queue: str
-    after_seq: int = 0
-    limit: int = 100
+    after_seq: Number = 0
+    limit: Number = 100
 
 
 class QueueRevive(Request, frozen=True, tag="revive"):
     """Hand dead letters out again, as if for the first time, or drop them."""
 
     queue: str
-    seqs: list[int]
+    seqs: list[Number]
     drop: bool = False
     level: Level = Level.FSYNC
 
@@ -286,9 +288,9 @@ class Call(Struct, array_like=True, frozen=True, gc=False):
     """
 
     request: AnyRequest
-    seen_epoch: int = 0
-    seen_position: int = -1
-    first_seen_position: int | None = None  # of a retry: what the caller had seen when it first sent this; else None
+    seen_epoch: Number = 0
+    seen_position: Number = -1
+    first_seen_position: Number | None = None  # of a retry: what the caller had seen when it first sent this; else None
 
 
 Series = GetAll | KvKeys | Download | FeedBootstrap | FeedResume  # answered by a series of replies

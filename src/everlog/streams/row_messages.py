@@ -33,7 +33,7 @@ def take_messages(rows: list[Any], found: list[StoredMessage], room: int) -> int
     """Add the messages of rows while there is room for so many bytes; return what is left: 0 or less if it is full."""
     for row in rows:
         found.append(message_of(row))
-        room -= ROW_COST + (0 if row[2] is None else len(row[2]))
+        room -= ROW_COST + (0 if row[2] is None else len(row[2])) + (0 if row[3] is None else len(row[3]))
         if room <= 0:
             break
     return room

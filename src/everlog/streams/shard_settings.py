@@ -35,6 +35,10 @@ class ShardSettings:
     history_us: int = 3600_000_000  # how long the bucket keeps the journal behind packs, for restores
     unnamed_us: int = 24 * 3600_000_000  # how long packs stay that nothing names any more
 
+    def chunk(self, asked: int) -> int:
+        """Return how many bytes of messages fill a reply: what the caller wants, if that is less."""
+        return min(asked, self.reply_bytes) if asked > 0 else self.reply_bytes
+
     def shared_by(self, shards: int) -> "ShardSettings":
         """Return the settings of each of several shards in one process: what they hold together has the same limits."""
         if shards == 1:

@@ -28,7 +28,7 @@ from everlog.streams.plain_codec import Packer
 from everlog.streams.plain_requests import PlainRequests
 from everlog.streams.ports import Archive, Clock, Journal
 from everlog.streams.queues import Queues
-from everlog.streams.reads import Reads
+from everlog.streams.reads import Reads, check_kind
 from everlog.streams.refusal import Refused
 from everlog.streams.replies import Answer, CaughtUp, Failure, Reply, Result, Written
 from everlog.streams.shard_settings import ShardSettings
@@ -206,6 +206,8 @@ class StateShard:
             yield self.failure_of(error)
 
     def _results(self, state: StreamState | None, request: Any) -> Iterator[Result]:
+        if isinstance(request, requests.FeedBootstrap | requests.FeedResume) and request.kind and state is not None:
+            check_kind(state, request.kind)
         if isinstance(request, requests.FeedBootstrap):
             return self._following.bootstrap(state, request.prefix, request.chunk_bytes)
         if isinstance(request, requests.FeedResume):

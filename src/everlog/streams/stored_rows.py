@@ -6,6 +6,7 @@ from msgspec import json
 
 from everlog.streams.effects import PutKey, PutMessage
 from everlog.streams.fresh import Fresh, FreshEffect
+from everlog.streams.names import ABOVE_ALL
 from everlog.streams.stream_file import StreamFile
 from everlog.streams.values import Entry, StoredMessage
 
@@ -89,10 +90,10 @@ def read_entries(
     query = f"{ENTRIES} WHERE key > ?2 AND key >= ?3 AND key < ?4 ORDER BY key LIMIT ?5"
     while limit > len(found):
         step = min(limit - len(found), _STEP_ROWS)
-        rows = file.rows(query, (most_bytes, after, prefix, prefix + "\U0010ffff", step))
+        rows = file.rows(query, (most_bytes, after, prefix, prefix + ABOVE_ALL, step))
         for row in rows:
             found.append(entry_of(row))
-            total += len(row[3] or b"") + len(row[0]) + 64
+            total += len(row[3] or b"") + len(row[4] or "") + len(row[0]) + 64
             if total >= chunk_bytes:
                 return found, True
         if len(rows) < step:

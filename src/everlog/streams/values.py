@@ -9,8 +9,13 @@ with the shard's **epoch** it says how much of the shard somebody has seen. Time
 """
 
 from enum import IntEnum, StrEnum
+from typing import Annotated, TypeAlias
 
-from msgspec import Struct
+from msgspec import Meta, Struct
+
+MOST = (1 << 62) - 1  # of seqs, sizes and times: whatever is added to one stays a number that SQLite can hold
+Number: TypeAlias = Annotated[int, Meta(ge=-MOST, le=MOST)]
+OwnNumber: TypeAlias = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]  # a caller's own, of 64 bits
 
 
 class Level(IntEnum):
@@ -77,7 +82,7 @@ class Message(Struct, array_like=True, frozen=True, gc=False):
 
     value: bytes | None = None
     headers: dict[str, str] | None = None
-    timestamp: int | float | None = None  # the caller's own, in its own unit; nothing is derived from it
+    timestamp: OwnNumber | float | None = None  # the caller's own, in its own unit; nothing is derived from it
 
 
 class StoredMessage(Struct, array_like=True, frozen=True, gc=False):
@@ -112,19 +117,19 @@ class Entry(Struct, array_like=True, frozen=True, gc=False):
 class Config(Struct, array_like=True, frozen=True, gc=False):
     """The limits of a stream or key-value store; 0 is no limit. A key-value store has no `discard`: it refuses."""
 
-    max_messages: int = 0
-    max_bytes: int = 0  # of values, headers (as JSON) and keys
-    max_age_us: int = 0
-    max_message_bytes: int = 0  # 0: what the shard allows (64 MB by default)
-    max_rate: int = 0  # messages a second, with a burst of a second
+    max_messages: Number = 0
+    max_bytes: Number = 0  # of values, headers (as JSON) and keys
+    max_age_us: Number = 0
+    max_message_bytes: Number = 0  # 0: what the shard allows (64 MB by default)
+    max_rate: Number = 0  # messages a second, with a burst of a second
     discard: Discard = Discard.OLD
-    dedup_ids: int = 10_000  # how many message ids are remembered
-    dedup_us: int = 600_000_000  # and for how long, in the stream's time
+    dedup_ids: Number = 10_000  # how many message ids are remembered
+    dedup_us: Number = 600_000_000  # and for how long, in the stream's time
 
 
 class QueueConfig(Struct, array_like=True, frozen=True, gc=False):
     """How a queue on a stream hands messages out."""
 
-    ack_wait_us: int = 30_000_000  # a message that is not acked by then is handed out again
-    max_deliveries: int = 0  # then it is a dead letter; 0: without end
-    max_pending: int = 1_000  # handed out and not yet acked; no more are handed out beyond it
+    ack_wait_us: Number = 30_000_000  # a message that is not acked by then is handed out again
+    max_deliveries: Number = 0  # then it is a dead letter; 0: without end
+    max_pending: Number = 1_000  # handed out and not yet acked; no more are handed out beyond it

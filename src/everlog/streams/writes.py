@@ -24,6 +24,7 @@ from everlog.streams.names import check_name
 from everlog.streams.refusal import Refused, too_large
 from everlog.streams.replies import Answer, Nothing, Reply, Result, Written
 from everlog.streams.stream_state import MOST_POSITION, UPLOAD_US, StoredId, StreamState, UploadState, stored_id
+from everlog.streams.upload_room import UploadRoom
 from everlog.streams.values import ErrorCode, Kind, Level
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 MOST_ID_BYTES = 128
 MOST_BATCH = 10_000  # writes in a batch; more are refused
+_IDLE_UPLOAD_US = 60_000_000  # an upload that nothing is added to for so long gives way to others
+MOST_DELETED = 100_000  # seqs that a request names; each is looked for, and all others wait meanwhile
 _IDS = "SELECT id, position, time_us, previous, seq, count, seqs FROM ids ORDER BY position"
 _UPLOADS = "SELECT upload, count(*), sum(length(data)), min(time_us) FROM parts GROUP BY upload"
 
@@ -43,7 +46,7 @@ class Writes:
     def __init__(self, shard: "StateShard") -> None:
         self._shard = shard
         self._forks = Forks(shard, self)
-        self.upload_bytes = 0  # of parts that nobody asked for yet, in streams that are in memory
+        self.uploading = UploadRoom()
 
     def handle(self, call: requests.Call, answer: Reach) -> None:
         """Take a write."""
@@ -100,17 +103,25 @@ class Writes:
 
     def _write(self, call: requests.Call, request: Any, writes: list[Any], answer: Reach) -> None:
         shard = self._shard
+        if sum(len(write.seqs) for write in writes if isinstance(write, requests.Delete)) > MOST_DELETED:
+            hint = "delete_all with an end_seq, or several requests"
+            raise Refused(ErrorCode.BAD_REQUEST, f"more than {MOST_DELETED} seqs to delete at once", hint=hint)
         kind = next((kind for write in writes if (kind := kind_of(write)) is not None), None)
         state = self.state_for(request.stream, kind)
         if self._is_answered(call, state, request, answer):
+            self._drop_uploads(state, writes)
             return
         now_us = shard.now()
         self.load_uploads(state)
         draft = shard.draft(state)
-        for write in writes:
-            decide(draft, state, write, now_us)
-        if state.config.max_rate:
-            check_rate(state, len(writes), now_us)
+        try:
+            for write in writes:
+                decide(draft, state, write, now_us)
+            if state.config.max_rate:
+                check_rate(state, len(writes), now_us)
+        except Refused:
+            self._drop_uploads(state, writes)
+            raise
         if not draft.effects and (request.message_id is None or _is_unborn(state)):  # no record, which would make one
             facts = (draft.last_seq, now_us, state.position, state.position)
             shard.when_settled(state, lambda: answer(shard.reply(Written(*facts, count=0))), answer)
@@ -129,8 +140,10 @@ class Writes:
         if self._shard.views.find(state.name) is not state:
             self._shard.views.add(state)
         for effect in record.effects:
-            if isinstance(effect, PutMessage | PutKey | DropUpload) and effect.upload in (state.uploads or ()):
-                self.upload_bytes -= state.uploads[effect.upload].size  # type: ignore[index]
+            if isinstance(effect, PutMessage | PutKey | DropUpload) and effect.upload is not None:
+                self.uploading.drop(state.name, effect.upload)
+            elif isinstance(effect, DropAll) and effect.is_removed:
+                self.uploading.drop_all(state.name)
         self._shard.decided(state, record, level, answer, result)
 
     def state_for(self, name: str, kind: Kind | None) -> StreamState:
@@ -223,12 +236,14 @@ class Writes:
         most = state.config.max_message_bytes or shard.settings.max_message_bytes
         if known.size + len(request.data) > most:
             raise too_large(known.size + len(request.data), most)
-        if self.upload_bytes + len(request.data) > shard.settings.upload_bytes:
+        if self.uploading.bytes + len(request.data) > shard.settings.upload_bytes:
+            self._drop_idle(request)
+        if self.uploading.bytes + len(request.data) > shard.settings.upload_bytes:
             raise Refused(ErrorCode.BUSY, "too many large values are being uploaded", hint="try again later")
         effects: list[Effect] = [Part(request.upload, request.part, request.data)]
         if _is_unborn(state):
             effects.insert(0, SetConfig(state.kind, state.config))
-        self.upload_bytes += len(request.data)
+        self.uploading.set(state.name, request.upload, known.size + len(request.data), shard.now())
         self.take(state, self.record(state, effects), Level.FSYNC, answer, Nothing())
 
     def load_uploads(self, state: StreamState) -> None:
@@ -247,7 +262,29 @@ class Writes:
                         known.parts, known.size = effect.part + 1, known.size + len(effect.data)
                 elif isinstance(effect, PutMessage | PutKey | DropUpload) and effect.upload is not None:
                     state.uploads.pop(effect.upload, None)
-        self.upload_bytes += sum(one.size for one in state.uploads.values())
+        for name, one in state.uploads.items():
+            if not self.uploading.knows(state.name, name):
+                self.uploading.set(state.name, name, one.size, one.time_us)
+
+    def _drop_uploads(self, state: StreamState, writes: list[Any]) -> None:
+        """Drop the values that were uploaded for writes that are not done: nobody will ask for them again."""
+        names = [name for write in writes if (name := getattr(write, "upload", None)) is not None]
+        if names:
+            self.load_uploads(state)
+            effects: list[Effect] = [DropUpload(name) for name in dict.fromkeys(names) if name in (state.uploads or ())]
+            if effects:
+                self.take(state, self.record(state, effects), Level.FSYNC, None)
+
+    def _drop_idle(self, request: requests.Upload) -> None:
+        """Drop the uploads that their callers do not go on with, such as those that are gone."""
+        for stream, upload in self.uploading.idle(self._shard.now() - _IDLE_UPLOAD_US):
+            state = self._shard.views.find(stream)
+            if (stream, upload) == (request.stream, request.upload):
+                continue
+            if state is None:
+                self.uploading.drop(stream, upload)
+            else:
+                self.take(state, self.record(state, [DropUpload(upload)]), Level.FSYNC, None)
 
     def stale_uploads(self, state: StreamState, due_us: int) -> tuple[list[Effect], int]:
         """Return what drops the uploads that nobody asked for in time, and when the next is due; 0 for never."""

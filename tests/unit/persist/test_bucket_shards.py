@@ -29,7 +29,7 @@ async def served(directory, bucket: Bucket | None, settings: ShardSettings = SET
     try:
         for shard in range(2):
             await serving.own(shard)
-        async with Client(LocalBus(hub)) as client:
+        async with Client(LocalBus(hub), timeout_s=60) as client:
             yield client, serving
     finally:
         await serving.stop()

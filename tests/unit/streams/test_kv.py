@@ -134,3 +134,15 @@ def test_a_batch_of_keys_is_done_whole(owner):
 def test_bad_keys_are_refused(owner):
     assert owner.refusal(KvPut("kv", "", Message(b""))).code is ErrorCode.BAD_REQUEST
     assert owner.refusal(KvPut("kv", "x" * 4097, Message(b""))).code is ErrorCode.BAD_REQUEST
+
+
+def test_keys_of_the_highest_characters_are_listed(owner):
+    high = "\U0010ffff"
+    for key in ("a", f"a{high}", f"a{high}{high}", high, high * 1024):
+        put(owner, key)
+    listed = {prefix: [one for chunk in owner.series(KvKeys("kv", prefix)) for one in chunk.keys]
+              for prefix in ("", "a", f"a{high}", high)}  # fmt: skip
+    assert listed[""] == ["a", f"a{high}", f"a{high}{high}", high, high * 1024]
+    assert listed["a"] == ["a", f"a{high}", f"a{high}{high}"]
+    assert listed[f"a{high}"] == [f"a{high}", f"a{high}{high}"]
+    assert listed[high] == [high, high * 1024]

@@ -3,9 +3,10 @@
 import sqlite3
 
 import pytest
-from tests.state_shards import Owner
+from tests.state_shards import SECOND_US, Owner
 
 from everlog.streams import (
+    Batch,
     Configure,
     Download,
     ErrorCode,
@@ -14,11 +15,13 @@ from everlog.streams import (
     GetAll,
     Info,
     Kind,
+    KvCreate,
     KvGet,
     KvKeys,
     KvPut,
     Message,
     ReadValue,
+    Remove,
     Set,
     ShardSettings,
     Upload,
@@ -181,3 +184,53 @@ def test_half_a_fork_is_never_seen(tmp_path):
     again.result(Fork("s", "t"))
     assert again.result(Info("t")).messages == 2
     again.shard.close()
+
+
+def test_a_large_value_whose_write_is_refused_is_dropped(owner):
+    owner.result(KvPut("k", "a", Message(b"x")))
+    for number in range(30):  # each of 10 KB, of 200 KB that may wait
+        upload(owner, "k", f"u{number}", [b"x" * 10_000], Kind.KV)
+        create = KvCreate("k", "a", Message(None), upload=f"u{number}")
+        request = Batch("k", [KvPut("k", "b", Message(b"y")), create]) if number % 2 else create
+        assert owner.refusal(request).code is ErrorCode.EXISTS
+    owner = owner.reopen()
+    assert owner.shard.writes.uploading.bytes == 0
+    assert owner.refusal(KvPut("k", "a", Message(None), upload="u29")).code is ErrorCode.NOT_FOUND
+    assert owner.shard.writes.uploading.bytes == 0
+
+
+def test_a_large_value_that_was_written_before_is_dropped(owner):
+    for number in range(30):
+        upload(owner, "s", f"u{number}", [b"x" * 10_000])
+        done = owner.result(Set("s", Message(None), message_id="mine", upload=f"u{number}"))
+        assert (done.seq, done.is_duplicate) == (1, number > 0)
+    assert owner.shard.writes.uploading.bytes == 0
+
+
+def test_what_was_uploaded_to_a_removed_stream_does_not_count(owner):
+    for number in range(30):
+        upload(owner, "s", f"u{number}", [b"x" * 50_000])
+        owner.result(Remove("s"))
+    assert owner.shard.writes.uploading.bytes == 0
+
+
+def test_a_fork_leaves_room_for_uploads_as_it_was(owner):
+    upload(owner, "s", "u", PARTS)
+    owner.result(Set("s", Message(None), upload="u"))
+    owner.result(Fork("s", "copy"))
+    owner.turn()
+    assert owner.shard.writes.uploading.bytes == 0
+
+
+def test_uploads_that_nobody_goes_on_with_give_way(owner):
+    for number in range(4):
+        upload(owner, f"s{number}", "gone", [b"x" * 50_000])
+    assert owner.refusal(Upload("s", "u", 0, b"x" * 900)).code is ErrorCode.BUSY
+    owner.clock.time_us += 30 * SECOND_US
+    owner.result(Upload("s0", "gone", 1, b""))
+    owner.clock.time_us += 31 * SECOND_US
+    upload(owner, "s", "u", PARTS)
+    assert owner.result(Set("s", Message(None), upload="u")).seq == 1
+    assert owner.result(Set("s0", Message(None), upload="gone")).seq == 1
+    assert owner.refusal(Set("s1", Message(None), upload="gone")).code is ErrorCode.NOT_FOUND
+    assert owner.shard.writes.uploading.bytes == 0

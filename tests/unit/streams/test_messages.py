@@ -1,10 +1,12 @@
 """Streams: append, at a seq, read, delete, batches."""
 
+import msgspec
 import pytest
 from tests.state_shards import Owner
 
 from everlog.streams import (
     Batch,
+    Call,
     Delete,
     DeleteAll,
     ErrorCode,
@@ -160,3 +162,63 @@ def test_times_never_go_back(owner):
     owner.clock.time_us = 4_000_000
     second = owner.result(Set("s", Message(b"")))
     assert second.time_us >= first.time_us
+
+
+@pytest.mark.parametrize("timestamp", [1 << 63, -(1 << 63) - 1, float("nan")])
+@pytest.mark.parametrize("kind", ["stream", "kv"])
+def test_a_timestamp_that_can_not_be_kept_is_refused(owner, timestamp, kind):
+    message = Message(b"x", timestamp=timestamp)
+    request = Set("s", message) if kind == "stream" else KvPut("s", "k", message)
+    assert owner.refusal(request).code is ErrorCode.BAD_REQUEST
+    assert owner.add("other", b"y") == [1]
+    owner = owner.reopen()
+    assert values(owner, "other") == [(1, b"y")]
+
+
+@pytest.mark.parametrize("timestamp", [(1 << 63) - 1, -(1 << 63), float("inf"), -0.5])
+def test_the_outermost_timestamps_are_kept(owner, timestamp):
+    owner.result(Set("s", Message(b"x", timestamp=timestamp)))
+    assert owner.result(Get("s", 1)).messages[0].timestamp == timestamp
+
+
+def test_a_time_to_live_beyond_all_times_is_refused(owner):
+    assert owner.refusal(Set("s", Message(b"x"), ttl_us=1 << 63)).code is ErrorCode.BAD_REQUEST
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        ["set", "s", [b"v", None, 1 << 63]],
+        ["set", "s", [b"v"], None, None, 1 << 63],
+        ["get", "s", 1 << 63],
+        ["delete", "s", [1 << 63]],
+        ["get_all", "s", 0, 1 << 63],
+        ["nack", "s", "q", [1], 1 << 63],
+        ["queue_configure", "s", "q", [1 << 63]],
+        ["configure", "s", "stream", [0, 0, 1 << 63]],
+    ],
+)
+def test_numbers_that_no_file_can_hold_are_no_request(request_):
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.msgpack.decode(msgspec.msgpack.encode([request_]), type=Call)
+
+
+def test_large_headers_count_in_the_size_of_a_reply(owner):
+    for _ in range(10):
+        owner.result(Set("s", Message(b"x", {"a": "b" * 100_000})))
+    assert [len(chunk.messages) for chunk in owner.series(GetAll("s"))] == [3, 3, 3, 1]
+
+
+@pytest.mark.parametrize("asked", [1 << 40, -1])
+def test_no_reply_is_larger_than_the_shard_allows(owner, asked):
+    owner.add("s", *[bytes(100_000)] * 10)
+    assert [len(chunk.messages) for chunk in owner.series(GetAll("s", chunk_bytes=asked))] == [3, 3, 3, 1]
+
+
+def test_a_request_can_not_hold_up_the_others_by_what_it_deletes(owner):
+    owner.add("s", b"x")
+    seqs = list(range(2, 60_000))
+    refused = owner.refusal(Batch("s", [Delete("s", seqs), Delete("s", seqs)]))
+    assert refused.code is ErrorCode.BAD_REQUEST
+    assert refused.hint
+    assert owner.result(Delete("s", [1, *seqs])).count == 1

@@ -177,3 +177,26 @@ def test_bad_requests_are_refused(owner):
     assert owner.refusal(QueueNack("s", "q", [1], -1)).code is ErrorCode.BAD_REQUEST
     owner.result(QueueRemove("s", "q"))
     assert owner.refusal(QueueLag("s", "q")).code is ErrorCode.NOT_FOUND
+
+
+def test_large_messages_that_come_back_fit_into_replies(owner):
+    owner.add("s", *[bytes(100_000)] * 20)
+    configure(owner, 6, max_deliveries=2)
+    for _ in range(2):
+        taken = []
+        while some := take(owner, 100):
+            assert len(some) <= 3
+            taken += some
+        assert seqs(taken) == list(range(6, 26))
+        owner.result(QueueNack("s", "q", [one.ticket for one in taken]))
+    dead, after = [], 0
+    while not dead or dead[-1].is_last is False:
+        dead.append(owner.result(QueueDead("s", "q", after)))
+        assert len(dead[-1].letters) <= 3
+        after = dead[-1].letters[-1].message.seq
+    assert [one.message.seq for page in dead for one in page.letters] == list(range(6, 26))
+
+
+def test_a_queue_has_a_name_of_bounded_length(owner):
+    refused = owner.refusal(QueueConfigure("s", "q" * 513))
+    assert refused.code is ErrorCode.BAD_REQUEST

@@ -18,7 +18,8 @@ from everlog.cli.persist.bus_options import (
     parse_headers,
     parse_place,
 )
-from everlog.cli.persist.printer import as_members, print_item, print_json, print_value, read_value
+from everlog.cli.persist.printer import as_members, print_item, print_json, print_line, print_value, read_value
+from everlog.cli.visible import visible_line
 from everlog.client import CaughtUp, Client
 from everlog.streams import Written
 
@@ -35,7 +36,7 @@ def get(name: Name, key: Key, *, place: Place) -> int:
     async def work(client: Client) -> int:
         found = await client.kv(name).get(key)
         if found is None:
-            print(f"everlog: {name} has no key {key!r} (see: everlog kv keys {name})", file=sys.stderr)
+            print(visible_line(f"everlog: {name} has no key {key!r} (see: everlog kv keys {name})"), file=sys.stderr)
             return 1
         if place.as_json:
             print_json(as_members(found))
@@ -148,13 +149,13 @@ def keys(
                 if place.as_json:
                     print_json({"key": key})
                 else:
-                    print(key)
+                    print_line(key, flush=False)
             return 0
         async for entry in store.entries(prefix, limit):
             if place.as_json:
                 print_json(as_members(entry))
             else:
-                print(f"{entry.key}\t{(entry.value or b'').decode(errors='replace')}")
+                print_line(entry.key, (entry.value or b"").decode(errors="replace"), flush=False)
         return 0
 
     return place.run(work)

@@ -1,6 +1,7 @@
 """What is printed of messages, entries and changes: for people, or one JSON object a line."""
 
 import base64
+import codecs
 import json
 import sys
 from datetime import UTC, datetime
@@ -8,23 +9,32 @@ from pathlib import Path
 from typing import Any
 
 from everlog.base import UsageError
+from everlog.cli.visible import visible, visible_json, visible_line
 from everlog.client import CaughtUp, Entry, Item, StoredMessage
 from everlog.streams import AllDeleted, Configured, FeedReset, KeysDeleted, KeySet, MessagesDeleted, MessageSet
 
+_TEXT = codecs.getincrementaldecoder("utf-8")
+_YEAR_10000_US = 253_402_300_800_000_000  # later times have no date here
 _PREVIEW = 200  # characters of a value in a line for people
 
 
 def print_json(members: dict[str, Any]) -> None:
     """Print one object on a line."""
-    print(json.dumps(members, ensure_ascii=False, separators=(",", ":")), flush=True)
+    print(visible_json(json.dumps(members, ensure_ascii=False, separators=(",", ":"))), flush=True)
+
+
+def print_line(*texts: str, flush: bool = True) -> None:
+    """Print texts with tabs between them; on a terminal without the control characters of whoever wrote them."""
+    print("\t".join(map(visible_line, texts) if sys.stdout.isatty() else texts), flush=flush)
 
 
 def print_value(value: bytes | None) -> None:
-    """Print a value as it is, with an end of line where it is text for a terminal."""
+    """Print a value as it is; on a terminal with an end of line, and without its control characters."""
     sys.stdout.flush()
+    if sys.stdout.isatty():
+        shown = visible(value or b"")
+        value = shown if not shown or shown.endswith(b"\n") else shown + b"\n"
     sys.stdout.buffer.write(value or b"")
-    if sys.stdout.isatty() and value and not value.endswith(b"\n"):
-        sys.stdout.buffer.write(b"\n")
     sys.stdout.buffer.flush()
 
 
@@ -57,7 +67,7 @@ def preview(value: bytes | None) -> str:
     if value is None:
         return "(no value)"
     try:
-        text = value[: 4 * _PREVIEW].decode()
+        text = _TEXT().decode(value[: 4 * _PREVIEW], len(value) <= 4 * _PREVIEW)  # the last character may be cut
     except UnicodeDecodeError:
         return f"({len(value):,} bytes)"
     text = text.replace("\n", "⏎")
@@ -69,11 +79,11 @@ def print_item(item: Item, as_json: bool) -> None:
     if as_json:
         print_json(_item_members(item))
     elif isinstance(item, MessageSet):
-        print(as_line(item.message), flush=True)
+        print_line(as_line(item.message))
     elif isinstance(item, KeySet):
-        print(as_line(item.entry), flush=True)
+        print_line(as_line(item.entry))
     else:
-        print(f"-- {_item_words(item)}", flush=True)
+        print_line(f"-- {_item_words(item)}")
 
 
 def _item_words(item: Item) -> str:
@@ -121,6 +131,8 @@ def read_value(text: str | None, file: Path | None) -> bytes:
 
 def show_time(time_us: int) -> str:
     """Return a time as RFC 3339 in UTC, to the millisecond."""
+    if not 0 <= time_us < _YEAR_10000_US:
+        return f"{time_us / 1_000_000:.0f} s after 1970"
     at = datetime.fromtimestamp(time_us / 1_000_000, UTC)
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 

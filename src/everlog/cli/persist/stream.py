@@ -29,6 +29,7 @@ from everlog.cli.persist.printer import (
     as_members,
     print_item,
     print_json,
+    print_line,
     print_value,
     read_value,
     show_time,
@@ -120,7 +121,7 @@ def list_messages(
                 if place.as_json:
                     print_json(as_members(message))
                 else:
-                    print(as_line(message), flush=True)
+                    print_line(as_line(message))
         return 0
 
     return place.run(work)
@@ -218,7 +219,7 @@ def info(name: Name, *, place: Place) -> int:
         for key, value in members.items():
             shown = ", ".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, dict) else value
             shown = ", ".join(shown) if isinstance(shown, list) else shown
-            print(f"{key.replace('_', ' '):<10} {'-' if shown in (None, '') else shown}")
+            print_line(f"{key.replace('_', ' '):<10} {'-' if shown in (None, '') else shown}")
         return 0
 
     return place.run(work)
