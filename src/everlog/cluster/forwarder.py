@@ -252,8 +252,8 @@ class ClusterForwarder:
             self._send_batch(shard, waiting, batch)
 
     def _send_batch(self, shard: int, waiting: Unconfirmed, batch: NumberedBatch) -> None:
-        body = encode_publish(shard, waiting.epoch, batch.body)
-        self._links.send(waiting.owner, LinkKind.PUBLISH, batch.first, body)
+        head = encode_publish(shard, waiting.epoch)
+        self._links.send(waiting.owner, LinkKind.PUBLISH, batch.first, head, batch.body)
 
     def _confirm(self, shard: int, number: int) -> None:
         if number > self.confirmed[shard]:
@@ -263,7 +263,7 @@ class ClusterForwarder:
 
     def _refused_by_us(self, origin: int, shard: int, error: EverlogError) -> None:
         """Tell another broker that nothing more is taken from it: the others have given it up."""
-        self._links.send(origin, LinkKind.REFUSE, 0, encode_publish(shard, 0, error.message.encode()))
+        self._links.send(origin, LinkKind.REFUSE, 0, encode_publish(shard, 0) + error.message.encode())
 
     def _fenced(self, error: EverlogError) -> None:
         for _, left in self._leaving.values():

@@ -32,6 +32,8 @@ class Intake:
         self._last_epochs = [0] * shards  # at which they were owned last
         self._confirmed: list[dict[int, int]] = [{} for _ in range(shards)]  # by origin, since the shard is owned
         self._marks: list[deque[tuple[int, int, int]]] = [deque() for _ in range(shards)]  # offset, origin, number
+        self._written: deque[tuple[int, TailRow]] = deque()  # committed and not offered yet
+        self._offers = False  # them, soon
         self._loop = asyncio.get_running_loop()
         for one in log.cluster_shards:
             one.on_batches = self._wrote
@@ -108,20 +110,24 @@ class Intake:
                 reached[origin] = number
             for origin, number in reached.items():
                 self._confirmed[shard][origin] = number
-                self._links.send(origin, LinkKind.CONFIRM, number, encode_publish(shard, 0, b""))
+                self._links.send(origin, LinkKind.CONFIRM, number, encode_publish(shard, 0))
 
     # Committed batches
 
     def _wrote(self, shard: int, rows: Sequence[TailRow]) -> None:
         """Have batches that were committed just now offered; called by the thread that has committed them."""
         if self._links.living and not self._loop.is_closed():
-            frames = [(one.base, encode_offer(shard, one.epoch, one.segment, one.body)) for one in rows]
-            self._loop.call_soon_threadsafe(self._offer, frames)
+            self._written.extend([(shard, row) for row in rows])
+            if not self._offers:
+                self._offers = True
+                self._loop.call_soon_threadsafe(self._offer)
 
-    def _offer(self, frames: list[tuple[int, bytes]]) -> None:
+    def _offer(self) -> None:
         """Send batches to all that are not slow: the others read them from the tail."""
-        for base, body in frames:
-            self._links.offer(LinkKind.OFFER, base, body)
+        self._offers = False  # first: what is written from here on is another call
+        while self._written:
+            shard, row = self._written.popleft()
+            self._links.offer(LinkKind.OFFER, row.base, encode_offer(shard, row.epoch, row.segment), row.body)
 
     def _heard_offer(self, owner: int, base: int, body: bytes) -> None:
         frame = decode_offer(body, len(self._epochs))

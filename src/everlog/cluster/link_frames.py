@@ -16,6 +16,7 @@ HEADER_BYTES = 20
 MAX_BODY = 512 << 20  # bytes: the largest MQTT message and what goes with it
 MAX_FIRST_BODY = 4 << 10  # of a peer that has not said who it is
 
+_Bytes = bytes | bytearray | memoryview
 _HEADER = struct.Struct("<2sBBIQ")  # magic, version, kind, size of the body, number
 _CHECK = struct.Struct("<I")
 
@@ -32,12 +33,14 @@ class LinkFrame(NamedTuple):
     body: bytes
 
 
-def frame_head(kind: int, number: int, body: bytes | bytearray | memoryview) -> bytes:
-    """Return what stands before a body."""
-    if len(body) > MAX_BODY:
-        raise BadFrame(f"a frame of {len(body)} bytes is too large")
-    head = _HEADER.pack(MAGIC, VERSION, kind, len(body), number)
-    return head + _CHECK.pack(crc32c.crc32c(body, crc32c.crc32c(head)))
+def frame_head(kind: int, number: int, body: _Bytes, rest: _Bytes = b"") -> bytes:
+    """Return what stands before a body, which may be in two pieces."""
+    size = len(body) + len(rest)
+    if size > MAX_BODY:
+        raise BadFrame(f"a frame of {size} bytes is too large")
+    head = _HEADER.pack(MAGIC, VERSION, kind, size, number)
+    check = crc32c.crc32c(body, crc32c.crc32c(head))
+    return head + _CHECK.pack(crc32c.crc32c(rest, check) if rest else check)
 
 
 def encode_link_frame(kind: int, number: int = 0, body: bytes = b"") -> bytes:
