@@ -166,9 +166,11 @@ class ClusterShard:
     def catch_up(self) -> int:
         """Take in all that others have committed, as far as is known, and return where the log ends then."""
         with self._moving:
-            while not self.epoch and (self._take_offers() or self._read_on()):
-                if self.log.unwritten_bytes > UNWRITTEN_BYTES:
+            while not self.epoch:
+                if self._offers or self.log.unwritten_bytes > UNWRITTEN_BYTES:
                     self.log.write_behind()
+                if not (self._take_offers() or self._read_on()):
+                    break
             return self.log.committed
 
     def take_offered(self) -> bool:
@@ -178,19 +180,22 @@ class ClusterShard:
         if not self._moving.acquire(blocking=False):
             return True
         try:
-            if not self.epoch and self.log.unwritten_bytes <= UNWRITTEN_BYTES:
+            if not self.epoch:
                 self._take_offers()
             return bool(self._offers) and not self.epoch
         finally:
             self._moving.release()
 
     def _take_offers(self) -> bool:
-        """Take in what was offered and follows; return whether that was something."""
+        """Take in what was offered and follows, without a wait; return whether that was something."""
         taken = False
         while self._offers:
             epoch, segment, base, body = self._offers[0]
             if base > self.log.committed:
                 break  # what is between must be read first
+            unwritten = self.log.unwritten_bytes
+            if unwritten > UNWRITTEN_BYTES or (unwritten and epoch != self.log.origin.epoch):
+                break  # the disk must be waited for first
             with self._offering:
                 self._offers.popleft()
                 self._offered_bytes -= len(body)

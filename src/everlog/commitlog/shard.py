@@ -177,15 +177,18 @@ class ShardLog(HotPath):
 
     def own(self, epoch: int, target: CommitTarget) -> None:
         """Take appends from now on as the owner of an epoch, in a new segment, and commit them at a target first."""
+        copying = self._copy()
+        copying.write_behind()  # at the epoch that it was committed at
         segments = self._catalog.segments
         self.origin = replace(self.origin, epoch=epoch)
         self._taking = None
-        self._copy().own(target, self._catalog.describe(segments[-1]).last_time if segments else 0)
+        copying.own(target, self._catalog.describe(segments[-1]).last_time if segments else 0)
 
     def take_in(self, epoch: int, segment: int, bodies: Sequence[bytes], *, is_checked: bool = False) -> None:
         """Take in batches that the owner of an epoch has committed, as the next ones, all of one segment.
 
-        They can be read at once and are written by and by; the disk is not waited for. Raises StorageError if they are
+        They can be read at once and are written by and by; the disk is waited for only where an epoch begins while
+        some of the one before is unwritten. Raises StorageError if they are
         damaged, do not follow, or can't be written just now: nothing of them is taken in then. With `is_checked` every
         byte has been found to be as it was sent.
         """
@@ -198,6 +201,7 @@ class ShardLog(HotPath):
         table = table or new_table()
         batches = read_batches(bodies, copying.committed, table, is_checked=is_checked)
         if epoch != self.origin.epoch:
+            copying.write_behind()  # segments name the epoch that they are written at
             self.origin = replace(self.origin, epoch=epoch)
         copying.take_in(segment, batches)
         self._taking = segment, table

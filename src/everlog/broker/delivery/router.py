@@ -481,7 +481,8 @@ class Router:
                 first = max(0, at - records.base_offset)
                 if self.forwarder is not None:
                     self.forwarder.retain(records, first)
-                self.fanout.route(records, first, number)
+                if self.audiences.filters:
+                    self.fanout.route(records, first, number)
                 self.routed[number] = at = records.end_offset
                 if at >= end:
                     break
