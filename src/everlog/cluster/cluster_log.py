@@ -94,6 +94,7 @@ class ClusterLog(LogStore):
         self.follow_trouble: EverlogError | None = None  # why other brokers' shards can't be followed just now
         self._follower = Repeated("everlog-follow", self._follow, settings.poll_s)
         self._keeper = Repeated("everlog-upload", self.tend, TEND_S)
+        commits.filled = self._keeper.wake
 
     @classmethod
     def join(
@@ -145,9 +146,9 @@ class ClusterLog(LogStore):
         since = [shard.waits_since for shard in self.cluster_shards]
         return max((now - one for one in since if one is not None), default=0.0)
 
-    def offer(self, shard: int, epoch: int, segment: int, base: int, body: bytes) -> None:
-        """Take a batch that the owner of a shard says it has committed."""
-        if not self.cluster_shards[shard].offer(epoch, segment, base, body):
+    def offer(self, shard: int, epoch: int, segment: int, base: int, body: bytes, start: int = 0) -> None:
+        """Take a batch that the owner of a shard says it has committed; it begins behind `start` bytes of something."""
+        if not self.cluster_shards[shard].offer(epoch, segment, base, body, start):
             self._follower.wake()
 
     def catch_up(self) -> None:

@@ -64,7 +64,7 @@ class ClusterShard:
         self._target: ShardTarget | None = None
         self._uploads: Uploads | None = None
         self._doubts = 0  # of targets before
-        self._offers: deque[tuple[int, int, int, bytes]] = deque()
+        self._offers: deque[tuple[int, int, int, bytes, int]] = deque()
         self._offered_bytes = 0
         self._offering = threading.Lock()
         self._moving = threading.RLock()  # who follows, owns or lets go does it alone
@@ -152,14 +152,14 @@ class ClusterShard:
         """Why segments of an owned shard do not reach the bucket just now."""
         return self._uploads.trouble if self._uploads is not None else None
 
-    def offer(self, epoch: int, segment: int, base: int, body: bytes) -> bool:
+    def offer(self, epoch: int, segment: int, base: int, body: bytes, start: int = 0) -> bool:
         """Take a batch that the owner says it has committed; return False if it waits for `catch_up`."""
         with self._offering:
             if base < self.log.committed:
                 return True
             if self._offered_bytes > OFFERED_BYTES:
                 return False
-            self._offers.append((epoch, segment, base, body))
+            self._offers.append((epoch, segment, base, body, start))
             self._offered_bytes += len(body)
         return not self.take_offered()
 
@@ -190,7 +190,7 @@ class ClusterShard:
         """Take in what was offered and follows, without a wait; return whether that was something."""
         taken = False
         while self._offers:
-            epoch, segment, base, body = self._offers[0]
+            epoch, segment, base, body, start = self._offers[0]
             if base > self.log.committed:
                 break  # what is between must be read first
             unwritten = self.log.unwritten_bytes
@@ -201,7 +201,7 @@ class ClusterShard:
                 self._offered_bytes -= len(body)
             if base == self.log.committed:
                 try:
-                    self.log.take_in(epoch, segment, [body], is_checked=True)
+                    self.log.take_in(epoch, segment, [body], start=start, is_checked=True)
                 except StorageError:
                     continue  # of an epoch that is over, or in a segment whose start is missing: the tail knows
                 taken = True

@@ -72,18 +72,18 @@ class CommitRounds:
 
     def __init__(self, commits: TailCommits) -> None:
         self._commits = commits
-        self._shards: list[tuple[ShardLog, Callable[[], ShardTarget | None]]] = []
+        self._shards: list[tuple[ShardLog, Callable[[], bool], Callable[[], ShardTarget | None]]] = []
         self._steps: dict[ShardLog, _Step] = {}
         self._write_at = 0.0
 
     def add(self, log: ShardLog, target: Callable[[], ShardTarget | None]) -> None:
         """Commit what a log has, at the target that it has then, if any."""
-        self._shards.append((log, target))
+        self._shards.append((log, log.wants_step, target))
 
     def step(self) -> bool:
         """Commit what is there by one transaction; return whether there may be more."""
-        for log, target_of in self._shards:
-            if log not in self._steps and log.wants_step():
+        for log, wants_step, target_of in self._shards:
+            if wants_step() and log not in self._steps:
                 self._begin(log, target_of())
         parts: list[Part] = []
         room = TRANSACTION_BYTES
@@ -109,7 +109,7 @@ class CommitRounds:
 
     def gave_up(self, error: Exception) -> None:
         """Let no shard go on: the thread has met an error that it was not made for."""
-        for log, _ in self._shards:
+        for log, _, _ in self._shards:
             log.gave_up(error)
 
     def _begin(self, log: ShardLog, target: ShardTarget | None) -> None:
@@ -122,6 +122,6 @@ class CommitRounds:
 
     def _write_behind(self) -> None:
         self._write_at = monotonic() + WRITE_S
-        for log, _ in self._shards:
+        for log, _, _ in self._shards:
             if log.unwritten_bytes and log not in self._steps:
                 log.write_behind()

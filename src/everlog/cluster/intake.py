@@ -3,7 +3,6 @@
 Owned by the event loop's thread.
 """
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -33,8 +32,6 @@ class Intake:
         self._confirmed: list[dict[int, int]] = [{} for _ in range(shards)]  # by origin, since the shard is owned
         self._marks: list[deque[tuple[int, int, int]]] = [deque() for _ in range(shards)]  # offset, origin, number
         self._written: deque[tuple[int, TailRow]] = deque()  # committed and not offered yet
-        self._offers = False  # them, soon
-        self._loop = asyncio.get_running_loop()
         for one in log.cluster_shards:
             one.on_batches = self._wrote
         links.hear(LinkKind.PUBLISH, self._heard_publish)
@@ -74,7 +71,7 @@ class Intake:
         shard = self._log.cluster_shards[frame.shard]
         if not frame.epoch or frame.epoch != self._epochs[frame.shard]:
             return  # it is sent again, to whoever says next that it owns the shard
-        records = read_batch(frame.body)
+        records = read_batch(body, frame.start)
         try:
             self._confirmed[frame.shard].setdefault(origin, shard.last_number(origin))
             last = shard.append_from(
@@ -99,7 +96,9 @@ class Intake:
         self._router.ask_turn()
 
     def committed(self) -> None:
-        """Confirm what is committed."""
+        """Confirm what is committed, and offer it to all."""
+        if self._written:
+            self._offer()
         for shard, marks in enumerate(self._marks):
             if not marks:
                 continue
@@ -115,20 +114,17 @@ class Intake:
     # Committed batches
 
     def _wrote(self, shard: int, rows: Sequence[TailRow]) -> None:
-        """Have batches that were committed just now offered; called by the thread that has committed them."""
-        if self._links.living and not self._loop.is_closed():
+        """Have batches offered that were committed just now, as soon as the loop looks; called by the thread that has
+        committed them."""
+        if self._links.living:
             self._written.extend([(shard, row) for row in rows])
-            if not self._offers:
-                self._offers = True
-                self._loop.call_soon_threadsafe(self._offer)
 
     def _offer(self) -> None:
         """Send batches to all that are not slow: the others read them from the tail."""
-        self._offers = False  # first: what is written from here on is another call
         while self._written:
             shard, row = self._written.popleft()
             self._links.offer(LinkKind.OFFER, row.base, encode_offer(shard, row.epoch, row.segment), row.body)
 
     def _heard_offer(self, owner: int, base: int, body: bytes) -> None:
         frame = decode_offer(body, len(self._epochs))
-        self._log.offer(frame.shard, frame.epoch, frame.more, base, frame.body)
+        self._log.offer(frame.shard, frame.epoch, frame.more, base, body, frame.start)

@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
 OFFER_BYTES = 16 << 20  # that wait to leave; beyond it offers to this peer are dropped
 _APART_BYTES = 16 << 10  # a body of this size is not copied together with others
+_INBOX_BYTES = 256 << 10  # that are read at once
 HELLO_S = 5.0  # for a peer to say who it is
 
 
-class Link(asyncio.Protocol):
+class Link(asyncio.BufferedProtocol):
     """A connection, dialled or accepted. It is `open` once both sides know each other."""
 
     def __init__(self, links: "Links", to: int = 0) -> None:
@@ -34,6 +35,7 @@ class Link(asyncio.Protocol):
         self._links = links
         self.to = to  # whom we have dialled; 0: the peer has
         self._decoder = LinkDecoder()
+        self._inbox = memoryview(bytearray(_INBOX_BYTES))
         self._transport: asyncio.Transport | None = None
         self._out: list[Bytes] = []
         self._out_bytes = 0
@@ -55,12 +57,16 @@ class Link(asyncio.Protocol):
         if self.to:
             self._greet()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return where to put what comes."""
+        return self._inbox
+
+    def buffer_updated(self, size: int) -> None:
         """Take frames in."""
         self.heard = self._links.time()
         was_open = self.is_open
         try:
-            for frame in self._decoder.feed(data):
+            for frame in self._decoder.feed(self._inbox[:size]):
                 self._take(frame)
             if self.is_open and not was_open:
                 for frame in self._decoder.feed(b""):  # what came with the hello

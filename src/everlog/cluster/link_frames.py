@@ -62,13 +62,16 @@ class LinkDecoder:
         """How much of an unfinished frame is there: never more than was received."""
         return self._held
 
-    def feed(self, data: bytes) -> list[LinkFrame]:
-        """Return the frames that are whole by now; raise BadFrame, after which the stream is of no use."""
-        self._parts.append(data)
-        self._held += len(data)
-        if self._held < self._needed:
+    def feed(self, data: bytes | memoryview) -> list[LinkFrame]:
+        """Return the frames that are whole by now; raise BadFrame, after which the stream is of no use.
+
+        Nothing of the data is kept but copies: one of each body.
+        """
+        if self._held + len(data) < self._needed:
+            self._parts.append(bytes(data))
+            self._held += len(data)
             return []
-        whole = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        whole = memoryview(b"".join((*self._parts, data)) if self._held else data)
         frames: list[LinkFrame] = []
         at = 0
         while True:
@@ -81,11 +84,11 @@ class LinkDecoder:
             if len(frames) == 1 and self.max_body == MAX_FIRST_BODY:
                 self._needed = HEADER_BYTES
                 break  # who the peer is decides what it may send
-        self._parts = [whole[at:] if at else whole]
+        self._parts = [bytes(whole[at:])]
         self._held = len(whole) - at
         return frames
 
-    def _body_size(self, whole: bytes, at: int) -> int:
+    def _body_size(self, whole: memoryview, at: int) -> int:
         """Return the size of the body of the frame that begins here, -1 if that is not known yet."""
         if len(whole) - at < HEADER_BYTES:
             return -1
@@ -98,9 +101,9 @@ class LinkDecoder:
             raise BadFrame(f"a frame of {size} bytes, and at most {self.max_body} are taken")
         return int(size)
 
-    def _frame(self, whole: bytes, at: int, size: int) -> LinkFrame:
+    def _frame(self, whole: memoryview, at: int, size: int) -> LinkFrame:
         _, _, kind, _, number = _HEADER.unpack_from(whole, at)
-        body = whole[at + HEADER_BYTES : at + HEADER_BYTES + size]
+        body = bytes(whole[at + HEADER_BYTES : at + HEADER_BYTES + size])
         head = whole[at : at + _HEADER.size]
         if crc32c.crc32c(body, crc32c.crc32c(head)) != _CHECK.unpack_from(whole, at + _HEADER.size)[0]:
             raise BadFrame("a frame was damaged on its way")

@@ -11,12 +11,12 @@ _OFFER = struct.Struct("<IQQ")  # shard, epoch, segment
 
 
 class ShardFrame(NamedTuple):
-    """The head of a frame, and what is behind it."""
+    """The head of a frame, and where what is behind it begins in the frame's body: a batch is not copied once more."""
 
     shard: int
     epoch: int
     more: int
-    body: bytes
+    start: int
 
 
 def encode_publish(shard: int, epoch: int) -> bytes:
@@ -56,4 +56,4 @@ def _decode(head: struct.Struct, data: bytes, shards: int) -> ShardFrame:
     shard, epoch, *more = head.unpack_from(data)
     if shard >= shards:
         raise BadFrame(f"there is no shard {shard}")
-    return ShardFrame(shard, epoch, more[0] if more else 0, data[head.size :])
+    return ShardFrame(shard, epoch, more[0] if more else 0, head.size)

@@ -102,10 +102,12 @@ class ShardTarget:
         """Take from the front of rows what goes into a transaction that has so much room; None if the tail is full."""
         with self._lock:
             if not self._has_room():
-                self._note(self._full())
+                if not self._is_in_trouble:
+                    self._note(self._full())
                 return None
             if self._fills[self._table].size >= self._table_bytes:
                 self._table = (self._table + 1) % TABLES
+                self._commits.filled()
             table = self._table
         room = min(room, self._transaction_bytes)
         taken = [rows.popleft()]

@@ -41,6 +41,7 @@ class TailCommits:
         self.tables = tables
         self.changed = threading.Condition()  # a shard was let go of, or has room in its tail again
         self.wake: Callable[[], None] = lambda: None  # wakes the thread that commits, if it waits for neither
+        self.filled: Callable[[], None] = lambda: None  # called when a table of a shard's tail is full
         self._pause = pause or _pause_s
 
     def commit(self, parts: Sequence[Part]) -> None:

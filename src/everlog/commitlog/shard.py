@@ -184,8 +184,11 @@ class ShardLog(HotPath):
         self._taking = None
         copying.own(target, self._catalog.describe(segments[-1]).last_time if segments else 0)
 
-    def take_in(self, epoch: int, segment: int, bodies: Sequence[bytes], *, is_checked: bool = False) -> None:
-        """Take in batches that the owner of an epoch has committed, as the next ones, all of one segment.
+    def take_in(
+        self, epoch: int, segment: int, bodies: Sequence[bytes], *, start: int = 0, is_checked: bool = False
+    ) -> None:
+        """Take in batches that the owner of an epoch has committed, as the next ones, all of one segment; each begins
+        behind `start` bytes of something.
 
         They can be read at once and are written by and by; the disk is waited for only where an epoch begins while
         some of the one before is unwritten. Raises StorageError if they are
@@ -199,7 +202,7 @@ class ShardLog(HotPath):
         if table is None and segment != copying.committed:
             raise StorageError(f"a segment that begins at {segment} can't go on at {copying.committed}")
         table = table or new_table()
-        batches = read_batches(bodies, copying.committed, table, is_checked=is_checked)
+        batches = read_batches(bodies, copying.committed, table, start=start, is_checked=is_checked)
         if epoch != self.origin.epoch:
             copying.write_behind()  # segments name the epoch that they are written at
             self.origin = replace(self.origin, epoch=epoch)
@@ -228,9 +231,10 @@ class ShardLog(HotPath):
         """Say that the commit target can't commit just now, or with None that it can."""
         self._copy().note_trouble(trouble)
 
-    def wants_step(self) -> bool:
-        """Return whether something is to be committed, or so much to be written that it should be now."""
-        return self._copy().wants_step()
+    @property
+    def wants_step(self) -> Callable[[], bool]:
+        """Returns, when called, whether something is to be committed, or so much to be written that it should be now."""
+        return self._copy().wants_step
 
     def steps(self) -> Steps:
         """Take a step: yield what the target is to commit, and be sent None once that is done, or why it can't be."""

@@ -44,7 +44,7 @@ class Statement(NamedTuple):
 
     name: bytes
     query: bytes
-    values: Sequence[bytes | bytearray]
+    values: Sequence[bytes | bytearray | memoryview]
     formats: Sequence[int]  # of the values: 0 for text, 1 for bytes as they are
 
 
