@@ -40,7 +40,9 @@ def close(target: ShardTarget) -> None:
 def owned_log(target: ShardTarget, **options: Any) -> ShardLog:
     """A log in memory that commits at a target, by a thread of its own."""
     origin = Origin(1, 0, target.epoch)
-    log = ShardLog.open(SimulatedDisk(Random(1)), "shard", SETTINGS, origin=origin, not_below=target.end, is_copy=True, **options)
+    log = ShardLog.open(
+        SimulatedDisk(Random(1)), "shard", SETTINGS, origin=origin, not_below=target.end, is_copy=True, **options
+    )
     log.follow(Unavailable("nobody owns it here"))
     target.troubled = log.note_trouble
     log.own(target.epoch, target)

@@ -13,7 +13,7 @@ from everlog.cluster.shard_target import ShardTarget
 SEEDS, STEPS = 60, 40
 
 
-def run_all(world: type[TailWorld]) -> None:
+def run_all(world: type[TailWorld | ManyShards]) -> None:
     """Some histories."""
     for seed in range(SEEDS):
         world(seed).run(STEPS)
@@ -24,8 +24,7 @@ def test_what_is_acknowledged_is_in_the_log_once() -> None:
 
 
 def test_shards_that_commit_together_keep_what_is_acknowledged_each() -> None:
-    for seed in range(SEEDS):
-        ManyShards(seed).run(STEPS)
+    run_all(ManyShards)
 
 
 @pytest.mark.soak
@@ -122,5 +121,4 @@ def test_a_mistake_in_common_transactions_is_found(tail: type[SimulatedTail]) ->
     broker = type("Mistaken", (Broker,), {"tail_kind": tail})
     world = type("Broken", (ManyShards,), {"broker_kind": broker})
     with pytest.raises(AssertionError):
-        for seed in range(SEEDS):
-            world(seed).run(STEPS)
+        run_all(world)

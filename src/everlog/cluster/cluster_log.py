@@ -123,7 +123,15 @@ class ClusterLog(LogStore):
             for number in range(store.shards):
                 place = f"{directory}/shard-{number}"
                 shard = ClusterShard.open(
-                    number, place, store.identity, database, bucket, disk, settings, connection=connection, commits=commits
+                    number,
+                    place,
+                    store.identity,
+                    database,
+                    bucket,
+                    disk,
+                    settings,
+                    connection=connection,
+                    commits=commits,
                 )
                 opened.callback(shard.close)
                 rounds.add(shard.log, partial(_target_of, shard))

@@ -171,10 +171,11 @@ class ClusterShard:
                     self.log.write_behind()
                 if not (self._take_offers() or self._read_on()):
                     break
+            self.log.write_behind(waits=False)
             return self.log.committed
 
     def take_offered(self) -> bool:
-        """Take in what was offered, without a wait; return whether some of it is left, since more is to be done first."""
+        """Take in what was offered, without a wait; return whether some is left that must wait."""
         if not self._offers:
             return False
         if not self._moving.acquire(blocking=False):
@@ -286,6 +287,7 @@ class ClusterShard:
         """Store complete segments of an owned shard in the bucket, and empty what is superfluous in the tail."""
         uploads = self._uploads
         if uploads is not None and self.epoch:
+            self.log.write_behind(waits=False)
             uploads.step()
 
     def retain(self, limits: RetentionLimits, keep_from: int | None) -> int:

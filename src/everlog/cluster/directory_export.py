@@ -91,7 +91,9 @@ def _copy_shard(
     """Read a shard from bucket and tail into a log of its own; return where it ends."""
     shard = origin.shard
     history = ShardHistory(database, bucket, shard)
-    log = ShardLog.open(disk, f"{directory}/shard-{shard}", LogSettings(), indexer=TopicIndexer(), origin=origin, is_copy=True)
+    log = ShardLog.open(
+        disk, f"{directory}/shard-{shard}", LogSettings(), indexer=TopicIndexer(), origin=origin, is_copy=True
+    )
     try:
         start, end = history.start(), history.end()
         log.follow(not_owned(shard))

@@ -163,8 +163,7 @@ class PostgresTail:
             cursor.execute(
                 f"insert into {name} (base, count, epoch, segment, nonce, crc, size, origins, names, body) "
                 "values (%s, %s, %s, %s, %b, %s, %s, %s::jsonb, %b, %b) on conflict do nothing".encode(),
-                (row.base, row.count, row.epoch, row.segment, row.nonce, row.crc, row.size)
-                + (json.dumps(row.origins), row.names, row.body),
+                (row.base, row.count, row.epoch, row.segment, row.nonce, row.crc, row.size, *_contents(row)),
             )
         cursor.execute(f"select base, nonce from {name} where base = any(%s)".encode(), ([r.base for r in part.rows],))
         found: dict[int, bytes] = dict(cursor.fetchall())
@@ -175,9 +174,7 @@ class PostgresTail:
         """Store the final number of an origin."""
 
         def act(cursor: "Cursor") -> None:
-            cursor.execute(
-                "select 1 from message_shards where shard = %s and epoch = %s for share", (shard, epoch)
-            )
+            cursor.execute("select 1 from message_shards where shard = %s and epoch = %s for share", (shard, epoch))
             if cursor.fetchone() is None:
                 raise replaced(shard, epoch)
             cursor.execute(
@@ -198,6 +195,10 @@ class PostgresTail:
         """Close the connections."""
         self._writing.close()
         self._asking.close()
+
+
+def _contents(row: TailRow) -> tuple[str, bytes, Any]:
+    return json.dumps(row.origins), row.names, row.body
 
 
 def replaced(shard: int, epoch: int) -> Fenced:

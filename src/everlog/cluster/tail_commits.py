@@ -2,7 +2,7 @@
 
 A commit that was not confirmed is in doubt, for all shards in it: the rows may be there, or not, or be there and on no
 standby. From then on the same rows are settled, by transactions that write, until one is confirmed; a shard that is
-found to be another's, or is let go of here, leaves the others to it. While it lasts the shards' logs are told of trouble.
+found to be another's, or is let go of here, leaves the others to it. While it lasts the logs are told of trouble.
 """
 
 import random
@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from everlog.base import EverlogError, Unavailable
+from everlog.base import EverlogError
 from everlog.cluster.ports import Outcome, ShardRows, TailTables
 from everlog.cluster.postgres_tail import replaced
 from everlog.cluster.rows import TailRow

@@ -27,7 +27,6 @@ from everlog.commitlog.waiters import Waiters
 if not cython.compiled:
     from everlog.base import MessageColumns, PublisherColumn, PublisherName, Records, TopicTable
     from everlog.commitlog.open_batch import OpenBatch, Placed
-    from everlog.commitlog.segment_format import HEADER_BYTES
     from everlog.commitlog.segment_writer import SegmentWriter
     from everlog.commitlog.tail import Tail
 

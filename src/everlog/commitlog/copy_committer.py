@@ -80,6 +80,8 @@ class CopyCommitter(Committer):
                 while stop < len(group) and group[stop][1] == group[first][1]:
                     stop += 1
                 part = group[first:stop]
+                if self._unwritten and self._unwritten[len(self._unwritten) - 1][1] != part[0][1]:
+                    self._write_unwritten()  # so that a tail that is full always has complete segments to store
                 began = perf_counter()
                 refusal = yield part
                 self.write_s += perf_counter() - began
@@ -88,15 +90,13 @@ class CopyCommitter(Committer):
                     return
                 self._take_committed(part)
                 first = stop
-                if first < len(group):  # so that a tail that is full always has complete segments to store
-                    self._write_unwritten()
             if self.unwritten_bytes >= WRITE_BYTES:
                 self._write_unwritten()
         finally:
             self._stepping.release()
 
     def step(self) -> bool:
-        """Take a step in this thread alone, and write all that is shown; return False if nothing was to be committed."""
+        """Take a step in this thread alone, and write all that is shown; return whether something was committed."""
         taken = False
         steps = self.steps()
         part = next(steps, None)
@@ -114,10 +114,12 @@ class CopyCommitter(Committer):
         self.write_behind()
         return taken
 
-    def write_behind(self) -> None:
-        """Write what is shown and not yet written, unless the disk is in trouble."""
-        if self.unwritten_bytes:
-            self._enter()
+    def write_behind(self, *, waits: bool = True) -> None:
+        """Write what is shown and not yet written, unless the disk is in trouble.
+
+        If it may not wait, nothing is done while a step is under way, which a full tail can hold up for long.
+        """
+        if self.unwritten_bytes and self._stepping.acquire(waits):
             try:
                 self._write_unwritten()
             finally:

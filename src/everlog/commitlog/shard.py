@@ -80,8 +80,8 @@ class ShardLog(HotPath):
     ) -> "ShardLog":
         """Open a log to write and read, or beside its writer to read. The next offset is at least `not_below`.
 
-        A directory that holds the log of another `origin` is refused, and one that a later epoch has written to. If
-        it `is_copy`, others decide what is committed. `committing` wakes the thread that commits, if not one of its own.
+        A directory that holds the log of another `origin` is refused, and one that a later epoch has written to. Of
+        a copy others decide what is committed. `committing` wakes the thread that commits, if that is not its own.
         """
         settings = settings or LogSettings()
         catalog = Catalog(disk, directory, settings.cache_bytes, DamageList(), origin)
@@ -129,10 +129,9 @@ class ShardLog(HotPath):
         if found.segment is not None and found.segment.reader is not None:
             found.segment.reader.table = open_batch.table
         if is_copy:
-            committer = self._copying = CopyCommitter(open_batch, writer, self._tail)
+            self._copying = CopyCommitter(open_batch, writer, self._tail)
             self._copying.lost = self._lost
-        else:
-            committer = Committer(open_batch, writer, self._tail, settings.durability)
+        committer = self._copying or Committer(open_batch, writer, self._tail, settings.durability)
         maintenance = Maintenance(catalog, committer, settings, indexer, classes)
         committer.completed = maintenance.completed
         committer.failed = self._failed
@@ -233,16 +232,17 @@ class ShardLog(HotPath):
 
     @property
     def wants_step(self) -> Callable[[], bool]:
-        """Returns, when called, whether something is to be committed, or so much to be written that it should be now."""
+        """Says whether something is to be committed, or so much to be written that it should be now."""
         return self._copy().wants_step
 
     def steps(self) -> Steps:
         """Take a step: yield what the target is to commit, and be sent None once that is done, or why it can't be."""
         return self._copy().steps()
 
-    def write_behind(self) -> None:
-        """Write what is shown and not yet written, unless the disk is in trouble."""
-        self._copy().write_behind()
+    def write_behind(self, *, waits: bool = True) -> None:
+        """Write what is shown and not yet written, unless the disk is in trouble; do nothing if it would wait for a
+        step that is under way and may not."""
+        self._copy().write_behind(waits=waits)
 
     @property
     def unwritten_bytes(self) -> int:

@@ -40,7 +40,7 @@ _LOCK = 0x65766572  # of who makes tables
 
 
 class Statement(NamedTuple):
-    """A statement that a connection prepares once by its name, with values for this time: text, or bytes as they are."""
+    """A statement that a connection prepares once by its name, with its values this time."""
 
     name: bytes
     query: bytes
@@ -196,7 +196,7 @@ def _pipelined(
 def _results(
     wire: "PGconn", asked: list[bytes], prepared: set[bytes]
 ) -> tuple[list[list[bytes | None]], "PGresult | None"]:
-    """Wait for all results, without the interpreter's lock; return first rows, and the first result that is an error."""
+    """Wait for all results without the interpreter's lock; return first rows, and the first error."""
     from psycopg.pq import ExecStatus
 
     waits = select.poll()
