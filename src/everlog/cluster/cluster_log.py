@@ -147,6 +147,8 @@ class ClusterLog(LogStore):
     def release(self, numbers: list[int]) -> None:
         """Own shards no more, and follow them; what was not committed is dropped."""
         for number in numbers:
+            self.cluster_shards[number].stop()
+        for number in numbers:
             self.cluster_shards[number].release()
 
     def stuck_s(self, now: float) -> float:

@@ -262,11 +262,16 @@ class ClusterShard:
             self._offers.clear()
             self._offered_bytes = 0
 
+    def stop(self) -> None:
+        """Let go of a commit that waits for the database."""
+        target = self._target
+        if target is not None:
+            target.stop()
+
     def release(self) -> None:
         """Own the shard no more; what was not committed is dropped."""
         with self._moving:
-            if self._target is not None:
-                self._target.stop()
+            self.stop()
             self.log.follow(not_owned(self.number))
             self._let_go()
 

@@ -81,7 +81,7 @@ class CommitRounds:
         self._shards.append((log, log.wants_step, target))
 
     def step(self) -> bool:
-        """Commit what is there by one transaction; return whether there may be more."""
+        """Try to commit what is there by one transaction; return whether there may be more to do at once."""
         for log, wants_step, target_of in self._shards:
             if wants_step() and log not in self._steps:
                 self._begin(log, target_of())
@@ -101,7 +101,7 @@ class CommitRounds:
                 del self._steps[log]
         if monotonic() >= self._write_at:
             self._write_behind()
-        return any(part.is_committed for part in parts)
+        return any(part.is_committed or part.is_in_doubt or part.refusal is not None for part in parts)
 
     def rest_s(self) -> float:
         """Return after how many seconds the next round is due though nobody asks for it."""

@@ -87,7 +87,7 @@ class ShardTarget:
                 self._commits.commit([part])
                 if part.refusal is not None:
                     raise part.refusal
-                if not part.is_committed:
+                if not (part.is_committed or part.is_in_doubt):
                     self._commits.rest([part], BUSY_S)
 
     def rows(self, group: Sequence[tuple[Records, int]]) -> deque[TailRow]:

@@ -30,6 +30,7 @@ class Part:
         self.target = target
         self.rows = ShardRows(target.shard, target.epoch, table, rows)
         self.size = size
+        self.is_in_doubt = False  # it may be there, or not, or be there and on no standby
         self.is_committed = False
         self.refusal: EverlogError | None = None  # why it never will be, as far as this owner knows
 
@@ -43,44 +44,42 @@ class TailCommits:
         self.wake: Callable[[], None] = lambda: None  # wakes the thread that commits, if it waits for neither
         self.filled: Callable[[], None] = lambda: None  # called when a table of a shard's tail is full
         self._pause = pause or _pause_s
+        self._failures = 0  # in succession
 
     def commit(self, parts: Sequence[Part]) -> None:
-        """Commit rows of different shards in one transaction, until each part is committed, refused or busy."""
-        left = list(parts)
+        """Try once to commit rows of different shards in one transaction.
+
+        A part is committed then, or refused, or is to be among the parts of the next call. While some are in doubt it
+        is these alone that are settled. A failure is followed by a rest.
+        """
+        for part in parts:
+            if part.target.is_stopped:
+                part.refusal = part.target.closed()
+        left = [part for part in parts if part.refusal is None]
+        doubted = [part for part in left if part.is_in_doubt]
+        left = doubted or left
+        if not left:
+            return
         for part in left:
             part.target.begin()
-        attempt = 0
-        while True:
+        call = self.tables.settle if doubted else self.tables.insert
+        try:
+            outcomes = call([part.rows for part in left])
+        except EverlogError as error:
             for part in left:
-                if part.target.is_stopped:
-                    part.refusal = part.target.closed()
-            left = [part for part in left if part.refusal is None]
-            if not left:
-                return
-            call = self.tables.settle if attempt else self.tables.insert
-            try:
-                outcomes = call([part.rows for part in left])
-            except EverlogError as error:
-                for part in left:
-                    part.target.doubt(error)
-                self.rest(left, self._pause(attempt))
-                attempt += 1
-                continue
-            busy = [part for part, one in zip(left, outcomes, strict=True) if self._is_busy(part, one)]
-            if not attempt:
-                return  # what is busy was not written
-            left = busy  # of what is in doubt nothing is known yet
-            if left:
-                self.rest(left, BUSY_S)
-
-    def _is_busy(self, part: Part, outcome: Outcome) -> bool:
-        if outcome is Outcome.COMMITTED:
-            part.is_committed = True
-            part.target.committed(part)
-        elif outcome is Outcome.FENCED:
-            part.target.end_wait()
-            part.refusal = replaced(part.target.shard, part.target.epoch)
-        return outcome is Outcome.BUSY
+                part.is_in_doubt = True
+                part.target.doubt(error)
+            self.rest(parts, self._pause(self._failures))
+            self._failures += 1
+            return
+        self._failures = 0
+        for part, outcome in zip(left, outcomes, strict=True):
+            if outcome is Outcome.COMMITTED:
+                part.is_committed = True
+                part.target.committed(part)
+            elif outcome is Outcome.FENCED:
+                part.target.end_wait()
+                part.refusal = replaced(part.target.shard, part.target.epoch)
 
     def rest(self, parts: Sequence[Part], seconds: float) -> None:
         """Wait for a while, or until one of the shards is let go of."""
