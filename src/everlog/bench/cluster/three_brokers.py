@@ -77,8 +77,8 @@ def _rates(cluster: BenchCluster, topics: int) -> list[Row]:
         for process, cpu_us in one.cpu_us.items():
             ratio = cpu_us / base
             most = demand(topics, name, process)
-            note = verdict(ratio, most=most) if most else f"{ratio:.2f} x the single broker's"
-            rows.append((f"{what}: {process}", cpu_us, "µs CPU a message", note))
+            said = verdict(ratio, most=most) if most else f"{ratio:.2f} x the single broker's"
+            rows.append((f"{what}: {process}", cpu_us, "µs CPU a message", said))
     return rows
 
 
