@@ -8,6 +8,7 @@ from everlog.cluster import ClusterDatabase, ClusterLog, ClusterSettings, make_m
 from everlog.cluster.postgres_tail import PostgresTail
 from everlog.cluster.rows import TailRow, make_row
 from everlog.cluster.shard_target import ShardTarget
+from everlog.cluster.tail_commits import TailCommits
 from everlog.commitlog import LogSettings, Origin, ShardLog
 from everlog.tiering import MemoryBucket
 from tests.messages import segment_batches, to_columns
@@ -25,15 +26,23 @@ def row_at(base: int, epoch: int, payload: bytes = b"payload") -> TailRow:
 
 def owner_of(database: ClusterDatabase, epoch: int, tail: PostgresTail | None = None, **options: Any) -> ShardTarget:
     """Who owns shard 0 from now on; its incarnation is its epoch."""
-    target = ShardTarget(tail or PostgresTail(database, 0), 0, epoch, epoch, **{"tail_bytes": TAIL_BYTES, **options})
+    commits = TailCommits(tail or PostgresTail(database))
+    target = ShardTarget(commits, 0, epoch, epoch, **{"tail_bytes": TAIL_BYTES, **options})
     target.take_over()
     return target
+
+
+def close(target: ShardTarget) -> None:
+    """Let go of the connections of a target of `owner_of`."""
+    target._commits.close()
 
 
 def owned_log(target: ShardTarget, **options: Any) -> ShardLog:
     """A log in memory that commits at a target, by a thread of its own."""
     origin = Origin(1, 0, target.epoch)
-    log = ShardLog.open(SimulatedDisk(Random(1)), "shard", SETTINGS, origin=origin, not_below=target.end, **options)
+    log = ShardLog.open(
+        SimulatedDisk(Random(1)), "shard", SETTINGS, origin=origin, not_below=target.end, is_copy=True, **options
+    )
     log.follow(Unavailable("nobody owns it here"))
     target.troubled = log.note_trouble
     log.own(target.epoch, target)

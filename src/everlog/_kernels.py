@@ -32,6 +32,7 @@ KERNELS = (
     "everlog.commitlog.open_batch",
     "everlog.commitlog.segment_writer",
     "everlog.commitlog.committer",
+    "everlog.commitlog.copy_committer",
     "everlog.commitlog.hot_path",
     "everlog.store.row_postings",
     "everlog.store.row_finder",

@@ -11,10 +11,12 @@ from tests.messages import to_columns
 from tests.simulated_disk import SimulatedDisk
 
 from everlog.base import EverlogError, Fenced, TopicTable, Unavailable
+from everlog.cluster.commit_rounds import CommitRounds
 from everlog.cluster.origins import Gap
-from everlog.cluster.ports import TABLES, TableFill, Takeover
+from everlog.cluster.ports import TABLES, Outcome, ShardRows, TableFill, Takeover
 from everlog.cluster.rows import TailRow
 from everlog.cluster.shard_target import ShardTarget
+from everlog.cluster.tail_commits import TailCommits
 from everlog.commitlog import LogSettings, Origin, ShardLog
 
 SETTINGS = LogSettings(durability="flush", segment_bytes=700, batch_bytes=200, merge_below=0)
@@ -68,34 +70,38 @@ class SimulatedState:
 class SimulatedDatabase:
     """A primary and its standby. A commit that is answered cleanly is on both, with all before it."""
 
-    def __init__(self, random: Random, faults: float) -> None:
-        self._random = random
-        self._faults = faults
-        self.primary = SimulatedState()
-        self.standby = SimulatedState()
+    def __init__(self, random: Random, faults: float, shards: int = 1) -> None:
+        self.random = random
+        self.faults = faults
+        self.primary = [SimulatedState() for _ in range(shards)]
+        self.standby = [SimulatedState() for _ in range(shards)]
 
     def replicate(self) -> None:
         """Bring the standby up to the primary."""
-        self.standby = self.primary.copy()
+        self.standby = [state.copy() for state in self.primary]
 
     def fail_over(self) -> None:
         """The standby is the primary from now on; what it had not got is gone."""
-        self.primary = self.standby.copy()
+        self.primary = [state.copy() for state in self.standby]
+
+    def is_busy(self) -> bool:
+        """Whether somebody else has a shard's row just now."""
+        return self.random.random() < self.faults / 4
 
     def answer(self) -> None:
         """End a transaction that has written: cleanly, or in doubt."""
-        if self._random.random() >= self._faults:
+        if self.random.random() >= self.faults:
             self.replicate()
             return
-        if self._random.random() < 0.5:
+        if self.random.random() < 0.5:
             self.replicate()
-        if self._random.random() < 0.2:
+        if self.random.random() < 0.2:
             raise Died
         raise Unavailable("the reply was lost")
 
     def may_reach(self) -> None:
         """Begin a transaction, or not."""
-        if self._random.random() < self._faults / 2:
+        if self.random.random() < self.faults / 2:
             raise Unavailable("it can't be reached")
 
 
@@ -105,15 +111,15 @@ class SimulatedTail:
     def __init__(self, database: SimulatedDatabase) -> None:
         self._database = database
 
-    def take_over(self, epoch: int, probe: int) -> Takeover:
+    def take_over(self, shard: int, epoch: int, probe: int) -> Takeover:
         """Raise the epoch, then look."""
         self._database.may_reach()
-        state = self._database.primary
+        state = self._database.primary[shard]
         if state.epoch > epoch or (state.epoch == epoch and state.probe != probe):
             raise Fenced("replaced")
         state.epoch, state.probe = epoch, probe
         self._database.answer()
-        state = self._database.primary
+        state = self._database.primary[shard]
         if state.epoch != epoch:
             raise Fenced("replaced")
         history = state.history()
@@ -126,27 +132,34 @@ class SimulatedTail:
         last = max(range(TABLES), key=lambda table: fills[table].end)
         return Takeover(history[-1].end if history else 0, state.origins(), {}, fills, last)
 
-    def insert(self, table: int, rows: Sequence[TailRow]) -> None:
+    def insert(self, parts: Sequence[ShardRows]) -> list[Outcome]:
         """Commit rows behind the fence."""
         self._database.may_reach()
-        self._write(table, rows)
-        self._database.answer()
+        outcomes = [self._write(part) for part in parts]
+        if Outcome.COMMITTED in outcomes:
+            self._database.answer()
+        return outcomes
 
-    def settle(self, table: int, rows: Sequence[TailRow]) -> None:
+    def settle(self, parts: Sequence[ShardRows]) -> list[Outcome]:
         """Commit rows that may be there."""
-        self.insert(table, rows)
+        return self.insert(parts)
 
-    def _write(self, table: int, rows: Sequence[TailRow]) -> None:
-        state = self._database.primary
-        for row in rows:
-            if state.epoch != row.epoch or state.rows[table].setdefault(row.base, row).nonce != row.nonce:
-                raise Fenced("replaced")
+    def _write(self, part: ShardRows) -> Outcome:
+        if self._database.is_busy():
+            return Outcome.BUSY
+        state = self._database.primary[part.shard]
+        if state.epoch != part.epoch:
+            return Outcome.FENCED
+        for row in part.rows:
+            if state.rows[part.table].setdefault(row.base, row).nonce != row.nonce:
+                return Outcome.FENCED
+        return Outcome.COMMITTED
 
-    def is_there(self, table: int, rows: Sequence[TailRow]) -> bool:
+    def is_there(self, part: ShardRows) -> bool:
         """Whether a look finds the rows."""
-        return all(row.base in self._database.primary.rows[table] for row in rows)
+        return all(row.base in self._database.primary[part.shard].rows[part.table] for row in part.rows)
 
-    def close_origin(self, origin: int, final: int, epoch: int) -> None:
+    def close_origin(self, shard: int, origin: int, final: int, epoch: int) -> None:
         """Not simulated."""
 
     def interrupt(self) -> None:
@@ -163,12 +176,20 @@ class Owner:
     tail_kind = SimulatedTail
 
     def __init__(self, world: "TailWorld", epoch: int) -> None:
-        tail = self.tail_kind(world.database)
+        self.shard = world.shard
+        commits = world.commits or TailCommits(self.tail_kind(world.database), lambda attempt: 0.0)
         sizes = {"tail_bytes": 64_000, "transaction_bytes": 400}
-        self.target = self.target_kind(tail, 0, epoch, OWN + epoch, **sizes, pause=lambda attempt: 0.0)
+        self.target = self.target_kind(commits, world.shard, epoch, OWN + epoch, **sizes)
         end = self.target.take_over().end
+        origin = Origin(1, world.shard, epoch)
         self.log = ShardLog.open(
-            SimulatedDisk(world.random), "shard", SETTINGS, background=False, not_below=end, origin=Origin(1, 0, epoch)
+            SimulatedDisk(world.random),
+            "shard",
+            SETTINGS,
+            background=False,
+            not_below=end,
+            origin=origin,
+            is_copy=True,
         )
         self.log.follow(Unavailable("not owned"))
         self.log.own(epoch, self.target)
@@ -205,9 +226,13 @@ class TailWorld:
 
     owner_kind = Owner
 
-    def __init__(self, seed: int, faults: float = 0.2) -> None:
-        self.random = Random(seed)
-        self.database = SimulatedDatabase(self.random, faults)
+    def __init__(
+        self, seed: int, faults: float = 0.2, shard: int = 0, database: SimulatedDatabase | None = None
+    ) -> None:
+        self.random = database.random if database is not None else Random(seed)
+        self.database = database or SimulatedDatabase(self.random, faults)
+        self.shard = shard
+        self.commits: TailCommits | None = None  # of the broker that takes over; None: an owner has its own
         self.epoch = 0
         self.sent = dict.fromkeys(FORWARDERS, 0)
         self.acked = dict.fromkeys(FORWARDERS, 0)
@@ -219,7 +244,7 @@ class TailWorld:
         for _ in range(steps):
             self._step()
             self.check()
-        self.database._faults = 0.0
+        self.database.faults = 0.0
         self._lose_owner()
         for _ in range(3):
             self._act(self._settle_all)
@@ -254,6 +279,13 @@ class TailWorld:
     def _forward(self) -> None:
         owner = self.owner
         assert owner is not None
+        heard = self.send(owner)
+        owner.commit()
+        if not self.acknowledge(owner, heard):
+            self._lose_owner()
+
+    def send(self, owner: Owner) -> dict[int, int]:
+        """Let an owner append some messages; return up to which of each origin it has then."""
         heard: dict[int, int] = {}
         for _ in range(self.random.randrange(1, 4)):
             origin = self.random.choice(FORWARDERS)
@@ -268,13 +300,17 @@ class TailWorld:
                 except Gap:
                     continue
         owner.own_messages(self.random.randrange(3))
-        if owner.commit():
-            for origin, last in heard.items():
-                if self.random.random() < 0.8:  # or the answer is lost
-                    self.acked[origin] = max(self.acked[origin], last)
-            self.promised = max(self.promised, owner.log.committed)
-        else:
-            self._lose_owner()
+        return heard
+
+    def acknowledge(self, owner: Owner, heard: dict[int, int]) -> bool:
+        """Let the brokers hear what an owner has committed; return whether it still owns the shard."""
+        if owner.log.barred is not None:
+            return False
+        for origin, last in heard.items():
+            if self.random.random() < 0.8:  # or the answer is lost
+                self.acked[origin] = max(self.acked[origin], last)
+        self.promised = max(self.promised, owner.log.committed)
+        return True
 
     def _settle_all(self) -> None:
         if self.owner is None:
@@ -290,7 +326,7 @@ class TailWorld:
 
     def _seal(self) -> None:
         """Everything but the segment that is written to goes into the bucket, and out of the tables."""
-        state = self.database.primary
+        state = self.database.primary[self.shard]
         tail = state.tail()
         if not tail or self.owner is None or self.random.random() < 0.5:
             return
@@ -317,7 +353,7 @@ class TailWorld:
 
     def check(self) -> None:
         """Everything acknowledged is on both servers, once, and offsets have no gap."""
-        for state in (self.database.primary, self.database.standby):
+        for state in (self.database.primary[self.shard], self.database.standby[self.shard]):
             numbers = dict.fromkeys(FORWARDERS, 0)
             end = 0
             for row in state.history():
@@ -331,6 +367,95 @@ class TailWorld:
             assert end >= self.promised, "what was committed is gone"
             for origin, acked in self.acked.items():
                 assert numbers[origin] >= acked, "what was acknowledged is gone"
+
+
+class Broker:
+    """A broker that commits what all of its shards have in common transactions."""
+
+    tail_kind = SimulatedTail
+
+    def __init__(self, database: SimulatedDatabase) -> None:
+        self.commits = TailCommits(self.tail_kind(database), lambda attempt: 0.0)
+        self.rounds = CommitRounds(self.commits)
+        self.owners: dict[int, Owner] = {}  # of shards, though another broker may have them by now
+
+    def own(self, world: TailWorld) -> None:
+        """Take over a shard."""
+        world.commits = self.commits
+        world.epoch += 1
+        owner = world.owner = self.owners[world.shard] = world.owner_kind(world, world.epoch)
+        self.rounds.add(owner.log, lambda: owner.target)
+
+    def commit(self) -> None:
+        """Commit what all shards have."""
+        for owner in self.owners.values():
+            owner.log._committer.ask(owner.log.end)
+        while self.rounds.step() or self.rounds._steps:
+            pass
+
+
+class ManyShards:
+    """Shards of one database that brokers take from each other, without a word to the owner before."""
+
+    broker_kind = Broker
+    shards = 4
+
+    def __init__(self, seed: int, faults: float = 0.2) -> None:
+        self.random = Random(seed)
+        self.database = SimulatedDatabase(self.random, faults, self.shards)
+        self.worlds = [TailWorld(0, 0.0, shard, self.database) for shard in range(self.shards)]
+        self.brokers = [self.broker_kind(self.database) for _ in range(2)]
+
+    def run(self, steps: int) -> None:
+        """Let things happen, then let all end well, and check."""
+        for _ in range(steps):
+            self._step()
+            self._check()
+        self.database.faults = 0.0
+        last = self.broker_kind(self.database)
+        for world in self.worlds:
+            last.own(world)
+            world._settle_all()
+        self._check()
+        for world in self.worlds:
+            assert world.acked == world.sent
+
+    def _step(self) -> None:
+        chance = self.random.random()
+        place = self.random.randrange(len(self.brokers))
+        try:
+            if chance < 0.25:
+                self.brokers[place].own(self.random.choice(self.worlds))
+            elif chance < 0.3:
+                self.database.fail_over()
+            elif chance < 0.4:
+                self._seal(self.random.choice(self.worlds))
+            else:
+                self._work(self.brokers[place])
+        except (Died, EverlogError):
+            for world in self.worlds:
+                if world.owner in self.brokers[place].owners.values():
+                    world.owner = None
+            self.brokers[place] = self.broker_kind(self.database)
+
+    def _seal(self, world: TailWorld) -> None:
+        owner = world.owner
+        world._seal()
+        if world.owner is None:  # the segment that it wrote to was sealed
+            for broker in self.brokers:
+                broker.owners = {shard: one for shard, one in broker.owners.items() if one is not owner}
+
+    def _work(self, broker: Broker) -> None:
+        chosen = [one for one in broker.owners.values() if self.random.random() < 0.8]
+        heard = [(owner, self.worlds[owner.shard].send(owner)) for owner in chosen]
+        broker.commit()
+        for owner, numbers in heard:
+            if not self.worlds[owner.shard].acknowledge(owner, numbers):
+                del broker.owners[owner.shard]
+
+    def _check(self) -> None:
+        for world in self.worlds:
+            world.check()
 
 
 def payloads(row: TailRow) -> list[bytes]:

@@ -180,12 +180,11 @@ async def subscribe_ahead(folder: Path) -> None:
 def stop_commits(node: ClusterNode) -> None:
     """Let no commit of a broker go through."""
 
-    def fails(table: int, rows: Any) -> None:
+    def fails(parts: Any) -> None:
         raise Unavailable("the database is away")
 
-    for shard in node.log.cluster_shards:
-        target: Any = shard._target
-        target._tables.insert = target._tables.settle = fails
+    tables: Any = node.log._commits.tables
+    tables.insert = tables.settle = fails
 
 
 class BeginsAtTheEnd(PostgresTables):

@@ -8,16 +8,15 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.cluster_shards import append, owned_log, owner_of, row_at
+from tests.cluster_shards import append, close, owned_log, owner_of, row_at
 from tests.fault_proxy import FaultProxy
 from tests.postgres_server import PostgresServer, ReplicatedServers, new_schema, shared_server
 
 from everlog.base import Fenced, StorageError, Unavailable
 from everlog.cluster import ClusterSettings, ShardHistory, cluster_shard
 from everlog.cluster.database import ClusterDatabase
-from everlog.cluster.ports import TABLES
+from everlog.cluster.ports import TABLES, Outcome, ShardRows
 from everlog.cluster.postgres_tail import PostgresTail
-from everlog.cluster.rows import TailRow
 from everlog.cluster.schema import make_message_tables, read_store, tail_name
 from everlog.commitlog import RealDisk
 from everlog.tiering import MemoryBucket
@@ -55,10 +54,10 @@ def fight(takeovers: int) -> None:
         target = owner_of(database, epoch)
         ends[epoch] = target.end
         if epoch > takeovers:
-            target.close()
+            close(target)
             break
         has_written = threading.Event()
-        threads.append(threading.Thread(target=write, args=(PostgresTail(database, 0), target, has_written)))
+        threads.append(threading.Thread(target=write, args=(PostgresTail(database), target, has_written)))
         threads[-1].start()
         assert has_written.wait(20)
     for thread in threads:
@@ -69,12 +68,26 @@ def fight(takeovers: int) -> None:
         assert not any(epoch < later and end > found for later, found in ends.items())
 
 
+def part_of(epoch: int, *bases: int) -> list[ShardRows]:
+    """Rows of shard 0 in its first table."""
+    return [ShardRows(0, epoch, 0, [row_at(base, epoch) for base in bases])]
+
+
+def insert(tail: PostgresTail, epoch: int, *bases: int) -> None:
+    """Commit rows of shard 0; raise `Fenced` if it is another's."""
+    outcome = Outcome.BUSY
+    while outcome is Outcome.BUSY:
+        (outcome,) = tail.insert(part_of(epoch, *bases))
+    if outcome is Outcome.FENCED:
+        raise Fenced("replaced")
+
+
 def write(tail: PostgresTail, target: Any, has_written: threading.Event) -> None:
     end = target.end
-    target.close()
+    close(target)
     try:
         for base in range(end, end + 2_000):
-            tail.insert(0, [row_at(base, target.epoch)])
+            insert(tail, target.epoch, base)
             has_written.set()
     except Unavailable:
         has_written.set()
@@ -94,24 +107,26 @@ def test_a_thousand_owners() -> None:
 class Held(PostgresTail):
     """Waits between an insert and its commit until it may go on."""
 
-    def __init__(self, database: ClusterDatabase, shard: int) -> None:
-        super().__init__(database, shard)
+    def __init__(self, database: ClusterDatabase) -> None:
+        super().__init__(database)
         self.has_written, self.go_on = threading.Event(), threading.Event()
 
-    def insert(self, table: int, rows: Sequence[TailRow]) -> None:
+    def insert(self, parts: Sequence[ShardRows]) -> list[Outcome]:
         def act(cursor: Any) -> None:
-            cursor.execute(self._inserts[table], self._values(rows[0]))
-            assert cursor.fetchone() is not None
+            one = self._statement(parts[0], parts[0].rows[0], -1)
+            found = cursor.connection.pgconn.exec_params(one.query, one.values, param_formats=one.formats)
+            assert found.get_value(0, 1) == b"1"
             self.has_written.set()
             assert self.go_on.wait(20)
 
         self._writing.transact(act)
+        return [Outcome.COMMITTED]
 
 
 class NoLock(Held):
     """Looks at the epoch without a lock (M21)."""
 
-    insert_statement = PostgresTail.insert_statement.replace("for share", "")
+    insert_statement = PostgresTail.insert_statement.replace("for share skip locked", "")
 
 
 class KeyShare(Held):
@@ -131,11 +146,11 @@ def is_held_up(url: str) -> bool:
 @pytest.mark.parametrize(("kind", "late"), [(Held, 0), (NoLock, 1), (KeyShare, 1)])
 def test_a_takeover_waits_for_the_commit_under_way(kind: type[Held], late: int) -> None:
     database = fresh()
-    with closing(kind(database, 0)) as first, closing(kind(database, 0)) as second:
-        first.take_over(1, 11)
-        writing = Attempt(lambda: first.insert(0, [row_at(0, 1)]))
+    with closing(kind(database)) as first, closing(kind(database)) as second:
+        first.take_over(0, 1, 11)
+        writing = Attempt(lambda: insert(first, 1, 0))
         assert first.has_written.wait(20)
-        takeover = Attempt(lambda: second.take_over(2, 22))
+        takeover = Attempt(lambda: second.take_over(0, 2, 22))
         while takeover.is_alive() and not is_held_up(database.url):
             pass
         first.go_on.set()
@@ -148,17 +163,17 @@ def test_a_takeover_waits_for_the_commit_under_way(kind: type[Held], late: int) 
 class NoEpoch(PostgresTail):
     """Inserts at any epoch (M21)."""
 
-    insert_statement = PostgresTail.insert_statement.replace("where epoch = %(epoch)s", "")
+    insert_statement = PostgresTail.insert_statement.replace("where epoch = $4", "where $4 = $4")
 
 
 @pytest.mark.parametrize("kind", [PostgresTail, NoEpoch])
 @pytest.mark.parametrize("count", [1, 3])
 def test_nothing_is_written_at_an_epoch_that_is_over(kind: type[PostgresTail], count: int) -> None:
     database = fresh()
-    with closing(kind(database, 0)) as first, closing(kind(database, 0)) as second:
-        first.take_over(1, 11)
-        second.take_over(2, 22)
-        writing = Attempt(lambda: first.insert(0, [row_at(base, 1) for base in range(count)]))
+    with closing(kind(database)) as first, closing(kind(database)) as second:
+        first.take_over(0, 1, 11)
+        second.take_over(0, 2, 22)
+        writing = Attempt(lambda: insert(first, 1, *range(count)))
         writing.join()
         assert isinstance(writing.result, Fenced) == (kind is PostgresTail)
         assert len(rows_of(database.url, database.schema)) == (0 if kind is PostgresTail else count)
@@ -204,28 +219,30 @@ def pair() -> Iterator[ReplicatedServers]:
 class LookOnly(PostgresTail):
     """Settles doubt by a look, which waits for no standby (M1)."""
 
-    def _settle(self, cursor: Any, table: int, rows: Sequence[TailRow]) -> str:
-        cursor.execute(f"select nonce from {tail_name(0, table)} where base = {rows[0].base}")
-        return "" if cursor.fetchone() == (rows[0].nonce,) else super()._settle(cursor, table, rows)
+    def _settle(self, cursor: Any, parts: Sequence[ShardRows]) -> tuple[list[Outcome], str]:
+        row = parts[0].rows[0]
+        cursor.execute(f"select nonce from {tail_name(0, parts[0].table)} where base = {row.base}")
+        is_there = cursor.fetchone() == (row.nonce,)
+        return ([Outcome.COMMITTED], "") if is_there else super()._settle(cursor, parts)
 
 
 @pytest.mark.parametrize("kind", [PostgresTail, LookOnly])
 def test_doubt_is_settled_by_a_write_that_waits_for_the_standby(
     pair: ReplicatedServers, kind: type[PostgresTail]
 ) -> None:
-    with closing(kind(ClusterDatabase(pair.primary.url), 0)) as tail:
-        tail.take_over(1, 11)
-        tail.insert(0, [row_at(0, 1)])
+    with closing(kind(ClusterDatabase(pair.primary.url))) as tail:
+        tail.take_over(0, 1, 11)
+        insert(tail, 1, 0)
         pair.standby.kill()
-        rows = [row_at(1, 1)]
-        first = Attempt(lambda: tail.insert(0, rows))
+        parts = part_of(1, 1)
+        first = Attempt(lambda: tail.insert(parts))
         pair.until_waiting()
         pair.primary.kill()
         first.join()
         assert isinstance(first.result, Unavailable)
         pair.primary.start()
         assert len(rows_of(pair.primary.url, "everlog")) == 2  # it is there, and on no standby
-        again = Attempt(lambda: tail.settle(0, rows))
+        again = Attempt(lambda: tail.settle(parts))
         if kind is LookOnly:
             again.join()
         else:
@@ -233,13 +250,13 @@ def test_doubt_is_settled_by_a_write_that_waits_for_the_standby(
             tail.interrupt()  # PostgreSQL gives up the wait, with a mere warning
             again.join()
             assert isinstance(again.result, Unavailable)
-            again = until_waiting(pair, Attempt(lambda: tail.settle(0, rows)))
+            again = until_waiting(pair, Attempt(lambda: tail.settle(parts)))
             pair.standby.start()
             again.join()
             while isinstance(again.result, Unavailable):
-                again = Attempt(lambda: tail.settle(0, rows))
+                again = Attempt(lambda: tail.settle(parts))
                 again.join()
-        assert again.result is None
+        assert again.result == [Outcome.COMMITTED]
     pair.primary.kill()
     if kind is LookOnly:
         pair.standby.start()
@@ -288,7 +305,7 @@ def test_a_follower_takes_in_only_what_a_failover_does_not_lose(
         pair.primary.kill()
         following.join()
         log.close()
-        target.close()
+        close(target)
     pair.standby.start()
     pair.standby.promote()
     assert rows_of(pair.standby.url, "everlog")[-1][0] == 3
@@ -344,7 +361,7 @@ def test_the_log_waits_for_a_database_that_restarts_and_goes_on_by_itself() -> N
         assert rows_of(server.url, "everlog")[-1] == (25, 1)
         target.stop()
         log.close()
-        target.close()
+        close(target)
     finally:
         server.stop()
 
@@ -364,19 +381,19 @@ def test_a_commit_that_is_never_answered_is_given_up_when_the_shard_is_let_go_of
         with pytest.raises(Unavailable):
             log.wait_committed(1, 20)
         log.close()
-        target.close()
+        close(target)
 
 
 def test_nothing_is_acknowledged_below_the_standbys_that_are_demanded() -> None:
     database = fresh(min_standbys=1)
-    with closing(PostgresTail(database, 0)) as tail, pytest.raises(Unavailable, match="min_standbys is 1"):
-        tail.take_over(1, 11)
+    with closing(PostgresTail(database)) as tail, pytest.raises(Unavailable, match="min_standbys is 1"):
+        tail.take_over(0, 1, 11)
     enough = ClusterDatabase(database.url, database.schema)
-    with closing(PostgresTail(enough, 0)) as tail:
-        tail.take_over(2, 22)
+    with closing(PostgresTail(enough)) as tail:
+        tail.take_over(0, 2, 22)
         enough.min_standbys = 1
         with pytest.raises(Unavailable, match="waits for 0 standbys"):
-            tail.insert(0, [row_at(0, 2)])
+            tail.insert(part_of(2, 0))
 
 
 def test_a_fenced_owner_drops_what_it_did_not_commit() -> None:
@@ -399,7 +416,7 @@ def test_a_fenced_owner_drops_what_it_did_not_commit() -> None:
         append(log, 1)
     for target in (first, second):
         target.stop()
-        target.close()
+        close(target)
     log.close()
 
 
@@ -418,5 +435,5 @@ def test_a_closed_origin_leaves_the_map_and_its_number_stays() -> None:
         first.close_origin(5, 0)
     for target in (first, second):
         target.stop()
-        target.close()
+        close(target)
     log.close()

@@ -4,17 +4,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from tests.crash.tail_world import Owner, SimulatedTail, TailWorld
+from tests.crash.tail_world import Broker, ManyShards, Owner, SimulatedTail, TailWorld
 
 from everlog.cluster.origins import Origins
-from everlog.cluster.ports import Takeover
-from everlog.cluster.rows import TailRow
+from everlog.cluster.ports import Outcome, ShardRows, Takeover
 from everlog.cluster.shard_target import ShardTarget
 
 SEEDS, STEPS = 60, 40
 
 
-def run_all(world: type[TailWorld]) -> None:
+def run_all(world: type[TailWorld | ManyShards]) -> None:
     """Some histories."""
     for seed in range(SEEDS):
         world(seed).run(STEPS)
@@ -24,18 +23,24 @@ def test_what_is_acknowledged_is_in_the_log_once() -> None:
     run_all(TailWorld)
 
 
+def test_shards_that_commit_together_keep_what_is_acknowledged_each() -> None:
+    run_all(ManyShards)
+
+
 @pytest.mark.soak
 def test_many_histories() -> None:
     for seed in range(SEEDS, 800):
         TailWorld(seed, faults=(seed % 5) / 10).run(80)
+        ManyShards(seed, faults=(seed % 5) / 10).run(80)
 
 
 class LookOnly(SimulatedTail):
     """Doubt is settled by a look (M1)."""
 
-    def settle(self, table: int, rows: Sequence[TailRow]) -> None:
-        if not self.is_there(table, rows):
-            super().settle(table, rows)
+    def settle(self, parts: Sequence[ShardRows]) -> list[Outcome]:
+        left = [part for part in parts if not self.is_there(part)]
+        found = dict(zip([part.shard for part in left], super().settle(left) if left else [], strict=True))
+        return [found.get(part.shard, Outcome.COMMITTED) for part in parts]
 
 
 class TargetThat(ShardTarget):
@@ -91,5 +96,29 @@ def broken(**changes: Any) -> type[TailWorld]:
     ],
 )
 def test_the_mistake_is_found(world: type[TailWorld]) -> None:
+    with pytest.raises(AssertionError):
+        run_all(world)
+
+
+class NoFence(SimulatedTail):
+    """A shard that is another's goes with the others of its transaction."""
+
+    def _write(self, part: ShardRows) -> Outcome:
+        state = self._database.primary[part.shard]
+        state.rows[part.table].update({row.base: row for row in part.rows})
+        return Outcome.COMMITTED
+
+
+class Forgets(SimulatedTail):
+    """Says of a shard that is being taken over that it was committed."""
+
+    def insert(self, parts: Sequence[ShardRows]) -> list[Outcome]:
+        return [Outcome.COMMITTED if one is Outcome.BUSY else one for one in super().insert(parts)]
+
+
+@pytest.mark.parametrize("tail", [LookOnly, NoFence, Forgets])
+def test_a_mistake_in_common_transactions_is_found(tail: type[SimulatedTail]) -> None:
+    broker = type("Mistaken", (Broker,), {"tail_kind": tail})
+    world = type("Broken", (ManyShards,), {"broker_kind": broker})
     with pytest.raises(AssertionError):
         run_all(world)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -61,6 +62,8 @@ class Broker:
         self.now_us = now_us
         self.holding = holding  # who serves which client id, if there are several brokers
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0  # of the loop
+        self._looks = False  # at what is committed, soon
         self._sweeper: asyncio.Task[None] | None = None
         table = TopicTable(seed, 2 * limits.topics, 2 * limits.topics_bytes + BUFFER_BYTES)
         retained = RetainedMessages(limits.retained_messages, limits.retained_bytes)
@@ -105,9 +108,10 @@ class Broker:
     def start(self) -> None:
         """Begin on the running event loop."""
         self._loop = loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self.connections.traffic.time = loop.time
         self.reports.since = loop.time()
-        self.log.on_commit(lambda shard: None if self.router.committing else self._wake(self._committed))
+        self.log.on_commit(self._announced)
         self.log.on_failure(lambda shard, error: self._wake(partial(self._log_failed, shard, error)))
         self.log.on_trouble(lambda shard, error: self._wake(partial(self._log_troubled, shard, error)))
         if self.space is not None:
@@ -161,12 +165,22 @@ class Broker:
         return self._loop.call_soon(call)
 
     def _wake(self, call: Callable[[], None]) -> None:
-        """Have something called on the event loop's thread, from any other."""
+        """Have something called on the event loop's thread, from any."""
         assert self._loop is not None
         with contextlib.suppress(RuntimeError):  # the loop has ended while a commit was under way
-            self._loop.call_soon_threadsafe(call)
+            if threading.get_ident() == self._thread:
+                self._loop.call_soon(call)
+            else:
+                self._loop.call_soon_threadsafe(call)
+
+    def _announced(self, shard: int) -> None:
+        """Look soon at what is committed; from any thread, for as many shards as come until then."""
+        if not (self.router.committing or self._looks):
+            self._looks = True
+            self._wake(self._committed)
 
     def _committed(self) -> None:
+        self._looks = False  # first: what is committed from here on is another look
         self.router.committed()
         if self.router.behind or self.router.refuses:
             self.router.behind = self.router.is_behind()

@@ -8,16 +8,21 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from everlog.base import EverlogError
 from everlog.cluster.cluster_settings import ClusterSettings
 from everlog.cluster.cluster_shard import ClusterShard
+from everlog.cluster.commit_rounds import CommitRounds
 from everlog.cluster.database import ClusterDatabase
 from everlog.cluster.history import end_query
+from everlog.cluster.postgres_tail import PostgresTail
 from everlog.cluster.schema import read_store
-from everlog.commitlog import Disk, RealDisk, RetentionPlan
+from everlog.cluster.shard_target import ShardTarget
+from everlog.cluster.tail_commits import TailCommits
+from everlog.commitlog import Disk, RealDisk, RetentionPlan, Worker
 from everlog.store import LogStore, Positions
 from everlog.tiering import Bucket, Database
 
@@ -66,10 +71,17 @@ class ClusterLog(LogStore):
     """All shards of a cluster. One thread appends; any may read with a reader of its own."""
 
     def __init__(
-        self, shards: list[ClusterShard], settings: ClusterSettings, connection: Database | None = None
+        self,
+        shards: list[ClusterShard],
+        settings: ClusterSettings,
+        commits: TailCommits,
+        committing: Worker,
+        connection: Database | None = None,
     ) -> None:
         super().__init__([shard.log for shard in shards])
         self.cluster_shards = shards
+        self._commits = commits
+        self._committing = committing
         self._connection = connection  # by which all shards of others are followed
         ends = [f"(select {shard.number} as shard, ({end_query(shard.number)}) as stop)" for shard in shards]
         self._ends = " union all ".join(ends).encode()
@@ -82,6 +94,7 @@ class ClusterLog(LogStore):
         self.follow_trouble: EverlogError | None = None  # why other brokers' shards can't be followed just now
         self._follower = Repeated("everlog-follow", self._follow, settings.poll_s)
         self._keeper = Repeated("everlog-upload", self.tend, TEND_S)
+        commits.filled = self._keeper.wake
 
     @classmethod
     def join(
@@ -100,16 +113,31 @@ class ClusterLog(LogStore):
         with ExitStack() as opened:
             connection = database.connect()
             opened.callback(connection.close)
+            commits = TailCommits(PostgresTail(database))
+            opened.callback(commits.close)
+            rounds = CommitRounds(commits)
+            committing = Worker("everlog-commit", rounds.step, rounds.gave_up, rounds.rest_s)
+            commits.wake = committing.wake
+            opened.callback(committing.stop)
             shards = []
             for number in range(store.shards):
                 place = f"{directory}/shard-{number}"
                 shard = ClusterShard.open(
-                    number, place, store.identity, database, bucket, disk, settings, connection=connection
+                    number,
+                    place,
+                    store.identity,
+                    database,
+                    bucket,
+                    disk,
+                    settings,
+                    connection=connection,
+                    commits=commits,
                 )
                 opened.callback(shard.close)
+                rounds.add(shard.log, partial(_target_of, shard))
                 shards.append(shard)
             opened.pop_all()
-        return cls(shards, settings, connection)
+        return cls(shards, settings, commits, committing, connection)
 
     def own(self, epochs: Mapping[int, int], incarnation: int) -> None:
         """Own shards from now on at epochs that were claimed, as an incarnation; it may wait for the database."""
@@ -119,6 +147,8 @@ class ClusterLog(LogStore):
     def release(self, numbers: list[int]) -> None:
         """Own shards no more, and follow them; what was not committed is dropped."""
         for number in numbers:
+            self.cluster_shards[number].stop()
+        for number in numbers:
             self.cluster_shards[number].release()
 
     def stuck_s(self, now: float) -> float:
@@ -126,10 +156,10 @@ class ClusterLog(LogStore):
         since = [shard.waits_since for shard in self.cluster_shards]
         return max((now - one for one in since if one is not None), default=0.0)
 
-    def offer(self, shard: int, epoch: int, segment: int, base: int, body: bytes) -> None:
-        """Take a batch that the owner of a shard says it has committed."""
-        self.cluster_shards[shard].offer(epoch, segment, base, body)
-        self._follower.wake()
+    def offer(self, shard: int, epoch: int, segment: int, base: int, body: bytes, start: int = 0) -> None:
+        """Take a batch that the owner of a shard says it has committed; it begins behind `start` bytes of something."""
+        if not self.cluster_shards[shard].offer(epoch, segment, base, body, start):
+            self._follower.wake()
 
     def catch_up(self) -> None:
         """Take in what others have committed so far; it may wait for database and bucket."""
@@ -204,6 +234,12 @@ class ClusterLog(LogStore):
         with ExitStack() as closing:
             if self._connection is not None:
                 closing.callback(self._connection.close)
+            closing.callback(self._commits.close)
+            closing.callback(self._committing.stop)
             for sealed, shard in zip(self._sealed, self.cluster_shards, strict=True):
                 closing.callback(shard.close)
                 closing.callback(sealed.close)
+
+
+def _target_of(shard: ClusterShard) -> ShardTarget | None:
+    return shard.target

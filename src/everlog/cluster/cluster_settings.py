@@ -24,7 +24,7 @@ class ClusterSettings:
         """
         log = self.log
         return LogSettings(
-            durability="flush",
+            durability="memory",
             segment_bytes=min(log.segment_bytes, self.tail_bytes // 4),
             segment_us=self.segment_us,
             preallocate_bytes=0,

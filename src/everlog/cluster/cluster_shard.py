@@ -2,7 +2,8 @@
 
 The log is a local copy that is always right up to where it ends. While another broker owns the shard, batches come as
 that one offers them, and from tail and bucket where there is a gap; nothing is taken in that a failover could lose. The
-calls that may wait (`catch_up`, `own`, `close_origin`) are made by one thread at a time; `offer` and appends do not.
+calls that may wait (`catch_up`, `own`, `close_origin`) are made by one thread at a time; `offer` and appends do not: a
+batch that follows is taken in by whoever offers it, and nobody waits for the disk.
 """
 
 import threading
@@ -27,6 +28,7 @@ from everlog.cluster.postgres_tail import PostgresTail
 from everlog.cluster.rows import TailRow
 from everlog.cluster.segment_list import SegmentList
 from everlog.cluster.shard_target import ShardTarget
+from everlog.cluster.tail_commits import TailCommits
 from everlog.cluster.uploads import RetentionLimits, Uploads
 from everlog.commitlog import Disk, Origin, ShardLog
 from everlog.store import TopicIndexer
@@ -34,6 +36,7 @@ from everlog.tiering import Bucket, Database
 
 CLOSE_S = 5.0  # how long a commit may take that is under way when the shard is closed
 OFFERED_BYTES = 32 << 20  # of batches that wait to be taken in; beyond it they are read from the tail
+UNWRITTEN_BYTES = 16 << 20  # of a copy; beyond it batches wait to be taken in until the disk has been waited for
 
 
 class ClusterShard:
@@ -47,6 +50,7 @@ class ClusterShard:
         database: ClusterDatabase,
         bucket: Bucket,
         settings: ClusterSettings,
+        commits: TailCommits | None = None,
     ) -> None:
         self.number = number
         self.log = log
@@ -54,11 +58,13 @@ class ClusterShard:
         self._database = database
         self._bucket = bucket
         self._settings = settings
+        self._commits = commits or TailCommits(PostgresTail(database))
+        self._is_shared = commits is not None
         self.on_batches: Callable[[int, Sequence[TailRow]], None] | None = None  # of this shard, committed here
         self._target: ShardTarget | None = None
         self._uploads: Uploads | None = None
         self._doubts = 0  # of targets before
-        self._offers: deque[tuple[int, int, int, bytes]] = deque()
+        self._offers: deque[tuple[int, int, int, bytes, int]] = deque()
         self._offered_bytes = 0
         self._offering = threading.Lock()
         self._moving = threading.RLock()  # who follows, owns or lets go does it alone
@@ -76,8 +82,12 @@ class ClusterShard:
         *,
         background: bool = True,
         connection: Database | None = None,
+        commits: TailCommits | None = None,
     ) -> "ClusterShard":
-        """Open the local copy, of which only what was committed stays."""
+        """Open the local copy, of which only what was committed stays.
+
+        With `commits` it is committed by the thread of these; else by one of its own.
+        """
         history = ShardHistory(database, bucket, number, connection)
         try:
             salt, start = history.salt(), history.start()
@@ -91,6 +101,8 @@ class ClusterShard:
                 indexer=TopicIndexer(),
                 background=background,
                 origin=replace(origin, epoch=epoch),
+                is_copy=True,
+                committing=None if commits is None else commits.wake,
                 now_us=lambda: 0,
                 random_bytes=lambda size: salt.to_bytes(size, "little"),
             )
@@ -100,7 +112,7 @@ class ClusterShard:
         log.follow(not_owned(number))
         if not log.segments() and start > 0:
             log.skip_to(start)
-        return cls(number, log, history, database, bucket, settings)
+        return cls(number, log, history, database, bucket, settings, commits)
 
     @property
     def epoch(self) -> int:
@@ -140,26 +152,34 @@ class ClusterShard:
         """Why segments of an owned shard do not reach the bucket just now."""
         return self._uploads.trouble if self._uploads is not None else None
 
-    def offer(self, epoch: int, segment: int, base: int, body: bytes) -> bool:
-        """Take a batch that the owner says it has committed; return whether it was kept for `catch_up`."""
+    def offer(self, epoch: int, segment: int, base: int, body: bytes, start: int = 0) -> bool:
+        """Take a batch that the owner says it has committed; return False if it waits for `catch_up`."""
         with self._offering:
-            if base < self.log.committed or self._offered_bytes > OFFERED_BYTES:
+            if base < self.log.committed:
+                return True
+            if self._offered_bytes > OFFERED_BYTES:
                 return False
-            self._offers.append((epoch, segment, base, body))
+            self._offers.append((epoch, segment, base, body, start))
             self._offered_bytes += len(body)
-            return True
+        return not self.take_offered()
 
     def catch_up(self) -> int:
         """Take in all that others have committed, as far as is known, and return where the log ends then."""
         with self._moving:
-            while not self.epoch and (self._take_offers() or self._read_on()):
-                pass
+            while not self.epoch:
+                if self._offers or self.log.unwritten_bytes > UNWRITTEN_BYTES:
+                    self.log.write_behind()
+                if not (self._take_offers() or self._read_on()):
+                    break
+            self.log.write_behind(waits=False)
             return self.log.committed
 
     def take_offered(self) -> bool:
-        """Take in what was offered, without a wait; return whether something before the rest of it is missing."""
-        if not self._offers or not self._moving.acquire(blocking=False):
+        """Take in what was offered, without a wait; return whether some is left that must wait."""
+        if not self._offers:
             return False
+        if not self._moving.acquire(blocking=False):
+            return True
         try:
             if not self.epoch:
                 self._take_offers()
@@ -168,18 +188,21 @@ class ClusterShard:
             self._moving.release()
 
     def _take_offers(self) -> bool:
-        """Take in what was offered and follows; return whether that was something."""
+        """Take in what was offered and follows, without a wait; return whether that was something."""
         taken = False
         while self._offers:
-            epoch, segment, base, body = self._offers[0]
+            epoch, segment, base, body, start = self._offers[0]
             if base > self.log.committed:
                 break  # what is between must be read first
+            unwritten = self.log.unwritten_bytes
+            if unwritten > UNWRITTEN_BYTES or (unwritten and epoch != self.log.origin.epoch):
+                break  # the disk must be waited for first
             with self._offering:
                 self._offers.popleft()
                 self._offered_bytes -= len(body)
             if base == self.log.committed:
                 try:
-                    self.log.take_in(epoch, segment, [body])
+                    self.log.take_in(epoch, segment, [body], start=start, is_checked=True)
                 except StorageError:
                     continue  # of an epoch that is over, or in a segment whose start is missing: the tail knows
                 taken = True
@@ -219,20 +242,15 @@ class ClusterShard:
         with self._moving:
             self.release()
             self.catch_up()
-            tail = PostgresTail(self._database, self.number)
-            target = ShardTarget(tail, self.number, epoch, incarnation, tail_bytes=self._settings.tail_bytes)
-            try:
-                self._meet(target.take_over().end)
-            except BaseException:
-                target.stop()
-                target.close()
-                raise
+            size = self._settings.tail_bytes
+            target = ShardTarget(self._commits, self.number, epoch, incarnation, tail_bytes=size)
+            self._meet(target.take_over().end)
             target.troubled = self.log.note_trouble
             target.wrote = self._wrote
+            self.log.own(epoch, target)
             self._target = target
             segments = SegmentList(self._database, self.number)
             self._uploads = Uploads(self.log, target, segments, self._bucket, self._settings)
-            self.log.own(epoch, target)
 
     def _meet(self, end: int) -> None:
         """Read on to where the owner before ended."""
@@ -244,11 +262,16 @@ class ClusterShard:
             self._offers.clear()
             self._offered_bytes = 0
 
+    def stop(self) -> None:
+        """Let go of a commit that waits for the database."""
+        target = self._target
+        if target is not None:
+            target.stop()
+
     def release(self) -> None:
         """Own the shard no more; what was not committed is dropped."""
         with self._moving:
-            if self._target is not None:
-                self._target.stop()
+            self.stop()
             self.log.follow(not_owned(self.number))
             self._let_go()
 
@@ -258,7 +281,6 @@ class ClusterShard:
         if target is not None:
             self._doubts += target.doubts
             target.stop()
-            target.close()
         if uploads is not None:
             uploads.close()
 
@@ -270,6 +292,7 @@ class ClusterShard:
         """Store complete segments of an owned shard in the bucket, and empty what is superfluous in the tail."""
         uploads = self._uploads
         if uploads is not None and self.epoch:
+            self.log.write_behind(waits=False)
             uploads.step()
 
     def retain(self, limits: RetentionLimits, keep_from: int | None) -> int:
@@ -338,6 +361,8 @@ class ClusterShard:
         finally:
             self._let_go()
             self._history.close()
+            if not self._is_shared:
+                self._commits.close()
 
     def _last_commit(self) -> None:
         try:

@@ -91,7 +91,9 @@ def _copy_shard(
     """Read a shard from bucket and tail into a log of its own; return where it ends."""
     shard = origin.shard
     history = ShardHistory(database, bucket, shard)
-    log = ShardLog.open(disk, f"{directory}/shard-{shard}", LogSettings(), indexer=TopicIndexer(), origin=origin)
+    log = ShardLog.open(
+        disk, f"{directory}/shard-{shard}", LogSettings(), indexer=TopicIndexer(), origin=origin, is_copy=True
+    )
     try:
         start, end = history.start(), history.end()
         log.follow(not_owned(shard))
@@ -106,6 +108,7 @@ def _copy_shard(
             if found is None:
                 raise StorageError(f"shard {shard} ends at {log.committed}, and the database says {end}")
             log.take_in(0, found.segment, found.bodies)
+            log.write_behind()
             tell(f"shard {shard}", log.committed - start, end - start)
         return end
     finally:

@@ -13,10 +13,10 @@ if not cython.compiled:
 _NOBODY = NO_PUBLISHER
 
 
-def read_batch(body: bytes) -> Records:
+def read_batch(body: bytes | bytearray, start: int = 0) -> Records:
     """Return a batch that names all of its topics and publishers, its columns checked."""
     table = TopicTable(0, 1 << 30, 1 << 31)
-    records = Records(body, 0, table)
+    records = Records(body, start, table)
     if not records.verify_columns() or records.first_new_topic:
         raise StorageError("a batch of another broker can't be read")
     for name in records.new_names():

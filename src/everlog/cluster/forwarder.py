@@ -47,6 +47,7 @@ class ClusterForwarder:
         self.incarnation = incarnation
         self.numbers = [0] * shards
         self.confirmed = [0] * shards
+        self._left = [0] * shards  # up to which numbers `send` has seen to it
         self.on_lost: Callable[[EverlogError], None] = lambda error: None  # this incarnation is over
         self._log = log
         self._links = links
@@ -118,8 +119,13 @@ class ClusterForwarder:
         """Let what was forwarded leave, and note how far what was appended here goes."""
         if self._shared.count:
             self._send_shared()
-        for shard, waiting in enumerate(self._waiting):
-            number = self.numbers[shard]
+        if self._left == self.numbers:
+            return
+        for shard, number in enumerate(self.numbers):
+            if number == self._left[shard]:
+                continue
+            self._left[shard] = number
+            waiting = self._waiting[shard]
             if self._router.elsewhere[shard]:
                 if waiting.allowed < number:
                     waiting.allow()
@@ -226,7 +232,7 @@ class ClusterForwarder:
 
     def _heard_refuse(self, owner: int, number: int, body: bytes) -> None:
         frame = decode_publish(body, len(self.numbers))
-        text = frame.body.decode(errors="replace")
+        text = body[frame.start :].decode(errors="replace")
         self.on_lost(StorageError(text or "another broker takes nothing more from this one", hint="join again"))
 
     def _link_changed(self, incarnation: int, is_there: bool) -> None:
@@ -252,8 +258,8 @@ class ClusterForwarder:
             self._send_batch(shard, waiting, batch)
 
     def _send_batch(self, shard: int, waiting: Unconfirmed, batch: NumberedBatch) -> None:
-        body = encode_publish(shard, waiting.epoch, batch.body)
-        self._links.send(waiting.owner, LinkKind.PUBLISH, batch.first, body)
+        head = encode_publish(shard, waiting.epoch)
+        self._links.send(waiting.owner, LinkKind.PUBLISH, batch.first, head, batch.body)
 
     def _confirm(self, shard: int, number: int) -> None:
         if number > self.confirmed[shard]:
@@ -263,7 +269,7 @@ class ClusterForwarder:
 
     def _refused_by_us(self, origin: int, shard: int, error: EverlogError) -> None:
         """Tell another broker that nothing more is taken from it: the others have given it up."""
-        self._links.send(origin, LinkKind.REFUSE, 0, encode_publish(shard, 0, error.message.encode()))
+        self._links.send(origin, LinkKind.REFUSE, 0, encode_publish(shard, 0) + error.message.encode())
 
     def _fenced(self, error: EverlogError) -> None:
         for _, left in self._leaving.values():

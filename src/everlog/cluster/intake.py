@@ -3,7 +3,6 @@
 Owned by the event loop's thread.
 """
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -32,7 +31,7 @@ class Intake:
         self._last_epochs = [0] * shards  # at which they were owned last
         self._confirmed: list[dict[int, int]] = [{} for _ in range(shards)]  # by origin, since the shard is owned
         self._marks: list[deque[tuple[int, int, int]]] = [deque() for _ in range(shards)]  # offset, origin, number
-        self._loop = asyncio.get_running_loop()
+        self._written: deque[tuple[int, TailRow]] = deque()  # committed and not offered yet
         for one in log.cluster_shards:
             one.on_batches = self._wrote
         links.hear(LinkKind.PUBLISH, self._heard_publish)
@@ -72,7 +71,7 @@ class Intake:
         shard = self._log.cluster_shards[frame.shard]
         if not frame.epoch or frame.epoch != self._epochs[frame.shard]:
             return  # it is sent again, to whoever says next that it owns the shard
-        records = read_batch(frame.body)
+        records = read_batch(body, frame.start)
         try:
             self._confirmed[frame.shard].setdefault(origin, shard.last_number(origin))
             last = shard.append_from(
@@ -97,7 +96,9 @@ class Intake:
         self._router.ask_turn()
 
     def committed(self) -> None:
-        """Confirm what is committed."""
+        """Confirm what is committed, and offer it to all."""
+        if self._written:
+            self._offer()
         for shard, marks in enumerate(self._marks):
             if not marks:
                 continue
@@ -108,21 +109,22 @@ class Intake:
                 reached[origin] = number
             for origin, number in reached.items():
                 self._confirmed[shard][origin] = number
-                self._links.send(origin, LinkKind.CONFIRM, number, encode_publish(shard, 0, b""))
+                self._links.send(origin, LinkKind.CONFIRM, number, encode_publish(shard, 0))
 
     # Committed batches
 
     def _wrote(self, shard: int, rows: Sequence[TailRow]) -> None:
-        """Have batches that were committed just now offered; called by the thread that has committed them."""
-        if self._links.living and not self._loop.is_closed():
-            frames = [(one.base, encode_offer(shard, one.epoch, one.segment, one.body)) for one in rows]
-            self._loop.call_soon_threadsafe(self._offer, frames)
+        """Have batches offered that were committed just now, as soon as the loop looks; called by the thread that has
+        committed them."""
+        if self._links.living:
+            self._written.extend([(shard, row) for row in rows])
 
-    def _offer(self, frames: list[tuple[int, bytes]]) -> None:
+    def _offer(self) -> None:
         """Send batches to all that are not slow: the others read them from the tail."""
-        for base, body in frames:
-            self._links.offer(LinkKind.OFFER, base, body)
+        while self._written:
+            shard, row = self._written.popleft()
+            self._links.offer(LinkKind.OFFER, row.base, encode_offer(shard, row.epoch, row.segment), row.body)
 
     def _heard_offer(self, owner: int, base: int, body: bytes) -> None:
         frame = decode_offer(body, len(self._epochs))
-        self._log.offer(frame.shard, frame.epoch, frame.more, base, frame.body)
+        self._log.offer(frame.shard, frame.epoch, frame.more, base, body, frame.start)

@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING, cast
 from everlog.base import EverlogError
 from everlog.cluster.link_frames import MAX_BODY, BadFrame, LinkDecoder, LinkFrame, frame_head
 from everlog.cluster.link_hello import Hello, decode_hello, encode_hello
-from everlog.cluster.ports import LinkKind
+from everlog.cluster.ports import Bytes, LinkKind
 
 if TYPE_CHECKING:
     from everlog.cluster.links import Links
 
 OFFER_BYTES = 16 << 20  # that wait to leave; beyond it offers to this peer are dropped
 _APART_BYTES = 16 << 10  # a body of this size is not copied together with others
+_INBOX_BYTES = 256 << 10  # that are read at once
 HELLO_S = 5.0  # for a peer to say who it is
 
 
-class Link(asyncio.Protocol):
+class Link(asyncio.BufferedProtocol):
     """A connection, dialled or accepted. It is `open` once both sides know each other."""
 
     def __init__(self, links: "Links", to: int = 0) -> None:
@@ -34,8 +35,9 @@ class Link(asyncio.Protocol):
         self._links = links
         self.to = to  # whom we have dialled; 0: the peer has
         self._decoder = LinkDecoder()
+        self._inbox = memoryview(bytearray(_INBOX_BYTES))
         self._transport: asyncio.Transport | None = None
-        self._out: list[bytes | bytearray | memoryview] = []
+        self._out: list[Bytes] = []
         self._out_bytes = 0
         self._is_asked = False
         self.why: EverlogError | None = None  # we have closed it
@@ -55,12 +57,16 @@ class Link(asyncio.Protocol):
         if self.to:
             self._greet()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return where to put what comes."""
+        return self._inbox
+
+    def buffer_updated(self, size: int) -> None:
         """Take frames in."""
         self.heard = self._links.time()
         was_open = self.is_open
         try:
-            for frame in self._decoder.feed(data):
+            for frame in self._decoder.feed(self._inbox[:size]):
                 self._take(frame)
             if self.is_open and not was_open:
                 for frame in self._decoder.feed(b""):  # what came with the hello
@@ -82,29 +88,31 @@ class Link(asyncio.Protocol):
         """How much waits to leave."""
         return self._out_bytes + (self._transport.get_write_buffer_size() if self._transport is not None else 0)
 
-    def send(self, kind: int, number: int, body: bytes | bytearray | memoryview, head: bytes | None = None) -> None:
+    def send(self, kind: int, number: int, body: Bytes, rest: Bytes = b"") -> None:
         """Send a frame by the end of this turn of the event loop; nothing if the connection is over.
 
-        Its `head` may be known already. A large body is not copied: it must stay as it is.
+        Its body may be in two pieces, of which a large `rest` is not copied: it must stay as it is.
         """
+        self._put(frame_head(kind, number, body, rest), body, rest)
+
+    def offer(self, head: bytes, body: Bytes, rest: Bytes) -> bool:
+        """Send a frame, whose head is known, unless the peer is slow; return whether it was sent."""
+        if self.waiting_bytes > OFFER_BYTES:
+            return False
+        self._put(head, body, rest)
+        return True
+
+    def _put(self, head: bytes, body: Bytes, rest: Bytes) -> None:
         if self._transport is None or self._transport.is_closing():
             return
-        head = head or frame_head(kind, number, body)
-        if len(body) < _APART_BYTES:
-            self._out.append(head + bytes(body))
+        if len(body) + len(rest) < _APART_BYTES:
+            self._out.append(b"".join((head, body, rest)))
         else:
-            self._out += (head, body)
-        self._out_bytes += len(body)
+            self._out += (head + body, rest) if len(body) < _APART_BYTES else (head, body, rest)
+        self._out_bytes += len(body) + len(rest)
         if not self._is_asked:
             self._is_asked = True
             asyncio.get_running_loop().call_soon(self._flush)
-
-    def offer(self, kind: int, number: int, body: bytes | bytearray | memoryview, head: bytes) -> bool:
-        """Send a frame unless the peer is slow; return whether it was sent."""
-        if self.waiting_bytes > OFFER_BYTES:
-            return False
-        self.send(kind, number, body, head)
-        return True
 
     def close(self, why: EverlogError | None = None) -> None:
         """End the connection at once."""
@@ -119,7 +127,7 @@ class Link(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        small: list[bytes | bytearray | memoryview] = []
+        small: list[Bytes] = []
         for block in out:
             if len(block) < _APART_BYTES:
                 small.append(block)

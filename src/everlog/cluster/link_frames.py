@@ -16,6 +16,7 @@ HEADER_BYTES = 20
 MAX_BODY = 512 << 20  # bytes: the largest MQTT message and what goes with it
 MAX_FIRST_BODY = 4 << 10  # of a peer that has not said who it is
 
+_Bytes = bytes | bytearray | memoryview
 _HEADER = struct.Struct("<2sBBIQ")  # magic, version, kind, size of the body, number
 _CHECK = struct.Struct("<I")
 
@@ -32,12 +33,14 @@ class LinkFrame(NamedTuple):
     body: bytes
 
 
-def frame_head(kind: int, number: int, body: bytes | bytearray | memoryview) -> bytes:
-    """Return what stands before a body."""
-    if len(body) > MAX_BODY:
-        raise BadFrame(f"a frame of {len(body)} bytes is too large")
-    head = _HEADER.pack(MAGIC, VERSION, kind, len(body), number)
-    return head + _CHECK.pack(crc32c.crc32c(body, crc32c.crc32c(head)))
+def frame_head(kind: int, number: int, body: _Bytes, rest: _Bytes = b"") -> bytes:
+    """Return what stands before a body, which may be in two pieces."""
+    size = len(body) + len(rest)
+    if size > MAX_BODY:
+        raise BadFrame(f"a frame of {size} bytes is too large")
+    head = _HEADER.pack(MAGIC, VERSION, kind, size, number)
+    check = crc32c.crc32c(body, crc32c.crc32c(head))
+    return head + _CHECK.pack(crc32c.crc32c(rest, check) if rest else check)
 
 
 def encode_link_frame(kind: int, number: int = 0, body: bytes = b"") -> bytes:
@@ -59,13 +62,16 @@ class LinkDecoder:
         """How much of an unfinished frame is there: never more than was received."""
         return self._held
 
-    def feed(self, data: bytes) -> list[LinkFrame]:
-        """Return the frames that are whole by now; raise BadFrame, after which the stream is of no use."""
-        self._parts.append(data)
-        self._held += len(data)
-        if self._held < self._needed:
+    def feed(self, data: bytes | memoryview) -> list[LinkFrame]:
+        """Return the frames that are whole by now; raise BadFrame, after which the stream is of no use.
+
+        Nothing of the data is kept but copies: one of each body.
+        """
+        if self._held + len(data) < self._needed:
+            self._parts.append(bytes(data))
+            self._held += len(data)
             return []
-        whole = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        whole = memoryview(b"".join((*self._parts, data)) if self._held else data)
         frames: list[LinkFrame] = []
         at = 0
         while True:
@@ -78,11 +84,11 @@ class LinkDecoder:
             if len(frames) == 1 and self.max_body == MAX_FIRST_BODY:
                 self._needed = HEADER_BYTES
                 break  # who the peer is decides what it may send
-        self._parts = [whole[at:] if at else whole]
+        self._parts = [bytes(whole[at:])]
         self._held = len(whole) - at
         return frames
 
-    def _body_size(self, whole: bytes, at: int) -> int:
+    def _body_size(self, whole: memoryview, at: int) -> int:
         """Return the size of the body of the frame that begins here, -1 if that is not known yet."""
         if len(whole) - at < HEADER_BYTES:
             return -1
@@ -95,9 +101,9 @@ class LinkDecoder:
             raise BadFrame(f"a frame of {size} bytes, and at most {self.max_body} are taken")
         return int(size)
 
-    def _frame(self, whole: bytes, at: int, size: int) -> LinkFrame:
+    def _frame(self, whole: memoryview, at: int, size: int) -> LinkFrame:
         _, _, kind, _, number = _HEADER.unpack_from(whole, at)
-        body = whole[at + HEADER_BYTES : at + HEADER_BYTES + size]
+        body = bytes(whole[at + HEADER_BYTES : at + HEADER_BYTES + size])
         head = whole[at : at + _HEADER.size]
         if crc32c.crc32c(body, crc32c.crc32c(head)) != _CHECK.unpack_from(whole, at + _HEADER.size)[0]:
             raise BadFrame("a frame was damaged on its way")

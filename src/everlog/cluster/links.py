@@ -19,7 +19,7 @@ from everlog.cluster.link import HELLO_S, Link
 from everlog.cluster.link_frames import LinkFrame, frame_head
 from everlog.cluster.link_hello import Hello, check_hello
 from everlog.cluster.link_tls import LinkTls
-from everlog.cluster.ports import Answerer, Hearer, LinkKind, LinkWatcher
+from everlog.cluster.ports import Answerer, Bytes, Hearer, LinkKind, LinkWatcher
 from everlog.cluster.questions import Questions
 from everlog.ownership import Member
 
@@ -129,16 +129,16 @@ class Links:
         """Say something that may get lost."""
         self._send(incarnation, kind, 0, body)
 
-    def send(self, incarnation: int, kind: LinkKind, number: int, body: bytes | bytearray | memoryview) -> bool:
-        """Say something with a number; return False if there is no link."""
-        return self._send(incarnation, kind, number, body)
+    def send(self, incarnation: int, kind: LinkKind, number: int, body: Bytes, rest: Bytes = b"") -> bool:
+        """Say something with a number; return False if there is no link. The body may be given in two pieces."""
+        return self._send(incarnation, kind, number, body, rest)
 
-    def offer(self, kind: LinkKind, number: int, body: bytes | bytearray | memoryview) -> int:
+    def offer(self, kind: LinkKind, number: int, body: Bytes, rest: Bytes = b"") -> int:
         """Say something to all that are not slow; return how many did not get it."""
         if not self._links:
             return 0
-        head = frame_head(kind, number, body)  # with its check, which is the same for all
-        return sum([not link.offer(kind, number, body, head) for link in self._links.values()])
+        head = frame_head(kind, number, body, rest)  # with its check, which is the same for all
+        return sum([not link.offer(head, body, rest) for link in self._links.values()])
 
     def hear(self, kind: LinkKind, call: Hearer) -> None:
         """Have a call made with the sender, the number and the body of what others tell."""
@@ -148,11 +148,11 @@ class Links:
         """Have a call made when a link is there, and when it is no more."""
         self._watchers.append(call)
 
-    def _send(self, incarnation: int, kind: int, number: int, body: bytes | bytearray | memoryview) -> bool:
+    def _send(self, incarnation: int, kind: int, number: int, body: Bytes, rest: Bytes = b"") -> bool:
         link = self._links.get(incarnation)
         if link is None:
             return False
-        link.send(kind, number, body)
+        link.send(kind, number, body, rest)
         return True
 
     # Links call these

@@ -7,11 +7,13 @@ Errors: `Fenced` if another owner has the shard, which is the end for this one; 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from everlog.cluster.rows import TailRow
 
 TABLES = 8  # of a shard, used in turn
+
+Bytes = bytes | bytearray | memoryview
 
 
 @dataclass(slots=True)
@@ -34,19 +36,36 @@ class Takeover:
     last_table: int = 0  # that was written to last
 
 
-class TailTables(Protocol):
-    """A shard's tables, as one owner writes them. One call at a time."""
+class ShardRows(NamedTuple):
+    """Rows of one shard, to be committed in one of its tables as the owner of an epoch."""
 
-    def take_over(self, epoch: int, probe: int) -> Takeover:
+    shard: int
+    epoch: int
+    table: int
+    rows: Sequence[TailRow]
+
+
+class Outcome(IntEnum):
+    """What became of a shard's rows in a transaction."""
+
+    COMMITTED = 0
+    FENCED = 1  # another owner has the shard: they are not there and never will be
+    BUSY = 2  # the shard is being taken over just now: to be tried again
+
+
+class TailTables(Protocol):
+    """The tables of shards, as one broker writes them: one transaction at a time, of one shard or of several."""
+
+    def take_over(self, shard: int, epoch: int, probe: int) -> Takeover:
         """Fence all owners before this epoch; the random probe tells a repeated takeover from another's."""
 
-    def insert(self, table: int, rows: Sequence[TailRow]) -> None:
-        """Commit rows in one of the tables, all or none."""
+    def insert(self, parts: Sequence[ShardRows]) -> list[Outcome]:
+        """Commit rows of different shards in one transaction, of each shard all or none; say what became of each."""
 
-    def settle(self, table: int, rows: Sequence[TailRow]) -> None:
+    def settle(self, parts: Sequence[ShardRows]) -> list[Outcome]:
         """Commit rows that may be there already, by a transaction that writes in any case."""
 
-    def close_origin(self, origin: int, final: int, epoch: int) -> None:
+    def close_origin(self, shard: int, origin: int, final: int, epoch: int) -> None:
         """Store the final number of an origin, of which nothing more is taken."""
 
     def interrupt(self) -> None:
@@ -111,10 +130,10 @@ class ShardLinks(Protocol):
     @property
     def living(self) -> Collection[int]: ...  # incarnations that there is a link to
 
-    def send(self, incarnation: int, kind: LinkKind, number: int, body: bytes | bytearray | memoryview) -> bool:
-        """Say something with a number; return False if there is no link."""
+    def send(self, incarnation: int, kind: LinkKind, number: int, body: Bytes, rest: Bytes = b"") -> bool:
+        """Say something with a number; return False if there is no link. The body may be given in two pieces."""
 
-    def offer(self, kind: LinkKind, number: int, body: bytes | bytearray | memoryview) -> int:
+    def offer(self, kind: LinkKind, number: int, body: Bytes, rest: Bytes = b"") -> int:
         """Say something to all that are not slow; return how many did not get it."""
 
     def hear(self, kind: LinkKind, call: Hearer) -> None:

@@ -25,7 +25,7 @@ class TailRow:
     crc: int
     origins: dict[int, int]
     names: bytes
-    body: bytes | bytearray
+    body: bytes | bytearray | memoryview
 
     @property
     def end(self) -> int:
@@ -78,7 +78,7 @@ class ListedSegment:
 
 def make_row(records: Records, segment: int, epoch: int, origins: dict[int, int]) -> TailRow:
     """Return the row of a batch."""
-    body = records.to_bytes()
+    body = records.view()
     return TailRow(
         records.base_offset,
         records.count,

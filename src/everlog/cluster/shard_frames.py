@@ -11,21 +11,22 @@ _OFFER = struct.Struct("<IQQ")  # shard, epoch, segment
 
 
 class ShardFrame(NamedTuple):
-    """The head of a frame, and what is behind it."""
+    """The head of a frame, and where what is behind it begins in the frame's body: a batch is not copied once more."""
 
     shard: int
     epoch: int
     more: int
-    body: bytes
+    start: int
 
 
-def encode_publish(shard: int, epoch: int, body: bytes) -> bytes:
-    """Return the body of a PUBLISH, whose number is that of its first message; that of a CONFIRM has no batch."""
-    return _SHARD.pack(shard, epoch) + body
+def encode_publish(shard: int, epoch: int) -> bytes:
+    """Return what stands before the batch in the body of a PUBLISH, whose number is that of its first message; a
+    CONFIRM has no batch."""
+    return _SHARD.pack(shard, epoch)
 
 
 def decode_publish(data: bytes, shards: int) -> ShardFrame:
-    """Return what `encode_publish` was given."""
+    """Return what `encode_publish` was given, and the batch."""
     return _decode(_SHARD, data, shards)
 
 
@@ -39,13 +40,13 @@ def decode_owned(data: bytes, shards: int) -> ShardFrame:
     return _decode(_OWNED, data, shards)
 
 
-def encode_offer(shard: int, epoch: int, segment: int, body: bytes | bytearray) -> bytes:
-    """Return the body of an OFFER, whose number is the batch's first offset."""
-    return _OFFER.pack(shard, epoch, segment) + body
+def encode_offer(shard: int, epoch: int, segment: int) -> bytes:
+    """Return what stands before the batch in the body of an OFFER, whose number is the batch's first offset."""
+    return _OFFER.pack(shard, epoch, segment)
 
 
 def decode_offer(data: bytes, shards: int) -> ShardFrame:
-    """Return what `encode_offer` was given."""
+    """Return what `encode_offer` was given, and the batch."""
     return _decode(_OFFER, data, shards)
 
 
@@ -55,4 +56,4 @@ def _decode(head: struct.Struct, data: bytes, shards: int) -> ShardFrame:
     shard, epoch, *more = head.unpack_from(data)
     if shard >= shards:
         raise BadFrame(f"there is no shard {shard}")
-    return ShardFrame(shard, epoch, more[0] if more else 0, data[head.size :])
+    return ShardFrame(shard, epoch, more[0] if more else 0, head.size)

@@ -1,25 +1,20 @@
-"""The commit target of a shard that is owned: rows in the tail, however long that takes.
+"""The commit target of a shard that is owned: its rows, which of its tables they go into, and what became of them.
 
-The log's committing thread waits here, and nobody else. A commit that was not confirmed is in doubt: it may be there,
-or not, or be there and on no standby. From then on the same rows are settled, by transactions that write, until one is
-confirmed or the shard is found to be another's. While it lasts, and while the tail is full, the log is told of trouble.
+The log's committing thread waits here, and nobody else. How rows are committed, alone or with those of other shards, is
+`TailCommits`. While a commit is in doubt, and while the tail is full, the log is told of trouble.
 """
 
 import random
-import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TypeVar
 
 from everlog.base import EverlogError, Fenced, Records, StorageError, Unavailable
 from everlog.cluster.origins import Origins
-from everlog.cluster.ports import TABLES, TableFill, TailTables, Takeover
+from everlog.cluster.ports import TABLES, TableFill, Takeover
 from everlog.cluster.rows import TailRow, make_row
+from everlog.cluster.tail_commits import BUSY_S, TRANSACTION_BYTES, Part, TailCommits
 
-TRANSACTION_BYTES = 4 << 20  # of rows in one transaction, unless a single one has more
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
-
-T = TypeVar("T")
 Troubled = Callable[[StorageError | None], None]
 
 
@@ -28,14 +23,13 @@ class ShardTarget:
 
     def __init__(
         self,
-        tables: TailTables,
+        commits: TailCommits,
         shard: int,
         epoch: int,
         own: int,
         *,
         tail_bytes: int,
         transaction_bytes: int = TRANSACTION_BYTES,
-        pause: Callable[[int], float] | None = None,
     ) -> None:
         self.shard = shard
         self.epoch = epoch
@@ -43,107 +37,89 @@ class ShardTarget:
         self.is_in_doubt = False  # whether a commit was not confirmed and is being settled
         self.doubts = 0  # commits that were not confirmed at once
         self.waits_since: float | None = None  # when the commit began that the database has not confirmed, monotonic
+        self.is_stopped = False
         self.troubled: Troubled = lambda trouble: None
         self.wrote: Callable[[Sequence[TailRow]], None] | None = None  # told of rows that are committed
-        self._tables = tables
+        self._commits = commits
         self._own = own
         self._table_bytes = max(1, tail_bytes // TABLES)
         self._transaction_bytes = min(transaction_bytes, self._table_bytes)
-        self._pause = pause or _pause_s
-        self._lock = threading.Condition()
+        self._lock = commits.changed
         self._fills = [TableFill() for _ in range(TABLES)]
         self._table = 0
-        self._is_stopped = False
         self._is_in_trouble = False
         self.origins: Origins
 
     def take_over(self) -> Takeover:
         """Fence the owners before and learn where they ended; raise `Fenced` if a later one has the shard."""
         probe = int.from_bytes(random.SystemRandom().randbytes(7))
-        found = self._until_done(lambda: self._tables.take_over(self.epoch, probe))
+        attempt = 0
+        while True:
+            try:
+                found = self._commits.tables.take_over(self.shard, self.epoch, probe)
+                break
+            except Fenced:
+                raise
+            except EverlogError as error:
+                self._note(error)
+                self._commits.pause(attempt, lambda: self.is_stopped)
+                attempt += 1
+            if self.is_stopped:
+                raise self.closed()
+        self._note(None)
         self.end = found.end
         self._fills, self._table = found.fills, found.last_table
         self.origins = Origins(self._own, found.origins, found.closed, found.end)
         return found
 
     def commit(self, group: Sequence[tuple[Records, int]]) -> None:
-        """Commit batches, each with its segment."""
-        rows = [self._row(records, segment) for records, segment in group if records.end_offset > self.end]
-        at = 0
-        while at < len(rows):
-            count, size = 1, rows[at].size
-            while at + count < len(rows) and size + rows[at + count].size <= self._transaction_bytes:
-                size += rows[at + count].size
-                count += 1
-            self._commit(rows[at : at + count], size)
-            at += count
+        """Commit batches, each with its segment, in transactions of their own."""
+        rows = self.rows(group)
+        while rows:
+            part = self.part(rows, self._transaction_bytes)
+            if part is None:
+                with self._lock:
+                    self._lock.wait_for(lambda: self.is_stopped or self._has_room())
+                if self.is_stopped:
+                    raise self.closed()
+                continue
+            while not part.is_committed:
+                self._commits.commit([part])
+                if part.refusal is not None:
+                    raise part.refusal
+                if not (part.is_committed or part.is_in_doubt):
+                    self._commits.rest([part], BUSY_S)
+
+    def rows(self, group: Sequence[tuple[Records, int]]) -> deque[TailRow]:
+        """Return the rows of batches, but those that are committed already."""
+        return deque([self._row(records, segment) for records, segment in group if records.end_offset > self.end])
 
     def _row(self, records: Records, segment: int) -> TailRow:
         whole = records.base_offset == segment
         return make_row(records, segment, self.epoch, self.origins.place(records.end_offset, whole=whole))
 
-    def _commit(self, rows: list[TailRow], size: int) -> None:
-        table = self._choose_table()
-        is_doubted = False
-
-        def act() -> None:
-            nonlocal is_doubted
-            call = self._tables.settle if is_doubted else self._tables.insert
-            is_doubted = True
-            try:
-                call(table, rows)
-            except Fenced:
-                raise
-            except EverlogError:
-                self.doubts += not self.is_in_doubt
-                self.is_in_doubt = True
-                raise
-
-        self._until_done(act)
-        self.is_in_doubt = False
+    def part(self, rows: deque[TailRow], room: int) -> Part | None:
+        """Take from the front of rows what goes into a transaction that has so much room; None if the tail is full."""
         with self._lock:
-            fill = self._fills[table]
-            fill.size, fill.rows, fill.end = fill.size + size, fill.rows + len(rows), rows[-1].end
-        self.end = rows[-1].end
-        if self.wrote is not None:
-            self.wrote(rows)
+            if not self._has_room():
+                if not self._is_in_trouble:
+                    self._note(self._full())
+                return None
+            if self._fills[self._table].size >= self._table_bytes:
+                self._table = (self._table + 1) % TABLES
+                self._commits.filled()
+            table = self._table
+        room = min(room, self._transaction_bytes)
+        taken = [rows.popleft()]
+        size = taken[0].size
+        while rows and size + rows[0].size <= room:
+            size += rows[0].size
+            taken.append(rows.popleft())
+        return Part(self, table, taken, size)
 
-    def _until_done(self, act: Callable[[], T]) -> T:
-        """Do something until it is confirmed."""
-        attempt = 0
-        self.waits_since = time.monotonic()
-        while True:
-            if self._is_stopped:
-                raise Unavailable(f"shard {self.shard} was closed before a commit was confirmed")
-            try:
-                result = act()
-            except Fenced:
-                self.waits_since = None
-                raise
-            except EverlogError as error:
-                self._note(error)
-                with self._lock:
-                    self._lock.wait_for(lambda: self._is_stopped, self._pause(attempt))
-                attempt += 1
-            else:
-                self.waits_since = None
-                self._note(None)
-                return result
-
-    def _choose_table(self) -> int:
-        """Return the table for the next rows: the next one if the current is full, once it is empty."""
-        with self._lock:
-            if self._fills[self._table].size < self._table_bytes:
-                return self._table
-            following = (self._table + 1) % TABLES
-            if self._fills[following].rows:
-                self._note(self._full())
-                self._lock.wait_for(lambda: self._is_stopped or not self._fills[following].rows)
-                if self._is_stopped:
-                    raise Unavailable(f"shard {self.shard} was closed while its tail was full")
-                self._note(None)
-            self._table = following
-            return following
+    def _has_room(self) -> bool:
+        """Return whether the current table has, or the next one, which must be empty."""
+        return self._fills[self._table].size < self._table_bytes or not self._fills[(self._table + 1) % TABLES].rows
 
     def _full(self) -> StorageError:
         held = sum(fill.size for fill in self._fills)
@@ -151,6 +127,40 @@ class ShardTarget:
             f"the tail of shard {self.shard} holds {held} bytes that are not in the bucket",
             hint="look at the bucket: publishers wait, and go on by themselves once segments are stored there",
         )
+
+    # What becomes of a part
+
+    def begin(self) -> None:
+        """Note that the database is waited for."""
+        if self.waits_since is None:
+            self.waits_since = time.monotonic()
+
+    def end_wait(self) -> None:
+        """Note that it has answered."""
+        self.waits_since = None
+
+    def doubt(self, error: EverlogError) -> None:
+        """Note that a commit was not confirmed."""
+        self.doubts += not self.is_in_doubt
+        self.is_in_doubt = True
+        self._note(error)
+
+    def committed(self, part: Part) -> None:
+        """Note that a part is committed."""
+        rows = part.rows.rows
+        self.is_in_doubt = False
+        self.end_wait()
+        with self._lock:
+            fill = self._fills[part.rows.table]
+            fill.size, fill.rows, fill.end = fill.size + part.size, fill.rows + len(rows), rows[-1].end
+        self.end = rows[-1].end
+        self._note(None)
+        if self.wrote is not None:
+            self.wrote(rows)
+
+    def closed(self) -> Unavailable:
+        """Return why nothing more is committed here."""
+        return Unavailable(f"shard {self.shard} was closed before a commit was confirmed")
 
     def _note(self, error: EverlogError | None) -> None:
         if error is None and not self._is_in_trouble:
@@ -171,7 +181,7 @@ class ShardTarget:
         """Note that one of these was emptied."""
         with self._lock:
             self._fills[table] = TableFill()
-            self._lock.notify_all()
+        self._commits.tell()
 
     @property
     def held_bytes(self) -> int:
@@ -187,21 +197,12 @@ class ShardTarget:
 
     def close_origin(self, origin: int, final: int) -> None:
         """Store the final number of an origin, all of whose messages are committed."""
-        self._tables.close_origin(origin, final, self.epoch)
+        self._commits.tables.close_origin(self.shard, origin, final, self.epoch)
         self.origins.forget(origin)
 
     def stop(self) -> None:
-        """Let go of a commit that waits, and of the tables."""
-        with self._lock:
-            self._is_stopped = True
-            self._lock.notify_all()
-        self._tables.interrupt()
-
-    def close(self) -> None:
-        """Let go of the tables, once nobody commits."""
-        self._tables.close()
-
-
-def _pause_s(attempt: int) -> float:
-    """Return how long to wait before the next attempt: longer each time, and never the same for two brokers."""
-    return min(_FIRST_PAUSE_S * float(1 << min(attempt, 10)), _LONGEST_PAUSE_S) * random.uniform(0.5, 1.0)
+        """Let go of a commit that waits: what others have in it is settled without this shard."""
+        self.is_stopped = True
+        self._commits.tell()
+        if self.waits_since is not None:
+            self._commits.tables.interrupt()

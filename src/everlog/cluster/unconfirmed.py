@@ -17,7 +17,7 @@ class NumberedBatch(NamedTuple):
 
     first: int
     last: int
-    body: bytes
+    body: bytes | bytearray
 
 
 class Unconfirmed:
@@ -66,7 +66,7 @@ class Unconfirmed:
     def _close(self) -> None:
         count = self._open.count
         if count:
-            body = bytes(self._open.take(0).to_bytes())
+            body = self._open.take(0).to_bytes()
             self._open.start_segment()  # so that the next one can be read alone
             self.batches.append(NumberedBatch(self.last - count + 1, self.last, body))
             self.held_bytes += len(body)

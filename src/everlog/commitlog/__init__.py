@@ -16,3 +16,4 @@ from everlog.commitlog.shard import ShardLog, wall_clock_us
 from everlog.commitlog.side_file import SideSection
 from everlog.commitlog.topic_retention import Thinned
 from everlog.commitlog.verification import verify_directory
+from everlog.commitlog.worker import Worker

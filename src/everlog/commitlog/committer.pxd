@@ -15,12 +15,12 @@ cdef enum:  # of segment_format
 
 cdef class Committer:
     cdef public int64_t committed
-    cdef readonly object failure, trouble, barred, target
+    cdef readonly object failure, trouble, barred
     cdef readonly bint closed
     cdef readonly int64_t groups, batches, records, committed_bytes
     cdef readonly double write_s
     cdef double _began
-    cdef public object completed, announce, failed, troubled, lost
+    cdef public object completed, announce, failed, troubled
     cdef OpenBatch _open_batch
     cdef SegmentWriter _writer
     cdef Tail _tail
@@ -65,9 +65,6 @@ cdef class Committer:
 
     @cython.locals(rest=list, records=Records, segment=int64_t)
     cdef bint _commit(self, list group) except -1
-
-    @cython.locals(first=Py_ssize_t, stop=Py_ssize_t)
-    cdef bint _commit_there(self, list group) except -1
 
     @cython.locals(writer=SegmentWriter, end=int64_t, k=Py_ssize_t, base=int64_t, batches=list, size=Py_ssize_t,
                    records=Records)

@@ -9,9 +9,7 @@ now and then a step tries to write the group again, where nothing is in doubt, a
 itself. What was published stays readable all the while. Any other error (`failure`) is final: everything is refused
 until the log is opened again.
 
-With a `target` a group is committed there first, however long that takes, and what is written here is a copy. If the
-target refuses, since somebody else owns the shard, all that was appended and not committed is dropped, and the log is
-`barred`: it takes no appends until it is owned again, only what others have committed (`take_in`).
+The log of a copy, which others decide about, has a `CopyCommitter`.
 """
 
 import errno
@@ -24,13 +22,11 @@ import cython
 from everlog.base import EverlogError, StorageError, Unavailable
 from everlog.commitlog.catalog import Segment
 from everlog.commitlog.log_settings import Durability
-from everlog.commitlog.ports import CommitTarget
 from everlog.commitlog.waiters import Waiters
 
 if not cython.compiled:
     from everlog.base import MessageColumns, PublisherColumn, PublisherName, Records, TopicTable
     from everlog.commitlog.open_batch import OpenBatch, Placed
-    from everlog.commitlog.segment_format import HEADER_BYTES
     from everlog.commitlog.segment_writer import SegmentWriter
     from everlog.commitlog.tail import Tail
 
@@ -49,8 +45,7 @@ class Committer:
         self.failure: StorageError | None = None  # for good
         self.trouble: StorageError | None = None  # until the disk can be written again
         self.closed = False
-        self.barred: EverlogError | None = None  # why nothing may be appended, until the shard is owned again
-        self.target: CommitTarget | None = None  # where a group is committed before it is written here
+        self.barred: EverlogError | None = None  # why nothing may be appended to a copy, until the shard is owned here
         self.groups = 0  # how much was committed, in how many groups
         self.batches = 0
         self.records = 0
@@ -60,7 +55,6 @@ class Committer:
         self.announce: Callable[[int], None] | None = None
         self.failed: Callable[[StorageError], None] = lambda failure: None
         self.troubled: Callable[[StorageError | None], None] = lambda trouble: None  # and with None when it is over
-        self.lost: Callable[[EverlogError], None] = lambda error: None  # the shard is somebody else's
         self._open_batch = open_batch
         self._writer = writer
         self._tail = tail
@@ -123,7 +117,7 @@ class Committer:
         """
         with self._gate:
             self._open_batch.ask(offset)
-            shown = self._in_memory and self.target is None and self._show_unwritten()
+            shown = self._in_memory and self._show_unwritten()
         if shown:
             self._tell()
         return 0
@@ -195,7 +189,7 @@ class Committer:
             waiting.ask(offset)
             if self.failure is not None:
                 return []
-            if self.trouble is not None or self._entering or self._unwritten or self.target is not None:
+            if self.trouble is not None or self._entering or self._unwritten:
                 return None
             if not waiting.is_plain():
                 return None
@@ -247,7 +241,7 @@ class Committer:
             self.ask(offset)
             return -1
         try:
-            if self.trouble is not None or self.target is not None:
+            if self.trouble is not None:
                 self.ask(offset)
                 return -1
             return 1 if self._step(offset) else 0
@@ -289,8 +283,6 @@ class Committer:
 
     def _commit(self, group: list[Placed]) -> bool:
         """Write a group and publish it; in trouble, hold what was not written and return False."""
-        if self.target is not None:
-            return self._commit_there(group)
         self._done = 0
         try:
             self._write(group)
@@ -298,100 +290,6 @@ class Committer:
             self._hold(group[self._done :], error)
             return False
         return True
-
-    def _commit_there(self, group: list[Placed]) -> bool:
-        """Commit a group at the target, a segment at a time, and write the copy of each before the next is committed.
-
-        If the target refuses, drop all that waits and return False.
-        """
-        first = 0
-        while first < len(group):
-            stop = first + 1
-            while stop < len(group) and group[stop][1] == group[first][1]:
-                stop += 1
-            began = perf_counter()
-            try:
-                self.target.commit(group[first:stop])  # type: ignore[union-attr]
-            except EverlogError as error:
-                self._lose(error)
-                return False
-            finally:
-                self.write_s += perf_counter() - began
-            self._done = 0
-            try:
-                self._write(group[first:stop])
-            except OSError as error:
-                self._hold(group[first + self._done :], error)
-                return False
-            first = stop
-        return True
-
-    def _lose(self, error: EverlogError) -> None:
-        """Drop what was appended and not committed: it is somebody else's to say what comes next."""
-        with self._gate:
-            self.barred, self.target = error, None
-            self._open_batch.drop(self.committed)
-        self._held, self.trouble = [], None
-        self._waiters.wake()
-        self.lost(error)
-
-    def note_trouble(self, trouble: StorageError | None) -> None:
-        """Say that the target can't commit just now, or with None that it can; called by the target while it tries."""
-        self.trouble = trouble
-        if trouble is not None:
-            self._waiters.wake()
-        self.troubled(trouble)
-
-    def bar(self, why: EverlogError) -> None:
-        """Take no more appends; what was appended and is not committed is dropped."""
-        self._enter()
-        try:
-            self._lose(why)
-        finally:
-            self._stepping.release()
-
-    def own(self, target: CommitTarget, last_time: int) -> None:
-        """Take appends from now on, into a new segment, and commit them at a target first."""
-        self._enter()
-        try:
-            with self._gate:
-                self._open_batch.drop(self.committed)
-                self._open_batch.continue_segment(self.committed, HEADER_BYTES, [], None, 0, last_time)
-                self.barred, self.target = None, target
-        finally:
-            self._stepping.release()
-
-    def skip_to(self, offset: int) -> None:
-        """Let a barred log go on at a later offset, in a new segment: what is between is not there."""
-        self._enter()
-        try:
-            with self._gate:
-                self._open_batch.drop(offset)
-                self._writer.skip_to(offset)
-                self.committed = offset
-        finally:
-            self._stepping.release()
-
-    def take_in(self, segment: int, batches: list[Records]) -> None:
-        """Write and publish batches that another owner has committed, in the segment that begins at an offset.
-
-        Raises OSError if they may not be there: then they can be taken in again.
-        """
-        self._enter()
-        try:
-            if self.barred is None:
-                raise Unavailable("the log has an owner here, which alone says what comes next")
-            size = sum([records.size for records in batches])
-            with self._gate:
-                self._open_batch.pass_by(batches[len(batches) - 1].end_offset, size)
-            self._done = 0
-            try:
-                self._write([(records, segment) for records in batches])
-            finally:
-                if self._done < len(batches):
-                    self._open_batch.written(size)
-        finally:
-            self._stepping.release()
 
     def _hold(self, rest: list[Placed], error: OSError) -> None:
         """Hold what was not written because the disk failed."""

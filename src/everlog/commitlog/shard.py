@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from everlog.base import EverlogError, Records, StorageError, Unavailable
+from everlog.base import EverlogError, Records, StorageError, TopicTable, Unavailable
 from everlog.commitlog import paths
 from everlog.commitlog.catalog import Catalog, Segment
 from everlog.commitlog.committer import Committer
 from everlog.commitlog.copied_batches import read_batches
+from everlog.commitlog.copy_committer import CopyCommitter, Steps
 from everlog.commitlog.damage import Damage, DamageList
 from everlog.commitlog.follower import Follower
 from everlog.commitlog.hot_path import READ_ONLY, HotPath
@@ -51,6 +52,8 @@ class ShardLog(HotPath):
         self.on_lost: Callable[[ShardLog, EverlogError], None] | None = None  # somebody else owns it from now on
         self._on_commit: Callable[[ShardLog, int], None] | None = None
         self._catalog = catalog
+        self._copying: CopyCommitter | None = None  # the committer, of a copy
+        self._taking: tuple[int, TopicTable] | None = None  # the segment that is taken in, and its names
         self._maintenance: Maintenance | None = None
         self._follower: Follower | None = None
         self._lock: Lock | None = None
@@ -70,12 +73,15 @@ class ShardLog(HotPath):
         background: bool = True,
         not_below: int = 0,
         origin: Origin = NOBODY,
+        is_copy: bool = False,
+        committing: Callable[[], None] | None = None,
         now_us: Callable[[], int] = wall_clock_us,
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> "ShardLog":
         """Open a log to write and read, or beside its writer to read. The next offset is at least `not_below`.
 
-        A directory that holds the log of another `origin` is refused, and one that a later epoch has written to.
+        A directory that holds the log of another `origin` is refused, and one that a later epoch has written to. Of
+        a copy others decide what is committed. `committing` wakes the thread that commits, if that is not its own.
         """
         settings = settings or LogSettings()
         catalog = Catalog(disk, directory, settings.cache_bytes, DamageList(), origin)
@@ -84,9 +90,9 @@ class ShardLog(HotPath):
             if writable:
                 disk.make_directory(directory)
                 log._lock = disk.lock(f"{directory}/{paths.LOCK}")
-                log._start(indexer, classes, not_below, now_us, random_bytes)
+                log._start(indexer, classes, not_below, is_copy, now_us, random_bytes)
                 if background:
-                    log._start_threads()
+                    log._start_threads(committing)
             else:
                 log._follower = Follower(catalog)
                 log._seen = log._follower.refresh()
@@ -106,6 +112,7 @@ class ShardLog(HotPath):
         indexer: Indexer | None,
         classes: Classes | None,
         not_below: int,
+        is_copy: bool,
         now_us: Callable[[], int],
         random_bytes: Callable[[int], bytes],
     ) -> None:
@@ -121,25 +128,30 @@ class ShardLog(HotPath):
         open_batch.continue_segment(segment, found.position, found.names, found.publishers, first_time, found.last_time)
         if found.segment is not None and found.segment.reader is not None:
             found.segment.reader.table = open_batch.table
-        committer = Committer(open_batch, writer, self._tail, settings.durability)
+        if is_copy:
+            self._copying = CopyCommitter(open_batch, writer, self._tail)
+            self._copying.lost = self._lost
+        committer = self._copying or Committer(open_batch, writer, self._tail, settings.durability)
         maintenance = Maintenance(catalog, committer, settings, indexer, classes)
         committer.completed = maintenance.completed
         committer.failed = self._failed
         committer.troubled = self._troubled
-        committer.lost = self._lost
         committer.remark()
         self._committer, self._maintenance = committer, maintenance
 
-    def _start_threads(self) -> None:
+    def _start_threads(self, committing: Callable[[], None] | None) -> None:
         assert self._committer is not None
         assert self._maintenance is not None
         committer, maintenance = self._committer, self._maintenance
         name = os.path.basename(self._catalog.directory)
         gave_up = committer.gave_up
-        self._workers = [Worker(f"everlog-commit-{name}", self._commit_once, gave_up, committer.rest_s)]
-        self._workers.append(Worker(f"everlog-seal-{name}", maintenance.step, gave_up, maintenance.rest_s))
-        self._wake = self._workers[0].wake
-        maintenance.wake = self._workers[1].wake
+        sealing = Worker(f"everlog-seal-{name}", maintenance.step, gave_up, maintenance.rest_s)
+        self._workers = [sealing]
+        if committing is None:
+            self._workers.append(Worker(f"everlog-commit-{name}", self._commit_once, gave_up, committer.rest_s))
+            committing = self._workers[1].wake
+        self._wake = committing
+        maintenance.wake = sealing.wake
         maintenance.wake()
 
     def _failed(self, failure: StorageError) -> None:
@@ -156,46 +168,95 @@ class ShardLog(HotPath):
         if self.on_lost is not None:
             self.on_lost(self, error)
 
+    # Of a copy
+
     def follow(self, why: EverlogError) -> None:
         """Refuse appends from now on, and take in what others commit; what is not committed is dropped."""
-        self._writing().bar(why)
+        self._copy().bar(why)
 
     def own(self, epoch: int, target: CommitTarget) -> None:
         """Take appends from now on as the owner of an epoch, in a new segment, and commit them at a target first."""
+        copying = self._copy()
+        copying.write_behind()  # at the epoch that it was committed at
         segments = self._catalog.segments
         self.origin = replace(self.origin, epoch=epoch)
-        self._writing().own(target, self._catalog.describe(segments[-1]).last_time if segments else 0)
+        self._taking = None
+        copying.own(target, self._catalog.describe(segments[-1]).last_time if segments else 0)
 
-    def take_in(self, epoch: int, segment: int, bodies: Sequence[bytes]) -> None:
-        """Take in batches that the owner of an epoch has committed, as the next ones, all of one segment.
+    def take_in(
+        self, epoch: int, segment: int, bodies: Sequence[bytes], *, start: int = 0, is_checked: bool = False
+    ) -> None:
+        """Take in batches that the owner of an epoch has committed, as the next ones, all of one segment; each begins
+        behind `start` bytes of something.
 
-        Raises StorageError if they are damaged, do not follow, or can't be written: nothing of them is taken in then.
+        They can be read at once and are written by and by; the disk is waited for only where an epoch begins while
+        some of the one before is unwritten. Raises StorageError if they are
+        damaged, do not follow, or can't be written just now: nothing of them is taken in then. With `is_checked` every
+        byte has been found to be as it was sent.
         """
-        committer = self._writing()
+        copying = self._copy()
         if epoch < self.origin.epoch:
             raise StorageError(f"epoch {epoch} is over: the log has batches of epoch {self.origin.epoch}")
-        writing = committer.segment
-        goes_on = writing is not None and writing.base_offset == segment and writing.reader is not None
-        if not goes_on and segment != committer.committed:
-            raise StorageError(f"a segment that begins at {segment} can't go on at {committer.committed}")
-        table = writing.reader.table if goes_on and writing is not None and writing.reader is not None else new_table()
-        batches = read_batches(bodies, committer.committed, table)
+        table = self._table_of(segment, copying)
+        if table is None and segment != copying.committed:
+            raise StorageError(f"a segment that begins at {segment} can't go on at {copying.committed}")
+        table = table or new_table()
+        batches = read_batches(bodies, copying.committed, table, start=start, is_checked=is_checked)
         if epoch != self.origin.epoch:
+            copying.write_behind()  # segments name the epoch that they are written at
             self.origin = replace(self.origin, epoch=epoch)
-        try:
-            committer.take_in(segment, batches)
-        except OSError as error:
-            raise StorageError(f"writing to {self._catalog.directory} failed: {error}") from error
+        copying.take_in(segment, batches)
+        self._taking = segment, table
+        if copying.wants_step() and self._wake is not None:
+            self._wake()
+
+    def _table_of(self, segment: int, copying: CopyCommitter) -> TopicTable | None:
+        """Return the names of the segment that begins at an offset, if batches of it were the last."""
+        if self._taking is not None:
+            return self._taking[1] if self._taking[0] == segment else None
+        writing = copying.segment
+        if writing is None or writing.base_offset != segment or writing.reader is None:
+            return None
+        return writing.reader.table
 
     def skip_to(self, offset: int, *, over_gap: bool = False) -> None:
         """Let a followed log that holds nothing begin at an offset, or go on there if none was given out before it."""
         if self._catalog.segments and not over_gap:
             raise StorageError(f"{self._catalog.directory} has segments, so nothing can be skipped")
-        self._writing().skip_to(offset)
+        self._copy().skip_to(offset)
+        self._taking = None
 
     def note_trouble(self, trouble: StorageError | None) -> None:
         """Say that the commit target can't commit just now, or with None that it can."""
-        self._writing().note_trouble(trouble)
+        self._copy().note_trouble(trouble)
+
+    @property
+    def wants_step(self) -> Callable[[], bool]:
+        """Says whether something is to be committed, or so much to be written that it should be now."""
+        return self._copy().wants_step
+
+    def steps(self) -> Steps:
+        """Take a step: yield what the target is to commit, and be sent None once that is done, or why it can't be."""
+        return self._copy().steps()
+
+    def write_behind(self, *, waits: bool = True) -> None:
+        """Write what is shown and not yet written, unless the disk is in trouble; do nothing if it would wait for a
+        step that is under way and may not."""
+        self._copy().write_behind(waits=waits)
+
+    @property
+    def unwritten_bytes(self) -> int:
+        """How much of a copy can be read and is not yet being written."""
+        return self._copying.unwritten_bytes if self._copying is not None else 0
+
+    def gave_up(self, error: Exception) -> None:
+        """Refuse everything: the thread that commits has met an error that it was not made for."""
+        self._copy().gave_up(error)
+
+    def _copy(self) -> CopyCommitter:
+        if self._copying is None:
+            raise Unavailable("the log is no copy of what others decide about")
+        return self._copying
 
     @property
     def barred(self) -> EverlogError | None:

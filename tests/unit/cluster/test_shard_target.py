@@ -8,9 +8,9 @@ from tests.messages import segment_batches
 
 from everlog.base import Fenced, Records, StorageError, Unavailable
 from everlog.cluster.database import standbys_demanded
-from everlog.cluster.ports import TABLES, Takeover
-from everlog.cluster.rows import TailRow
+from everlog.cluster.ports import TABLES, Outcome, ShardRows, Takeover
 from everlog.cluster.shard_target import ShardTarget
+from everlog.cluster.tail_commits import TailCommits
 
 
 class FakeTables:
@@ -19,22 +19,25 @@ class FakeTables:
     def __init__(self) -> None:
         self.calls: list[tuple[str, int, list[int]]] = []
         self.failures: list[Exception] = []
+        self.outcomes: list[Outcome] = []
 
-    def take_over(self, epoch: int, probe: int) -> Takeover:
+    def take_over(self, shard: int, epoch: int, probe: int) -> Takeover:
         return Takeover(0, {}, {})
 
-    def insert(self, table: int, rows: Sequence[TailRow]) -> None:
-        self._note("insert", table, rows)
+    def insert(self, parts: Sequence[ShardRows]) -> list[Outcome]:
+        return self._note("insert", parts)
 
-    def settle(self, table: int, rows: Sequence[TailRow]) -> None:
-        self._note("settle", table, rows)
+    def settle(self, parts: Sequence[ShardRows]) -> list[Outcome]:
+        return self._note("settle", parts)
 
-    def _note(self, what: str, table: int, rows: Sequence[TailRow]) -> None:
-        self.calls.append((what, table, [row.base for row in rows]))
+    def _note(self, what: str, parts: Sequence[ShardRows]) -> list[Outcome]:
+        for part in parts:
+            self.calls.append((what, part.table, [row.base for row in part.rows]))
         if self.failures:
             raise self.failures.pop(0)
+        return [self.outcomes.pop(0) if self.outcomes else Outcome.COMMITTED for _ in parts]
 
-    def close_origin(self, origin: int, final: int, epoch: int) -> None: ...
+    def close_origin(self, shard: int, origin: int, final: int, epoch: int) -> None: ...
 
     def interrupt(self) -> None: ...
 
@@ -42,7 +45,8 @@ class FakeTables:
 
 
 def opened(tables: FakeTables, **sizes: int) -> ShardTarget:
-    target = ShardTarget(tables, 0, 1, 7, **{"tail_bytes": 1 << 20, **sizes}, pause=lambda attempt: 0.0)
+    commits = TailCommits(tables, pause=lambda attempt: 0.0)
+    target = ShardTarget(commits, 0, 1, 7, **{"tail_bytes": 1 << 20, **sizes})
     target.take_over()
     return target
 
@@ -75,10 +79,20 @@ def test_doubt_is_settled_with_the_same_rows_and_told() -> None:
 def test_a_fence_is_the_end() -> None:
     tables = FakeTables()
     target = opened(tables)
-    tables.failures = [Unavailable("lost"), Fenced("replaced")]
+    tables.failures = [Unavailable("lost")]
+    tables.outcomes = [Outcome.FENCED]
     with pytest.raises(Fenced):
         target.commit(group(1))
     assert target.end == 0
+
+
+def test_a_shard_that_is_taken_over_just_now_is_tried_again() -> None:
+    tables = FakeTables()
+    target = opened(tables)
+    tables.outcomes = [Outcome.BUSY, Outcome.COMMITTED]
+    target.commit(group(1))
+    assert [call[0] for call in tables.calls] == ["insert", "insert"]
+    assert (target.end, target.doubts) == (1, 0)
 
 
 def test_tables_are_used_in_turn_and_a_full_tail_makes_publishers_wait() -> None:

@@ -277,8 +277,11 @@ class Router:
             if first == NOT_KEPT:
                 return 0
             last = first + 1
+        marks = self._marks(run, routes) if last - first > 1 else None
         kept = 0
         for number in range(first, last):
+            if marks is not None and not marks[number]:
+                continue
             if self.elsewhere[number]:
                 kept += self._forward(run, number, positions, publisher, named)
                 continue
@@ -294,6 +297,17 @@ class Router:
                     floor = publisher.lag.get(number, self.routed[number])
                     publisher.published(number, end - taken, end, floor)
         return kept
+
+    def _marks(self, run: PublishRun, routes: bytearray) -> bytearray:
+        """Return for each shard whether it keeps some of a run."""
+        topics = u32s(run.columns.topics)
+        flags = pointer(run.columns.flags)
+        route = pointer(routes)
+        marks = bytearray(256)
+        mark = pointer(marks)
+        for row in range(run.start, run.stop):
+            mark[route[4 * topics[row] + (flags[row] >> 1 & 3)]] = 1
+        return marks
 
     def _forward(
         self, run: PublishRun, number: int, positions: list[tuple[int, int]], publisher: Session | None, named: Any
@@ -483,7 +497,8 @@ class Router:
                 first = max(0, at - records.base_offset)
                 if self.forwarder is not None:
                     self.forwarder.retain(records, first)
-                self.fanout.route(records, first, number)
+                if self.audiences.filters:
+                    self.fanout.route(records, first, number)
                 self.routed[number] = at = records.end_offset
                 if at >= end:
                     break
