@@ -77,6 +77,7 @@ class LinkKind(IntEnum):
     CLOSE_ORIGIN = 33  # take nothing more from a dead incarnation, and say its final number in a shard
     GROUP_JOIN = 34  # deal to these members
     GROUP_HELD = 35  # say what your members have of groups that the asker deals for from now on
+    GROUP_GIVE = 36  # let go of so many groups, for which the asker will deal
     MOVED = 64  # the board has changed: look at it now
     CLIENTS = 65  # how many clients the speaker has
 
