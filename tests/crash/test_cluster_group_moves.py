@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.cluster_brokers import BrokerCluster, ClusterNode
-from tests.crash.test_cluster_groups import ack, completed, numbers, published, shared
+from tests.crash.test_cluster_groups import ack, completed, numbers, published
 from tests.restarts import Client, eventually
 
 from everlog.cluster import GroupClaims, group_holding
@@ -29,6 +29,24 @@ async def members(node: ClusterNode, name: str, qos: int) -> list[Client]:
         await client.subscribe(f"$share/g{number}/t/#", qos=qos)
         made.append(client)
     return made
+
+
+async def shared(count: int, *clients: Client) -> dict[Client, list[Publish]]:
+    """Return so many messages, by who of the clients got them."""
+    got: dict[Client, list[Publish]] = {client: [] for client in clients}
+
+    async def take(client: Client) -> None:
+        while True:
+            got[client].append(await client.expect(Publish))
+
+    takers = [asyncio.create_task(take(client)) for client in clients]
+    try:
+        await eventually(lambda: sum(map(len, got.values())) >= count or any(taker.done() for taker in takers))
+    finally:
+        for taker in takers:
+            taker.cancel()
+        await asyncio.gather(*takers, return_exceptions=True)
+    return got
 
 
 async def until_shared(cluster: BrokerCluster, *counts: int) -> None:
@@ -54,18 +72,17 @@ async def test_groups_move_to_a_newcomer_and_nothing_is_lost_or_comes_twice(tmp_
         await until_shared(cluster, 2, 2)
         await eventually(lambda: is_seated(a, b))
         await published(a, 0, 20, qos=qos)
-        first = [await one.publishes(10) for one in ones]
-        second = [await two.publishes(10) for two in twos]
+        first = [await shared(20, one, two) for one, two in zip(ones, twos, strict=True)]
         c = await cluster.join("c")
         await until_shared(cluster, 2, 1, 1)
         await eventually(lambda: is_seated(a, b, c))
-        for one, two, mine, theirs in zip(ones, twos, first, second, strict=True):
-            assert numbers(mine, theirs) == list(range(20))
-            await acked(one, mine, qos)
-            await acked(two, theirs, qos)
+        for one, two, got in zip(ones, twos, first, strict=True):
+            assert numbers(*got.values()) == list(range(20))
+            await acked(one, got[one], qos)
+            await acked(two, got[two], qos)
         await published(a, 20, 40, qos=qos)
         for one, two in zip(ones, twos, strict=True):
-            assert numbers(await shared(20, one, two)) == list(range(20, 40))
+            assert numbers(*(await shared(20, one, two)).values()) == list(range(20, 40))
             await one.nothing_more()
             await two.nothing_more()
 
@@ -149,4 +166,4 @@ async def test_a_subscription_while_its_group_moves_is_served(tmp_path: Path) ->
         far.dealer_lost(0, [key])
         await asked
         await published(a, 0, 10)
-        assert numbers(await shared(10, ones[0], two)) == list(range(10))
+        assert numbers(*(await shared(10, ones[0], two)).values()) == list(range(10))
