@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tests.fault_proxy import FaultProxy
 from tests.linked_brokers import WAIT_S, BrokerCluster
 from tests.messages import to_columns
 from tests.raw_client import RawClient
@@ -202,3 +203,39 @@ def test_shared_groups_are_refused_since_each_broker_would_deal_its_own_members_
     with BrokerCluster(tmp_path, 1) as cluster, client(cluster.brokers[0].port, "s") as subscriber:
         subscriber.send(Subscribe(1, (Subscription("$share/g/t", 1), Subscription("t", 1))))
         assert tuple(subscriber.expect(Suback).reasons) == (Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED, 1)
+
+
+def test_messages_take_a_way_around_a_link_that_is_cut_and_are_there_once_and_in_order(tmp_path: Path) -> None:
+    cluster = BrokerCluster(tmp_path, 3, shards=2)
+    cluster.ways = {3: {}}  # they meet when the proxy is there
+    with cluster:
+        a, b, c = cluster.brokers
+        with FaultProxy(a.links.address) as proxy:
+            cluster.ways = {3: {1: proxy.address}}
+            cluster.meet()
+            cluster.own(a, 0)
+            cluster.own(c, 1)
+            topics = {a.log.shard_of(b"t/%d" % n): f"t/{n}" for n in range(20)}
+            with client(c.port, "p") as forth, client(a.port, "q") as back, client(b.port, "s") as subscriber:
+                subscriber.subscribe("#", qos=2)
+                for turn in range(6):
+                    first = turn * 20 + 1
+                    if turn == 1:
+                        proxy.cut(refuse=True)
+                    elif turn == 3:
+                        proxy.go_on()
+                    elif turn == 4:
+                        proxy.cut()
+                    forth.send(*[Publish(topics[0], b"%d" % n, 2, packet_id=n) for n in range(first, first + 20)])
+                    back.send(*[Publish(topics[1], b"%d" % n, 1, packet_id=n) for n in range(first, first + 20)])
+                    assert [forth.expect(Pubrec).packet_id for _ in range(20)] == list(range(first, first + 20))
+                    assert [back.expect(Puback).packet_id for _ in range(20)] == list(range(first, first + 20))
+                    if turn == 1:
+                        assert (a.links.relayed, b.links.relayed, c.links.relayed) == (1, 0, 1)
+                got = [subscriber.message() for _ in range(240)]
+                for topic in (topics[0], topics[1]):
+                    numbers = [int(one.payload) for one in got if one.topic == topic]
+                    assert numbers == list(range(1, 121))
+                subscriber.expect_nothing()
+            assert [a.log.shards[0].committed, c.log.shards[1].committed] == [120, 120]
+            proxy.go_on()
