@@ -149,6 +149,26 @@ class NeverClaims(GroupClaims):
         return group_holding.GroupAnswer()
 
 
+async def test_a_group_that_is_claimed_twice_at_once_is_dealt_for_once(tmp_path: Path) -> None:
+    async with BrokerCluster(tmp_path) as cluster:
+        a = await cluster.join("a")
+        ones = await members(a, "one", 1)
+        far, key = a.broker.groups.far, ("g0", "t/#")
+        assert far is not None
+        assert far.let_go(key)
+        await a.saved()
+        a.groups._claims.release([key], group_holding.Changes())
+        del far.leaving[key]
+        owned: list[object] = []
+        really = far.own
+        far.own = lambda *what: (owned.append(what[0]), really(*what))  # type: ignore[method-assign, assignment, func-returns-value]
+        await asyncio.gather(a.groups._claim([key]), a.groups._claim([key]))
+        await eventually(lambda: key in far.dealt and not a.groups._owning)
+        assert owned == [key]
+        await published(a, 0, 10)
+        assert numbers(await ones[0].publishes(10)) == list(range(10))
+
+
 async def test_a_subscription_while_its_group_moves_is_served(tmp_path: Path) -> None:
     async with BrokerCluster(tmp_path) as cluster:
         a = await cluster.join("a")

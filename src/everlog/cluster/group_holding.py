@@ -144,7 +144,7 @@ class GroupHolding:
         answer = await self._surely(lambda: self._claims.claim(keys, ends), "groups could not be claimed")
         if answer is None:
             return
-        for key in answer.taken:
+        for key in answer.taken.keys() - self._owning.keys() - self._far.dealt.keys():  # claimed twice at once
             self._owning[key] = self._loop.create_future()
             self._do(self._own(key, answer))
         holders: dict[int, list[GroupKey]] = {}
@@ -319,8 +319,8 @@ class GroupHolding:
                 given = decode_sittings(await asyncio.wait_for(asked, ASK_S))
             except (EverlogError, TimeoutError):
                 continue
-            keys = [(one.name, one.filter) for one in given]
-            await self._claim([key for key in keys if key not in self._owning and key not in self._far.dealt])
+            if given:
+                await self._claim([(one.name, one.filter) for one in given])
 
     async def _asked_to_give(self, asker: int, body: bytes) -> bytes:
         """Let go of groups, those first of which the asker has members; all is stored before it hears of them."""
