@@ -1,6 +1,8 @@
 """Messages of clients at one broker for a shard that another owns, which is lost, let go of, or not there yet."""
 
+from collections import deque
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.fault_proxy import FaultProxy
@@ -9,14 +11,15 @@ from tests.messages import to_columns
 from tests.raw_client import RawClient
 
 from everlog.base import TopicTable
+from everlog.broker.delivery.pending_acks import AckQueue, PendingAcks
 from everlog.cluster import LinkKind
 from everlog.mqtt import Puback, Publish, Pubrec, Pubrel, Reason, Suback, Subscribe, Subscription
 
 pytestmark = pytest.mark.slow
 
 
-def client(port: int, client_id: str) -> RawClient:
-    made = RawClient(port, 5, deadline_s=WAIT_S)
+def client(port: int, client_id: str, deadline_s: float = WAIT_S) -> RawClient:
+    made = RawClient(port, 5, deadline_s=deadline_s)
     made.connect(client_id)
     return made
 
@@ -59,17 +62,48 @@ def test_nothing_acknowledged_is_lost_or_doubled_when_the_owner_is_lost_in_the_m
         assert (b.forwarder.numbers, b.forwarder.confirmed) == ([100], [100])
 
 
-def test_messages_wait_while_nobody_owns_the_shard_and_others_go_on(tmp_path: Path) -> None:
-    with BrokerCluster(tmp_path, 2, shards=2) as cluster:
+def publish_beside_a_shard_without_owner(folder: Path, deadline_s: float, **mutant: Any) -> None:
+    """Publish to a shard that nobody owns, and then to another, which is to go on within a time."""
+    with BrokerCluster(folder, 2, shards=2) as cluster:
         a, b = cluster.brokers
+        for name, value in mutant.items():
+            b.call(lambda name=name, value=value: setattr(b.broker.router, name, value))
         cluster.own(b, 1)
         topics = {b.log.shard_of(b"t/%d" % n): f"t/{n}" for n in range(20)}
-        with client(b.port, "p") as waiting, client(b.port, "q") as going:
+        with client(b.port, "p") as waiting, client(b.port, "q", deadline_s) as going:
             waiting.send(*[Publish(topics[0], b"%d" % n, 1, packet_id=n) for n in range(1, 6)])
+            b.until(lambda: b.forwarder.numbers[0] == 5)
             going.publish(topics[1], "x", qos=1)
             waiting.expect_nothing()
             cluster.own(a, 0)
             assert [waiting.expect(Puback).packet_id for _ in range(5)] == [1, 2, 3, 4, 5]
+
+
+def test_messages_wait_while_nobody_owns_the_shard_and_others_go_on(tmp_path: Path) -> None:
+    publish_beside_a_shard_without_owner(tmp_path, WAIT_S)
+
+
+class OneQueue(PendingAcks):
+    """M18: acks of all shards and connections leave in one order."""
+
+    def __init__(self, lanes: int) -> None:
+        super().__init__(lanes)
+        self.order: deque[tuple[int, int]] = deque()
+        self.reached: dict[int, int] = {}
+
+    def wait(self, queue: AckQueue, acks: bytes, pubacks: int, positions: list[tuple[int, int]]) -> None:
+        super().wait(queue, acks, pubacks, positions)
+        self.order.extend(positions)
+
+    def committed(self, shard: int, end: int) -> None:
+        self.reached[shard] = max(end, self.reached.get(shard, 0))
+        while self.order and self.order[0][1] <= self.reached.get(self.order[0][0], 0):
+            super().committed(*self.order.popleft())
+
+
+def test_m18_one_queue_of_acks_over_all_shards_is_caught(tmp_path: Path) -> None:
+    with pytest.raises(TimeoutError):
+        publish_beside_a_shard_without_owner(tmp_path, 3.0, pending=OneQueue(4))
 
 
 def test_a_shard_that_is_let_go_of_goes_on_elsewhere_with_the_next_number(tmp_path: Path) -> None:
