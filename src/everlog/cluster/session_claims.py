@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     DbCursor = psycopg.Cursor[tuple[Any, ...]]
 
-CLAIMS_AT_ONCE = 200  # in one transaction
+CLAIMS_AT_ONCE = 500  # in one transaction
 _NEVER_S = 0xFFFF_FFFF
 _ADD = """
 insert into sessions (client, client_id, holder, is_kept, username, version, expiry_s, away_us)

@@ -19,7 +19,7 @@ from everlog.cluster.background import Background
 from everlog.cluster.cluster_log import ClusterLog
 from everlog.cluster.origin_closing import OriginClosing
 from everlog.cluster.ports import LinkKind, Peers
-from everlog.cluster.session_claims import ClaimAnswer, Claimant, SessionClaims
+from everlog.cluster.session_claims import CLAIMS_AT_ONCE, ClaimAnswer, Claimant, SessionClaims
 from everlog.cluster.session_leaving import SessionLeaving
 from everlog.cluster.session_sweep import SessionSweep
 from everlog.mqtt import Reason
@@ -136,9 +136,10 @@ class SessionHolding:
             self._loop.call_soon(self._claim)
 
     def _claim(self) -> None:
-        gathered, self._gathered = self._gathered, {}
-        claimants = []
-        for client_id in gathered:
+        claimants: list[Claimant] = []
+        while self._gathered and len(claimants) < CLAIMS_AT_ONCE:  # the others meanwhile go on with what they have
+            client_id = next(iter(self._gathered))
+            del self._gathered[client_id]
             wanted = self._wanted[client_id]
             if wanted.waiters:
                 claimants.append(wanted.waiters[0].claimant)
