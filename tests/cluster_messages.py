@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 
 from everlog.base import MessageColumns, TopicTable
-from everlog.cluster import ClusterDatabase, ClusterLog, ClusterSettings, make_message_tables
+from everlog.cluster import ClusterDatabase, ClusterLog, ClusterSettings, make_message_tables, make_reader
 from everlog.commitlog import LogSettings
 from everlog.mqtt import Decoder, Publish, encode
 from everlog.tiering import DirectoryBucket
@@ -88,9 +88,5 @@ class WrittenCluster:
     def reader_role(self, connections: int) -> tuple[str, str]:
         """Make a role that may only read and pin, with so many connections; return its URL and name."""
         role = f"reader_{self.schema}"
-        self.execute(f"create role {role} login connection limit {connections}")
-        self.execute(f"grant usage on schema {self.schema} to {role}")
-        self.execute(f"grant select on all tables in schema {self.schema} to {role}")
-        self.execute(f"grant insert, update, delete on {self.schema}.message_pins to {role}")
-        self.execute(f"grant execute on function pg_control_system() to {role}")
+        make_reader(self.database, role, connections)
         return self.database.url.replace(f"//{shared_server().user}@", f"//{role}@"), role

@@ -1,4 +1,4 @@
-"""A proxy for processes, on a thread of its own: it delays what passes, or holds it back, and lets it go on later.
+"""A proxy for processes, on a thread of its own: it delays what passes, holds or cuts it, and lets it go on.
 
 What was held is passed on when it is let go, also if whoever sent it is gone by then.
 """
@@ -16,7 +16,7 @@ _WAIT_S = 60.0
 class _Flow:
     """One direction of a connection."""
 
-    pieces: "asyncio.Queue[tuple[float, bytes]]" = field(default_factory=asyncio.Queue)
+    pieces: "asyncio.Queue[tuple[float, bytes, bool]]" = field(default_factory=asyncio.Queue)  # due, data, is held
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -24,21 +24,29 @@ class _Flow:
 
 
 class FaultProxy:
-    """`with FaultProxy(port) as proxy:` passes on what comes to `proxy.port`; any thread may call."""
+    """`with FaultProxy(target) as proxy:` passes on what comes to `proxy.port`; any thread may call."""
 
-    def __init__(self, target: int) -> None:
-        self.target = target
+    def __init__(self, target: int | str) -> None:
+        """Take a port, or an address with one."""
+        self.target = target if isinstance(target, str) else f"127.0.0.1:{target}"
         self.port = 0
         self.delay_s = 0.0  # of each piece, in both directions
         self.is_held = threading.Event()  # by a mark
-        self._mark = b""
-        self._both = False
+        self._marks: tuple[bytes, ...] = ()
+        self._both = self._half = False
         self._is_holding = False
+        self._refuses = False
         self._flows: list[tuple[_Flow, _Flow]] = []
+        self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        return f"127.0.0.1:{self.port}"
 
     def __enter__(self) -> "FaultProxy":
         self._thread.start()
@@ -49,11 +57,19 @@ class FaultProxy:
         self._loop.call_soon_threadsafe(self._end.set)
         self._thread.join(_WAIT_S)
 
-    def hold_at(self, mark: bytes, *, both: bool = False) -> None:
-        """Hold from the next piece that has these bytes in it on, in its direction of its connection, or in both."""
+    def hold_at(self, *marks: bytes, both: bool = False, half: bool = False) -> None:
+        """Hold from the next piece on that has all these bytes in it, in its direction of its connection, or in both.
+
+        Half of it may pass.
+        """
         self.is_held.clear()
-        self._both = both
-        self._mark = mark
+        self._both, self._half = both, half
+        self._marks = marks
+
+    def cut(self, *, refuse: bool = False) -> None:
+        """End all connections; and take no others until `go_on`."""
+        self._refuses = refuse
+        self._loop.call_soon_threadsafe(self._cut)
 
     def hold(self) -> None:
         """Let nothing pass on any connection, as a network that is lost."""
@@ -61,8 +77,12 @@ class FaultProxy:
 
     def go_on(self) -> None:
         """Let everything pass, first what was held."""
-        self._mark = b""
+        self._marks, self._refuses = (), False
         self._loop.call_soon_threadsafe(self._go_on)
+
+    def _cut(self) -> None:
+        for writer in list(self._writers):
+            writer.transport.abort()
 
     def _hold_all(self) -> None:
         self._is_holding = True
@@ -96,8 +116,11 @@ class FaultProxy:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
+        host, _, port = self.target.rpartition(":")
         try:
-            there, to = await asyncio.open_connection("127.0.0.1", self.target)
+            if self._refuses:
+                raise ConnectionRefusedError
+            there, to = await asyncio.open_connection(host, int(port))
         except OSError:
             writer.transport.abort()
             self._tasks.discard(task)
@@ -107,6 +130,7 @@ class FaultProxy:
             for flow in pair:
                 flow.go_on.clear()
         self._flows.append(pair)
+        self._writers |= {writer, to}
         try:
             with contextlib.suppress(OSError, asyncio.CancelledError):
                 await asyncio.gather(
@@ -119,6 +143,7 @@ class FaultProxy:
             self._flows.remove(pair)
             for one in (writer, to):
                 one.transport.abort()
+                self._writers.discard(one)
             self._tasks.discard(task)
 
     async def _take(self, reader: asyncio.StreamReader, pair: tuple[_Flow, _Flow], side: int) -> None:
@@ -130,19 +155,24 @@ class FaultProxy:
                 data = await reader.read(1 << 16)
             except OSError:
                 data = b""
-            if self._mark and self._mark in data:
-                self._mark = b""
+            due = self._loop.time() + self.delay_s
+            if self._marks and all(mark in data for mark in self._marks):
+                self._marks = ()
+                if self._half:
+                    flow.pieces.put_nowait((due, data[: len(data) // 2], False))
+                    data = data[len(data) // 2 :]
                 for one in pair if self._both else (flow,):
                     one.go_on.clear()
                 self.is_held.set()
-            flow.pieces.put_nowait((self._loop.time() + self.delay_s, data))
+            flow.pieces.put_nowait((due, data, True))
 
     async def _pass(self, flow: _Flow, writer: asyncio.StreamWriter) -> None:
         """Pass on what was taken in, when it is due."""
         while True:
-            due, data = await flow.pieces.get()
+            due, data, is_held = await flow.pieces.get()
             await asyncio.sleep(due - self._loop.time())
-            await flow.go_on.wait()
+            if is_held:
+                await flow.go_on.wait()
             if not data:
                 raise ConnectionResetError  # both directions end
             writer.write(data)

@@ -114,13 +114,13 @@ class Fleet:
         board = self.board
         return sorted(sum(thing.startswith("messages") for thing in board.owned_by(number)) for number in board.members)
 
-    def settle(self, seconds: float) -> float:
-        """Let time pass until every shard has an owner and all is even; return how long it took."""
+    def settle(self, seconds: float, members: int | None = None) -> float:
+        """Let time pass until every shard has an owner and all is even, among so many; return how long it took."""
         begun = self.now_s
         while self.now_s < begun + seconds:
             self.run(1.0)
             loads = self.loads()
-            if loads and not self.unowned() and loads[-1] - loads[0] <= 1:
+            if loads and not self.unowned() and loads[-1] - loads[0] <= 1 and len(loads) == (members or len(loads)):
                 return self.now_s - begun
         raise Violation(f"{self.unowned()} shards have no owner {seconds} s later, and brokers have {self.loads()}")
 

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import psycopg
 import pytest
 from tests.postgres_server import new_schema, shared_server
 
@@ -38,6 +39,35 @@ def test_a_cluster_is_made_once_and_its_shards_are_for_ever(operator: Operator) 
     code, _, said = operator.init(4)
     assert code == 2
     assert "with 3 shards" in said
+
+
+def test_a_role_for_readers_has_a_limit_of_connections_and_reads_messages_alone(operator: Operator) -> None:
+    role = f"reader_{operator.schema}"
+    operator.init()
+    words = ("init", operator.url, "--bucket", str(operator.bucket), "--shards", "3", "--reader", role)
+    for _ in range(2):
+        code, said, _ = operator.run(*words)
+        assert (code, f"{role} may read its messages, with 4 connections at most" in said) == (0, True)
+    with psycopg.connect(operator.url, autocommit=True) as connection:
+        limit = connection.execute(
+            "select rolconnlimit, rolsuper, rolcanlogin from pg_roles where rolname = %s", (role,)
+        )
+        assert limit.fetchone() == (4, False, True)
+        connection.execute(f"alter role {role} connection limit 9".encode())
+    assert "with 9 connections" in operator.run(*words)[1], "what an operator has set stays"
+    url = operator.url.replace("//postgres@", f"//{role}@")
+    with psycopg.connect(url, autocommit=True, options=f"-c search_path={operator.schema}") as connection:
+        assert connection.execute("select shards from message_store").fetchone() == (3,)
+        connection.execute("insert into message_pins (reader, until) values ('me', now())")
+        for forbidden in (
+            "select * from sessions",
+            "update message_shards set epoch = 0",
+            "delete from message_segments",
+        ):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection.execute(forbidden.encode())
+    code, _, said = operator.run(*words[:-1], "postgres")
+    assert (code, "may do everything" in said) == (2, True)
 
 
 def test_a_bucket_belongs_to_one_cluster(operator: Operator) -> None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.cluster_load import SessionPublisher, SessionSubscriber, until_acked
+from tests.cluster_load import SessionPublisher, SessionSubscriber, until_acked, wait_until
 from tests.cluster_processes import ClusterProcess, ProcessCluster
 from tests.fault_proxy import FaultProxy
 from tests.message_history import MessageHistory
@@ -93,6 +93,50 @@ def test_an_owner_that_hung_acknowledges_nothing_that_is_not_delivered(tmp_path:
         a.kill()
         assert cluster.copy_of("a")
         assert cluster.differences() == []
+
+
+@pytest.mark.parametrize("how", ["cut", pytest.param("silent", marks=pytest.mark.soak)])
+def test_a_link_that_is_cut_between_two_who_reach_a_third_holds_up_nobody(tmp_path: Path, how: str) -> None:
+    history = MessageHistory()
+    with ProcessCluster(tmp_path, 3) as cluster:
+        b = cluster.add("b")
+        b.client("first").close()  # so that it joins before the others, which reach it without the proxy
+        with linked_through_a_proxy(cluster, "a") as (a, proxy):
+            a.client("first").close()
+            c = cluster.add("c")
+            cluster.until_spread(3)
+            claims = cluster.rows("select thing, owner, epoch from claims order by thing")
+            there, back = topic_of(cluster, "a"), topic_of(cluster, "c")
+            subscribers = [SessionSubscriber(f"at-{one.name}", [one], history) for one in (a, b, c)]
+            publishers = [SessionPublisher(f"c{qos}", [c], history, [there], qos) for qos in (1, 2)]
+            publishers += [SessionPublisher(f"a{qos}", [a], history, [back], qos) for qos in (1, 2)]
+            until_acked(history, 40)
+            if how == "cut":
+                proxy.cut(refuse=True)
+            else:
+                proxy.hold()
+            counts = [len(one.waits) for one in publishers]
+            wait_until(
+                lambda: all(len(one.waits) > count + 20 for one, count in zip(publishers, counts, strict=True)),
+                "a publisher behind the cut gets no acks",
+            )
+            assert "over=b" in a.lines.read_text()
+            mover = c.client("mover", clean_start=False, expiry=EXPIRY_S)
+            mover.subscribe(there, qos=1)
+            moved = a.client("mover", clean_start=False, expiry=EXPIRY_S)  # its holder is asked over the third
+            assert a.connack.session_present
+            moved.close()
+            proxy.go_on()
+            until_acked(history, 40)
+            for publisher in publishers:
+                publisher.end()
+            for subscriber in subscribers:
+                subscriber.end()
+                assert history.problems(subscriber.name) == []
+            assert cluster.rows("select thing, owner, epoch from claims order by thing") == claims
+            for broker in cluster.brokers:
+                broker.kill()
+            assert cluster.differences() == []
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from tests.cluster_load import wait_until
 from tests.cluster_processes import PATIENCE_S, ClusterProcess, ProcessCluster
 from tests.crash.test_cluster_processes import Publisher, until
 from tests.message_history import MessageHistory
@@ -21,13 +22,13 @@ FILTER = "$share/workers/t/#"
 class Worker(threading.Thread):
     """A member that acknowledges what it gets, and goes on at the next broker when its connection ends."""
 
-    def __init__(self, name: str, brokers: list[ClusterProcess], got: list[bytes]) -> None:
+    def __init__(self, name: str, brokers: list[ClusterProcess], got: list[bytes], text: str = FILTER) -> None:
         super().__init__(name=name, daemon=True)
         self._brokers, self._got = brokers, got
         self._received: set[int] = set()  # QoS 2 packet ids that were not released
         self._at = 0
         self.client = self._connect()
-        assert self.client.subscribe(FILTER, qos=2) == (2,)
+        assert self.client.subscribe(text, qos=2) == (2,)
         self.stopping = threading.Event()
         self.error: BaseException | None = None
         self.start()
@@ -137,6 +138,34 @@ def work_through(tmp_path: Path, between: int, rounds: int = 0) -> None:
 
 def test_members_at_three_brokers_lose_nothing_when_one_is_killed_and_one_drained(tmp_path: Path) -> None:
     work_through(tmp_path, 60)
+
+
+@pytest.mark.soak
+def test_groups_move_to_brokers_that_join_and_nothing_is_lost_or_comes_twice(tmp_path: Path) -> None:
+    history, got = MessageHistory(), [list[bytes]() for _ in range(6)]
+    held = "select number, count(*) from session_groups join incarnations on holder = number where is_alive group by 1"
+    with ProcessCluster(tmp_path, 4) as cluster:
+        brokers = [cluster.add("a")]
+        workers = [Worker(f"w{at}a", brokers, some, f"$share/g{at}/t/#") for at, some in enumerate(got)]
+        publishers = [Publisher(f"p{qos}", brokers, history, qos) for qos in (1, 2)]
+        for name, counts in (("b", [3, 3]), ("c", [2, 2, 2])):
+            until(history, 100)
+            brokers.append(cluster.add(name))
+            here = brokers[-1:]
+            workers += [Worker(f"w{at}{name}", here, some, f"$share/g{at}/t/#") for at, some in enumerate(got)]
+            wait_until(lambda counts=counts: sorted(dict(cluster.rows(held)).values()) == counts, "groups do not move")
+        publishers += [Publisher(f"q{qos}", brokers[2:], history, qos) for qos in (1, 2)]
+        until(history, 200)
+        for publisher in publishers:
+            publisher.end()
+        acked = set(history.payloads_acked())
+        wait_until(lambda: any(one.error for one in workers) or all(acked <= set(one) for one in got), "one is lost")
+        for worker in workers:
+            worker.end()
+        print(f"{sum(map(len, got))} messages to members of 6 groups, {history.acked_count} acknowledged to publishers")
+        twice = [one for some in got for one, count in Counter(some).items() if count > 1]
+        assert [problems(history, some) for some in got] == [[]] * 6
+        assert not twice, "no broker was lost, so nothing had to come twice"
 
 
 @pytest.mark.soak

@@ -12,7 +12,7 @@ from tests.restarts import Client, eventually
 from everlog.broker import GroupOptions
 from everlog.broker.groups import group_seat
 from everlog.broker.groups.far_members import FarMembers
-from everlog.cluster import group_holding
+from everlog.cluster import LinkKind, group_holding
 from everlog.mqtt import Puback, Pubcomp, Publish, Pubrec, Pubrel
 
 FILTER = "$share/g/t/#"
@@ -152,6 +152,37 @@ async def test_what_a_lost_member_has_not_acknowledged_goes_to_others(tmp_path: 
         again = await one.publishes(6)
         assert numbers(again) == numbers(theirs[4:])
         assert numbers(mine, theirs[:4], again) == list(range(20))
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_what_arrives_when_the_last_member_has_left_goes_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, qos: int
+) -> None:
+    async with BrokerCluster(tmp_path) as cluster:
+        a, b = await cluster.join("a"), await cluster.join("b")
+        one, two = await member(a, "one", qos), await member(b, "two", qos)
+        await one.unsubscribe(FILTER)
+        held: list[tuple[Any, ...]] = []
+        really, seats = a.peers.tell, b.broker.groups.far.seats
+
+        def tell(incarnation: int, kind: LinkKind, body: bytes) -> None:
+            if kind == LinkKind.GROUP_DEAL:
+                held.append((incarnation, kind, body))
+            else:
+                really(incarnation, kind, body)
+
+        monkeypatch.setattr(a.peers, "tell", tell)
+        await published(a, 0, 10, qos=qos)
+        await a.saved()
+        await eventually(lambda: bool(held))
+        await two.unsubscribe(FILTER)
+        await eventually(lambda: not seats)
+        for said in held:
+            really(*said)
+        monkeypatch.undo()
+        await one.subscribe(FILTER, qos=qos)
+        assert numbers(await one.publishes(10)) == list(range(10))
+        await one.nothing_more()
 
 
 async def test_what_a_dead_broker_had_goes_to_others_but_not_what_its_sessions_have(tmp_path: Path) -> None:

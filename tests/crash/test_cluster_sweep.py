@@ -7,7 +7,7 @@ from tests.cluster_brokers import SHARDS, BrokerCluster, ClusterNode
 from tests.restarts import eventually
 
 from everlog.base import MessageColumns, TopicTable, Unavailable
-from everlog.cluster import Closed, Outbox
+from everlog.cluster import Closed, Outbox, session_claims
 from everlog.cluster.origin_closing import OriginClosing
 from everlog.mqtt import Properties, Publish, Pubrec, Will
 from everlog.sessions import Cursor, SessionRow, StoredSession, pack_ids, pack_unsure, unpack_unsure
@@ -29,6 +29,36 @@ async def test_the_will_of_a_client_is_sent_once_and_leaves_the_outbox(tmp_path:
         await eventually(lambda: cluster.rows("select * from outbox") == [])
         await listener.nothing_more()
         assert ends(owner) == 2
+
+
+async def test_a_session_of_a_dead_broker_waits_for_its_client_unless_something_is_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with BrokerCluster(tmp_path) as cluster:
+        monkeypatch.setattr(session_claims, "LEFT_US", 1 << 50)
+        owner, other, dying = await cluster.join("a"), await cluster.join("b"), await cluster.join("c")
+        listener = await owner.client("listener")
+        await listener.subscribe("w")
+        await dying.client("back", expiry=1000)
+        await dying.client("late", expiry=1000)
+        await dying.client("short", expiry=1)
+        await dying.client("clean", clean=True, expiry=0)
+        await dying.client("will", expiry=1000, will=Will("w", b"gone", 1))
+        await dying.saved()
+        await dying.kill()
+        assert (await listener.expect(Publish)).payload == b"gone"
+        await eventually(lambda: not {"short", "clean"} & cluster.holders().keys())
+        assert cluster.holders() == {
+            "listener": owner.incarnation,
+            "will": owner.incarnation,
+            "back": dying.incarnation,
+            "late": dying.incarnation,
+        }
+        back = await other.client("back")
+        assert back.connack.session_present
+        assert owner.peers._links.said == [], "nobody had to be asked for it"
+        monkeypatch.setattr(session_claims, "LEFT_US", 0)
+        await eventually(lambda: cluster.holders()["late"] == owner.incarnation)
 
 
 async def test_the_wills_of_a_dead_brokers_clients_are_sent_once(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def live_through(fleet: Fleet, rounds: int) -> None:
         one.is_cut, one.loses = False, 0.0
         if not one.is_up:
             one.start()
-    fleet.settle(120)
+    fleet.settle(120, fleet.brokers)
     assert fleet.loads() == [fleet.shards // fleet.brokers] * fleet.brokers
 
 

@@ -1,21 +1,25 @@
 """Messages of clients at one broker for a shard that another owns, which is lost, let go of, or not there yet."""
 
+from collections import deque
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.fault_proxy import FaultProxy
 from tests.linked_brokers import WAIT_S, BrokerCluster
 from tests.messages import to_columns
 from tests.raw_client import RawClient
 
 from everlog.base import TopicTable
+from everlog.broker.delivery.pending_acks import AckQueue, PendingAcks
 from everlog.cluster import LinkKind
 from everlog.mqtt import Puback, Publish, Pubrec, Pubrel, Reason, Suback, Subscribe, Subscription
 
 pytestmark = pytest.mark.slow
 
 
-def client(port: int, client_id: str) -> RawClient:
-    made = RawClient(port, 5, deadline_s=WAIT_S)
+def client(port: int, client_id: str, deadline_s: float = WAIT_S) -> RawClient:
+    made = RawClient(port, 5, deadline_s=deadline_s)
     made.connect(client_id)
     return made
 
@@ -58,17 +62,48 @@ def test_nothing_acknowledged_is_lost_or_doubled_when_the_owner_is_lost_in_the_m
         assert (b.forwarder.numbers, b.forwarder.confirmed) == ([100], [100])
 
 
-def test_messages_wait_while_nobody_owns_the_shard_and_others_go_on(tmp_path: Path) -> None:
-    with BrokerCluster(tmp_path, 2, shards=2) as cluster:
+def publish_beside_a_shard_without_owner(folder: Path, deadline_s: float, **mutant: Any) -> None:
+    """Publish to a shard that nobody owns, and then to another, which is to go on within a time."""
+    with BrokerCluster(folder, 2, shards=2) as cluster:
         a, b = cluster.brokers
+        for name, value in mutant.items():
+            b.call(lambda name=name, value=value: setattr(b.broker.router, name, value))
         cluster.own(b, 1)
         topics = {b.log.shard_of(b"t/%d" % n): f"t/{n}" for n in range(20)}
-        with client(b.port, "p") as waiting, client(b.port, "q") as going:
+        with client(b.port, "p") as waiting, client(b.port, "q", deadline_s) as going:
             waiting.send(*[Publish(topics[0], b"%d" % n, 1, packet_id=n) for n in range(1, 6)])
+            b.until(lambda: b.forwarder.numbers[0] == 5)
             going.publish(topics[1], "x", qos=1)
             waiting.expect_nothing()
             cluster.own(a, 0)
             assert [waiting.expect(Puback).packet_id for _ in range(5)] == [1, 2, 3, 4, 5]
+
+
+def test_messages_wait_while_nobody_owns_the_shard_and_others_go_on(tmp_path: Path) -> None:
+    publish_beside_a_shard_without_owner(tmp_path, WAIT_S)
+
+
+class OneQueue(PendingAcks):
+    """M18: acks of all shards and connections leave in one order."""
+
+    def __init__(self, lanes: int) -> None:
+        super().__init__(lanes)
+        self.order: deque[tuple[int, int]] = deque()
+        self.reached: dict[int, int] = {}
+
+    def wait(self, queue: AckQueue, acks: bytes, pubacks: int, positions: list[tuple[int, int]]) -> None:
+        super().wait(queue, acks, pubacks, positions)
+        self.order.extend(positions)
+
+    def committed(self, shard: int, end: int) -> None:
+        self.reached[shard] = max(end, self.reached.get(shard, 0))
+        while self.order and self.order[0][1] <= self.reached.get(self.order[0][0], 0):
+            super().committed(*self.order.popleft())
+
+
+def test_m18_one_queue_of_acks_over_all_shards_is_caught(tmp_path: Path) -> None:
+    with pytest.raises(TimeoutError):
+        publish_beside_a_shard_without_owner(tmp_path, 3.0, pending=OneQueue(4))
 
 
 def test_a_shard_that_is_let_go_of_goes_on_elsewhere_with_the_next_number(tmp_path: Path) -> None:
@@ -202,3 +237,39 @@ def test_shared_groups_are_refused_since_each_broker_would_deal_its_own_members_
     with BrokerCluster(tmp_path, 1) as cluster, client(cluster.brokers[0].port, "s") as subscriber:
         subscriber.send(Subscribe(1, (Subscription("$share/g/t", 1), Subscription("t", 1))))
         assert tuple(subscriber.expect(Suback).reasons) == (Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED, 1)
+
+
+def test_messages_take_a_way_around_a_link_that_is_cut_and_are_there_once_and_in_order(tmp_path: Path) -> None:
+    cluster = BrokerCluster(tmp_path, 3, shards=2)
+    cluster.ways = {3: {}}  # they meet when the proxy is there
+    with cluster:
+        a, b, c = cluster.brokers
+        with FaultProxy(a.links.address) as proxy:
+            cluster.ways = {3: {1: proxy.address}}
+            cluster.meet()
+            cluster.own(a, 0)
+            cluster.own(c, 1)
+            topics = {a.log.shard_of(b"t/%d" % n): f"t/{n}" for n in range(20)}
+            with client(c.port, "p") as forth, client(a.port, "q") as back, client(b.port, "s") as subscriber:
+                subscriber.subscribe("#", qos=2)
+                for turn in range(6):
+                    first = turn * 20 + 1
+                    if turn == 1:
+                        proxy.cut(refuse=True)
+                    elif turn == 3:
+                        proxy.go_on()
+                    elif turn == 4:
+                        proxy.cut()
+                    forth.send(*[Publish(topics[0], b"%d" % n, 2, packet_id=n) for n in range(first, first + 20)])
+                    back.send(*[Publish(topics[1], b"%d" % n, 1, packet_id=n) for n in range(first, first + 20)])
+                    assert [forth.expect(Pubrec).packet_id for _ in range(20)] == list(range(first, first + 20))
+                    assert [back.expect(Puback).packet_id for _ in range(20)] == list(range(first, first + 20))
+                    if turn == 1:
+                        assert (a.links.relayed, b.links.relayed, c.links.relayed) == (1, 0, 1)
+                got = [subscriber.message() for _ in range(240)]
+                for topic in (topics[0], topics[1]):
+                    numbers = [int(one.payload) for one in got if one.topic == topic]
+                    assert numbers == list(range(1, 121))
+                subscriber.expect_nothing()
+            assert [a.log.shards[0].committed, c.log.shards[1].committed] == [120, 120]
+            proxy.go_on()

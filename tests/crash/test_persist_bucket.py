@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 from tests.buckets import s3_options
 from tests.crash.test_persist_servers import SHARDS, servers, shared_by, until_refused, working
-from tests.link_proxy import LinkProxy
+from tests.fault_proxy import FaultProxy
 from tests.nats_servers import NatsServer, needs_nats
 from tests.persist_process import PersistProcess, loading_first
 from tests.persist_world import World
@@ -43,7 +43,7 @@ room.LocalShards.__init__ = begin
 class Store:
     """A prefix of an S3 bucket, as servers reach it through the proxy and the test does not."""
 
-    def __init__(self, proxy: LinkProxy, directory: Path) -> None:
+    def __init__(self, proxy: FaultProxy, directory: Path) -> None:
         self.proxy = proxy
         self.place = f"s3://{BUCKET}/{uuid4().hex}"
         self.bucket = open_bucket(self.place, s3_options())
@@ -61,12 +61,8 @@ class Store:
 
 @asynccontextmanager
 async def store(directory: Path) -> AsyncIterator[Store]:
-    proxy = LinkProxy(s3_options()["AWS_ENDPOINT_URL"].removeprefix("http://"))
-    await proxy.start()
-    try:
+    with FaultProxy(s3_options()["AWS_ENDPOINT_URL"].removeprefix("http://")) as proxy:
         yield Store(proxy, directory)
-    finally:
-        await proxy.close()
 
 
 async def test_while_the_bucket_is_away_fsync_goes_on_and_archived_waits_for_it(tmp_path: Path) -> None:
@@ -83,7 +79,7 @@ async def test_while_the_bucket_is_away_fsync_goes_on_and_archived_waits_for_it(
                 await world.until_acked(40)
                 assert not archived.done()
                 server.kill()
-                away.proxy.release()
+                away.proxy.go_on()
                 await asyncio.to_thread(server.start)
                 assert (await archived).seq == 2
                 await world.check()
@@ -99,9 +95,8 @@ async def test_a_server_killed_in_the_midst_of_an_upload_leaves_a_bucket_that_is
         ):
             async with World(nats.url) as world, Client(make_bus(nats.url), timeout_s=PATIENCE_S) as client:
                 for kind in (b"/packs/", b"/manifest/", b"/journal/"):
-                    partly.proxy.stall_at(b"PUT ", kind)
-                    async with asyncio.timeout(PATIENCE_S):
-                        await partly.proxy.is_stalled.wait()
+                    partly.proxy.hold_at(b"PUT ", kind, half=True)
+                    assert await asyncio.to_thread(partly.proxy.is_held.wait, PATIENCE_S)
                     server.kill()
                     await asyncio.to_thread(server.start)
                     await world.until_acked(5)
@@ -133,7 +128,7 @@ async def test_servers_that_share_a_bucket_pause_while_it_is_away_and_lose_nothi
                 away.proxy.cut(refuse=True)
                 async with Client(make_bus(made.nats.url), timeout_s=2) as client:
                     await until_refused(client)
-                away.proxy.release()
+                away.proxy.go_on()
                 await world.until_acked(5)
                 found = await world.servers(shared_by(2))
                 made.of(found[0]).kill()

@@ -1,6 +1,7 @@
 """A cluster of brokers as a table: its tail and its bucket, read without any broker's disk."""
 
 import pickle
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,8 +14,9 @@ from tests.spark.lake_data import NOON_US, messages, told
 from tests.spark.streams import Gathered
 
 from everlog.base import StorageError, UsageError
-from everlog.cluster import lift_restored
+from everlog.cluster import ClusterOwnership, lift_restored
 from everlog.cluster.restored import LIFT
+from everlog.ownership import make_ownership_tables
 from everlog.spark import (
     Compaction,
     CompactionOptions,
@@ -205,6 +207,16 @@ def test_spark_reads_a_cluster_with_200_tasks_and_one_connection(
     cluster.store()
     cluster.write(SENT[1200:], first_us=NOON_US + 24 * STEP_US, step_us=STEP_US)
     url, role = cluster.reader_role(connections=2)
+    with Beats(cluster) as beats:
+        read_with_200_tasks(spark, cluster, url)
+    assert beats.errors == []
+    assert beats.count > 0
+    ((most,),) = cluster.execute("select count(*) from pg_stat_activity where usename = %s", role)
+    assert most <= 2
+    assert beats.most_readers <= 2
+
+
+def read_with_200_tasks(spark: "SparkSession", cluster: WrittenCluster, url: str) -> None:
     frame = spark.read.format("everlog").options(**cluster.more, tasks="200").load(url)
     cut = frame.repartition(200).select("topic", "payload")
     rows = sorted(cut.collect(), key=lambda row: int(bytes(row["payload"]).split(b":")[0]))
@@ -217,8 +229,41 @@ def test_spark_reads_a_cluster_with_200_tasks_and_one_connection(
     ]
     assert [row["topic"] for row in plain] == [row["topic"] for row in told(SENT)]
     assert [row["client_id"] for row in plain] == [row["client_id"] for row in told(SENT)]
-    ((most,),) = cluster.execute("select count(*) from pg_stat_activity where usename = %s", role)
-    assert most <= 2
+
+
+class Beats:
+    """A broker that beats meanwhile, each time by a connection of its own."""
+
+    def __init__(self, cluster: WrittenCluster) -> None:
+        make_ownership_tables(cluster.database.url, cluster.schema)
+        self.count = self.most_readers = 0
+        self.errors: list[Exception] = []
+        self._cluster = cluster
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._beat)
+
+    def __enter__(self) -> "Beats":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _beat(self) -> None:
+        me = 0
+        while not self._stop.wait(0.05):
+            try:
+                ownership = ClusterOwnership(self._cluster.database)
+                me = me or ownership.join("a", "a:1")
+                ownership.beat(me)
+                ownership.close()
+                query = "select count(*) from pg_stat_activity where usename = %s"
+                ((readers,),) = self._cluster.execute(query, f"reader_{self._cluster.schema}")
+                self.most_readers = max(self.most_readers, readers)
+                self.count += 1
+            except Exception as error:  # noqa: BLE001 - the test tells
+                self.errors.append(error)
 
 
 def test_a_stream_of_a_cluster_has_every_row_once_across_restarts(

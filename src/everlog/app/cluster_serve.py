@@ -164,6 +164,7 @@ async def _be_one(here: _Place, stopping: asyncio.Event, hurrying: asyncio.Event
             shards,
             patience_s=settings.cluster.patience,
         )
+        await asyncio.to_thread(log.catch_up)  # as long as that takes: from the join on it must beat
         me = await keeper.join()
         parts.push_async_callback(keeper.stop)
         links.become(me)

@@ -23,6 +23,7 @@ from everlog.cluster import (
     import_directory,
     init_cluster,
     lift_restored,
+    make_reader,
     read_status,
 )
 from everlog.commitlog import RealDisk
@@ -46,6 +47,9 @@ def init(
     url: Url = None,
     bucket: BucketPlace = None,
     shards: Annotated[int, typer.Option(metavar="N", help="For ever: some for each core that will ever serve.")] = 16,
+    reader: Annotated[
+        str | None, typer.Option(metavar="ROLE", help="Make this role of the database one that may read, for Spark.")
+    ] = None,
     schema: Schema = None,
     config: Config = None,
 ) -> int:
@@ -53,6 +57,8 @@ def init(
     database, place = _whole_place(url, schema, bucket, config)
     store = init_cluster(database, open_bucket(place), shards)
     print(f"the cluster {store.identity:x} has {store.shards} shards; start brokers: everlog serve --cluster URL")
+    if reader is not None:
+        print(f"{reader} may read its messages, with {make_reader(database, reader)} connections at most")
     return 0
 
 

@@ -22,6 +22,7 @@ from everlog.cluster.origins import Closed, Gap
 from everlog.cluster.outbox import Outbox, OutboxRow, take_off
 from everlog.cluster.overview import BrokerStatus, ClusterStatus, drain_broker, read_status
 from everlog.cluster.ports import Answerer, Hearer, LinkKind, LinkWatcher, Peers
+from everlog.cluster.reader_role import make_reader
 from everlog.cluster.referrals import ClusterReferrals
 from everlog.cluster.restored import Lifted, lift_restored, refuse_living
 from everlog.cluster.retention import ClusterRetention

@@ -80,7 +80,7 @@ class ClusterCount:
     def take(self) -> ClusterNumbers:
         """Return all numbers as they are now."""
         keeper, now = self._keeper, self._clock()
-        members, up = keeper.board.members, len(self._links.living)
+        members, up = keeper.board.members, len(self._links.living) - self._links.relayed
         return ClusterNumbers(
             name=keeper.name,
             incarnation=keeper.incarnation,

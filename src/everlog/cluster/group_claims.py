@@ -70,6 +70,10 @@ delete from group_deals as old using unnest(%b::bytea[], %b::bytea[]) as gone (n
 where old.name_key = gone.name_key and old.filter_key = gone.filter_key
 """
 _FORGOTTEN_AT_ONCE = 1000
+_COUNTS = """
+select number, count(name_key) from incarnations left join session_groups on holder = number
+where is_alive and not draining group by number
+"""
 _USED = "select distinct filter from session_filters where key = any(%b) and filter like '$share/%%'"
 
 
@@ -155,6 +159,15 @@ class GroupClaims:
     def is_dead(self, incarnation: int) -> bool:
         """Return whether a broker is dead: all that it ever wrote can be read by then."""
         return self._database.transact(lambda cursor: incarnation in lock_dead(cursor, {incarnation}))
+
+    def counts(self) -> dict[int, int]:
+        """Return how many groups each living broker holds that is not drained."""
+
+        def act(cursor: "Cursor") -> dict[int, int]:
+            cursor.execute(_COUNTS)
+            return dict(cursor.fetchall())
+
+        return self._database.transact(act)
 
     def unused(self, keys: Collection[GroupKey]) -> list[GroupKey]:
         """Return the groups that no stored session is subscribed to."""

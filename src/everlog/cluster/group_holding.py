@@ -3,21 +3,32 @@
 A group is dealt for by the incarnation that holds its row. Who has a member and knows no dealer claims the row: a
 living holder is asked for a seat over the link, again and again; a row that nobody living holds is taken. Who takes one
 that was dealt for before waits until the log here has all that was dealt, and asks the others what their members have.
-Owned by the event loop's thread.
+Who deals for fewer groups than others asks these to let some go. Owned by the event loop's thread.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-import msgspec
-
 from everlog.base import EverlogError
 from everlog.broker import Dealt, FarGroups, Seated, SeatNews
+from everlog.cluster.background import Background
 from everlog.cluster.group_claims import GroupAnswer, GroupClaims, GroupKey
+from everlog.cluster.group_frames import (
+    DealFrame,
+    NewsFrame,
+    SeatQuestion,
+    Sitting,
+    decode_count,
+    decode_deals,
+    decode_news,
+    decode_questions,
+    decode_sittings,
+    encode,
+)
+from everlog.cluster.group_shares import plan_moves
 from everlog.cluster.ports import LinkKind, Peers
 from everlog.cluster.session_holding import has_reached
 from everlog.ownership import Overruled
@@ -27,49 +38,12 @@ ASK_S = 2.0  # for an answer of another broker; after that it is asked again
 RETRY_S = 0.1  # before a dealer is looked for again
 SWEEP_S = 0.5  # between two looks at brokers that are away
 IDLE_SWEEPS = 10  # between two looks at groups without members
+SHARE_SWEEPS = 4  # between two looks at how many groups others deal for
 FORGET_SWEEPS = 120  # between two looks at groups that nobody living holds
+GIVEN_AT_ONCE = 16
+TAKEN_S = 1.0  # for who has asked for groups to deal for them; then anybody may
 T = TypeVar("T")
 _log = logging.getLogger("everlog.cluster")
-
-
-class SeatQuestion(msgspec.Struct, frozen=True, array_like=True):
-    """A seat that is to be had, or what is said of one."""
-
-    name: str
-    filter: str
-    seated: Seated | None = None
-
-
-class Sitting(msgspec.Struct, frozen=True, array_like=True):
-    """A group, and the number of a sitting there."""
-
-    name: str
-    filter: str
-    sitting: int = 0
-
-
-class DealFrame(msgspec.Struct, frozen=True, array_like=True):
-    """What the members of a seat are dealt."""
-
-    name: str
-    filter: str
-    sitting: int
-    deals: tuple[Dealt, ...]
-
-
-class NewsFrame(msgspec.Struct, frozen=True, array_like=True):
-    """What has changed at a seat."""
-
-    name: str
-    filter: str
-    news: SeatNews
-
-
-_encode = msgspec.msgpack.Encoder().encode
-_questions = msgspec.msgpack.Decoder(list[SeatQuestion]).decode
-_sittings = msgspec.msgpack.Decoder(list[Sitting]).decode
-_deals = msgspec.msgpack.Decoder(DealFrame).decode
-_news = msgspec.msgpack.Decoder(NewsFrame).decode
 
 
 class GroupHolding:
@@ -93,9 +67,10 @@ class GroupHolding:
         self._wanted: dict[GroupKey, None] = {}
         self._owning: dict[GroupKey, asyncio.Future[None]] = {}  # claimed, and not dealt for yet
         self._claiming = False
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._thread = ThreadPoolExecutor(1, "everlog-groups")
-        self._follower = ThreadPoolExecutor(1, "everlog-group-reach")
+        self._background = Background()
+        self._do = self._background.do
+        self._thread = self._background.thread("everlog-groups")
+        self._follower = self._background.thread("everlog-group-reach")
 
     @property
     def incarnation(self) -> int:
@@ -109,6 +84,7 @@ class GroupHolding:
         answers = {
             LinkKind.GROUP_JOIN: self._asked_to_join,
             LinkKind.GROUP_HELD: self._asked_what_is_held,
+            LinkKind.GROUP_GIVE: self._asked_to_give,
             LinkKind.GROUP_DEAL: self._dealt,
             LinkKind.GROUP_NEWS: self._told_news,
             LinkKind.GROUP_SEATED: self._told_seated,
@@ -131,11 +107,11 @@ class GroupHolding:
 
     def send_deals(self, taker: int, key: GroupKey, sitting: int, deals: tuple[Dealt, ...]) -> None:
         """Say to a seat what its members are dealt."""
-        self._peers.tell(taker, LinkKind.GROUP_DEAL, _encode(DealFrame(*key, sitting, deals)))
+        self._peers.tell(taker, LinkKind.GROUP_DEAL, encode(DealFrame(*key, sitting, deals)))
 
     def send_news(self, dealer: int, key: GroupKey, news: SeatNews) -> None:
         """Say to a dealer what has changed at the seat here."""
-        self._peers.tell(dealer, LinkKind.GROUP_NEWS, _encode(NewsFrame(*key, news)))
+        self._peers.tell(dealer, LinkKind.GROUP_NEWS, encode(NewsFrame(*key, news)))
 
     def settle(self, key: GroupKey, taker: int, positions: list[int]) -> None:
         """Find out which QoS 2 messages a broker has stored with sessions, and let it store the others no more."""
@@ -155,7 +131,7 @@ class GroupHolding:
             while self._wanted and not self.is_over:
                 wanted = [key for key in self._wanted if not self._far.is_seated(key)]
                 self._wanted = dict.fromkeys(wanted)
-                keys = [key for key in wanted if key not in self._owning]
+                keys = [key for key in wanted if key not in self._owning and key not in self._far.leaving]
                 if keys:
                     await self._claim(keys)
                 if self._wanted:
@@ -168,7 +144,7 @@ class GroupHolding:
         answer = await self._surely(lambda: self._claims.claim(keys, ends), "groups could not be claimed")
         if answer is None:
             return
-        for key in answer.taken:
+        for key in answer.taken.keys() - self._owning.keys() - self._far.dealt.keys():  # claimed twice at once
             self._owning[key] = self._loop.create_future()
             self._do(self._own(key, answer))
         holders: dict[int, list[GroupKey]] = {}
@@ -182,22 +158,22 @@ class GroupHolding:
             return
         asked = [SeatQuestion(*key, seated) for key in keys if (seated := self._far.sit(key, dealer)) is not None]
         try:
-            body = await asyncio.wait_for(self._peers.ask(dealer, LinkKind.GROUP_JOIN, _encode(asked)), ASK_S)
+            body = await asyncio.wait_for(self._peers.ask(dealer, LinkKind.GROUP_JOIN, encode(asked)), ASK_S)
         except (EverlogError, TimeoutError):
             return
-        for one in _sittings(body):
+        for one in decode_sittings(body):
             self._far.seated((one.name, one.filter), one.sitting)
 
     async def _asked_to_join(self, asker: int, body: bytes) -> bytes:
         found = []
-        for one in _questions(body):
+        for one in decode_questions(body):
             key = one.name, one.filter
             if key in self._owning:
                 await asyncio.wait([self._owning[key]])
             if one.seated is not None and not self._far.is_halted and self._far.joined(asker, key, one.seated):
                 found.append(Sitting(*key, one.seated.sitting))
         await self._stored()  # a group that was made for it is
-        return _encode(found)
+        return encode(found)
 
     async def _stored(self) -> None:
         stored = self._loop.create_future()
@@ -235,9 +211,9 @@ class GroupHolding:
         """Ask other brokers what they have of one group; who does not answer is asked again by the sweep."""
 
         async def ask(other: int) -> tuple[int, list[SeatQuestion]]:
-            body = _encode([SeatQuestion(*key) for key in keys])
+            body = encode([SeatQuestion(*key) for key in keys])
             try:
-                return other, _questions(
+                return other, decode_questions(
                     await asyncio.wait_for(self._peers.ask(other, LinkKind.GROUP_HELD, body), ASK_S)
                 )
             except (EverlogError, TimeoutError):
@@ -247,32 +223,32 @@ class GroupHolding:
         return {other: one.seated for other, said in answers for one in said if one.seated is not None}
 
     async def _asked_what_is_held(self, asker: int, body: bytes) -> bytes:
-        keys = [(one.name, one.filter) for one in _questions(body)]
-        return _encode([SeatQuestion(*key, self._far.sit(key, asker)) for key in keys])
+        keys = [(one.name, one.filter) for one in decode_questions(body)]
+        return encode([SeatQuestion(*key, self._far.sit(key, asker)) for key in keys])
 
     def _tell_seated(self, key: GroupKey, seats: dict[int, Seated]) -> None:
         for other, seated in seats.items():
-            self._peers.tell(other, LinkKind.GROUP_SEATED, _encode([Sitting(*key, seated.sitting)]))
+            self._peers.tell(other, LinkKind.GROUP_SEATED, encode([Sitting(*key, seated.sitting)]))
 
     # What others tell
 
     async def _dealt(self, teller: int, body: bytes) -> bytes:
-        frame = _deals(body)
+        frame = decode_deals(body)
         self._far.deal(teller, (frame.name, frame.filter), frame.sitting, frame.deals)
         return b""
 
     async def _told_news(self, teller: int, body: bytes) -> bytes:
-        frame = _news(body)
+        frame = decode_news(body)
         self._far.news(teller, (frame.name, frame.filter), frame.news)
         return b""
 
     async def _told_seated(self, teller: int, body: bytes) -> bytes:
-        for one in _sittings(body):
+        for one in decode_sittings(body):
             self._far.seated((one.name, one.filter), one.sitting)
         return b""
 
     async def _told_moved(self, teller: int, body: bytes) -> bytes:
-        self._far.dealer_lost(teller, [(one.name, one.filter) for one in _sittings(body)])
+        self._far.dealer_lost(teller, [(one.name, one.filter) for one in decode_sittings(body)])
         return b""
 
     def _linked(self, other: int, is_open: bool) -> None:
@@ -294,14 +270,16 @@ class GroupHolding:
                         self._far.taker_lost(taker, key)
             if count % IDLE_SWEEPS == 0:
                 await self._end_idle()
+            if count % SHARE_SWEEPS == 0 and self._peers.living:
+                await self._take_share()
             if count % FORGET_SWEEPS == 0:
                 await self._surely(self._claims.forget_unheld, "groups could not be looked at")
 
     async def _ask_again(self, taker: int, keys: list[GroupKey]) -> None:
         """Ask a broker what it has, of which there was no word since its link was lost."""
-        body = _encode([SeatQuestion(*key) for key in keys])
+        body = encode([SeatQuestion(*key) for key in keys])
         try:
-            said = _questions(await asyncio.wait_for(self._peers.ask(taker, LinkKind.GROUP_HELD, body), ASK_S))
+            said = decode_questions(await asyncio.wait_for(self._peers.ask(taker, LinkKind.GROUP_HELD, body), ASK_S))
         except (EverlogError, TimeoutError):
             return
         for one in said:
@@ -324,6 +302,50 @@ class GroupHolding:
             unwanted = [key for key in ended if key not in self._far.seats and key not in self._owning]
             await self._surely(lambda: self._claims.release(unwanted, Changes()), "groups could not be let go")
 
+    # Groups that move to who deals for fewer
+
+    async def _take_share(self) -> None:
+        """Have others let go of groups if this broker deals for fewer, and deal for these."""
+        me = self.incarnation
+        counts = await self._surely(self._claims.counts, "groups could not be counted")
+        if counts is None or me not in counts:
+            return
+        living = {one: count for one, count in counts.items() if one == me or one in self._peers.living}
+        for (holder, taker), count in plan_moves(living).items():
+            if taker != me or self._far.is_halted:
+                continue
+            asked = self._peers.ask(holder, LinkKind.GROUP_GIVE, encode(min(count, GIVEN_AT_ONCE)))
+            try:
+                given = decode_sittings(await asyncio.wait_for(asked, ASK_S))
+            except (EverlogError, TimeoutError):
+                continue
+            if given:
+                await self._claim([(one.name, one.filter) for one in given])
+
+    async def _asked_to_give(self, asker: int, body: bytes) -> bytes:
+        """Let go of groups, those first of which the asker has members; all is stored before it hears of them."""
+        far, most, given = self._far, decode_count(body), list[GroupKey]()
+        for key in sorted(far.dealt, key=lambda key: asker not in far.dealt[key].seats):
+            if len(given) < most and far.let_go(key):
+                given.append(key)
+        if given:
+            await self._stored()
+            await self._surely(partial(self._claims.release, given, Changes()), "groups could not be let go")
+            for key in given:
+                far.leaving.pop(key, None)
+            self._loop.call_later(TAKEN_S, self._moved, given)
+        return encode([Sitting(*key) for key in given])
+
+    def _moved(self, keys: list[GroupKey]) -> None:
+        """Have all look for another dealer who have not heard of one."""
+        if not self.is_over:
+            self._far.dealer_lost(0, keys)
+            self._tell_moved(keys)
+
+    def _tell_moved(self, keys: list[GroupKey]) -> None:
+        for other in list(self._peers.living):
+            self._peers.tell(other, LinkKind.GROUP_MOVED, encode([Sitting(*key) for key in keys]))
+
     # Life
 
     async def _surely(self, call: Callable[[], T], trouble: str) -> T | None:
@@ -341,21 +363,13 @@ class GroupHolding:
 
     async def stop(self) -> None:
         """Let go of all groups: everything is stored."""
-        for task in self._tasks:
-            task.cancel()
-        keys = list(self._far.dealt)
+        self._background.cancel()
+        keys = [*self._far.dealt, *self._far.leaving]
         if keys and not self.is_over:
             try:
                 await self._loop.run_in_executor(self._thread, self._claims.release, keys, Changes())
             except EverlogError as error:
                 _log.warning("groups could not be let go: %s", error)
-            for other in list(self._peers.living):
-                self._peers.tell(other, LinkKind.GROUP_MOVED, _encode([Sitting(*key) for key in keys]))
+            self._tell_moved(keys)
         self.is_over = True
-        self._thread.shutdown(wait=False)
-        self._follower.shutdown(wait=False)
-
-    def _do(self, work: Coroutine[None, None, None]) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._background.close()

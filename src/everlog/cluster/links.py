@@ -1,5 +1,6 @@
 """The links of a broker with all others: one connection a pair, questions and answers, made again when it is lost.
 
+While there is no connection with a broker, a third one may relay what is said (`relays`).
 Who is there comes from the membership board. Of two brokers the one with the higher incarnation dials: it came later,
 and knows the other one from its first look at the board. Owned by the event loop's thread.
 """
@@ -21,6 +22,7 @@ from everlog.cluster.link_hello import Hello, check_hello
 from everlog.cluster.link_tls import LinkTls
 from everlog.cluster.ports import Answerer, Bytes, Hearer, LinkKind, LinkWatcher
 from everlog.cluster.questions import Questions
+from everlog.cluster.relays import RelayedLink, Relays
 from everlog.ownership import Member
 
 FIRST_S, LONGEST_S = 0.05, 1.0  # between two tries to dial
@@ -53,7 +55,8 @@ class Links:
         self._chance = chance
         self._members: Mapping[int, Member] = {}
         self._highest = incarnation  # the last incarnation that is known to have been given
-        self._links: dict[int, Link] = {}
+        self._links: dict[int, Link | RelayedLink] = {}
+        self._relays = Relays(self)
         self._connections: set[Link] = set()  # strangers, too
         self._dials: dict[int, asyncio.Task[None]] = {}
         self._hearers: dict[int, Hearer] = {}
@@ -117,6 +120,11 @@ class Links:
         """The incarnations that there is a link to."""
         return self._links.keys()
 
+    @property
+    def relayed(self) -> int:
+        """How many of these there is no connection with."""
+        return len(self._relays)
+
     def ask(self, incarnation: int, kind: LinkKind, body: bytes) -> Awaitable[bytes]:
         """Return another's answer; raise `Unavailable` if it does not come: whether it was done is not known then."""
         return self._questions.ask(incarnation, kind, body)
@@ -169,10 +177,19 @@ class Links:
     def meet(self, link: Link, theirs: Hello, *, called: bool) -> None:
         """Look at who a peer says it is; raise if there can be no link with it."""
         check_hello(self.hello(0 if called else link.to), theirs, called=called)
-        if self._is_closed or (theirs.incarnation not in self._members and theirs.incarnation <= self._highest):
+        if not self.may_link(theirs.incarnation):
             raise StorageError(f"incarnation {theirs.incarnation} ({theirs.name}) is no member of the cluster")
         if theirs.system and self._database is not None:
             self._database.learn(theirs.system, theirs.timeline)
+
+    def may_link(self, incarnation: int) -> bool:
+        """Return whether a broker is a member, or may be one of which the board has not told yet."""
+        return not self._is_closed and (incarnation in self._members or incarnation > self._highest)
+
+    def name_of(self, incarnation: int) -> str:
+        """Return the name of a broker, as far as it is known."""
+        member = self._members.get(incarnation)
+        return f"incarnation {incarnation}" if member is None else member.name
 
     def made(self, link: Link) -> None:
         """Note a connection, of which nobody knows whose it is."""
@@ -183,22 +200,27 @@ class Links:
         if not link.is_open:
             link.close(Unavailable("a peer did not say who it is"))
 
-    def opened(self, link: Link) -> None:
+    def opened(self, link: Link | RelayedLink) -> None:
         """Use a link; one with the same peer from before is over, though that may not be known here yet."""
         before = self._links.pop(link.incarnation, None)
         if before is not None:
+            self._relays.ended(before)
             before.close(Unavailable(f"{link.name} has connected again"))
             self._down(link.incarnation)
         self._links[link.incarnation] = link
-        report(_log, "link_open", peer=link.name, incarnation=link.incarnation)
+        self._relays.opened(link)
+        over = link.via.name if isinstance(link, RelayedLink) else None
+        report(_log, "link_open", peer=link.name, incarnation=link.incarnation, over=over)
         for call in list(self._watchers):
             call(link.incarnation, True)
 
-    def ended(self, link: Link) -> None:
-        """Note that a connection is over."""
-        self._connections.discard(link)
+    def ended(self, link: Link | RelayedLink) -> None:
+        """Note that a connection is over, or the way over another broker."""
+        if isinstance(link, Link):
+            self._connections.discard(link)
         if self._links.get(link.incarnation) is link:
             del self._links[link.incarnation]
+            self._relays.ended(link)
             report(_log, "link_lost", WARNING, peer=link.name, incarnation=link.incarnation, reason=link.why or "")
             self._down(link.incarnation)
 
@@ -207,7 +229,7 @@ class Links:
         for call in list(self._watchers):
             call(incarnation, False)
 
-    def received(self, link: Link, frame: LinkFrame) -> None:
+    def received(self, link: Link | RelayedLink, frame: LinkFrame) -> None:
         """Hand on what a peer says."""
         if frame.kind in (LinkKind.ASK, LinkKind.REPLY):
             self._questions.received(link.incarnation, frame)
@@ -215,7 +237,7 @@ class Links:
         hearer = self._hearers.get(frame.kind)
         if hearer is not None:
             hearer(link.incarnation, frame.number, frame.body)
-        else:
+        elif isinstance(link, RelayedLink) or not self._relays.received(link, frame):
             self._questions.told(link.incarnation, frame)
 
     # Dialling
@@ -248,7 +270,9 @@ class Links:
         while True:
             await asyncio.sleep(self.ping_s)
             now = self.time()
-            for link in list(self._links.values()):
+            missing = [one for one in self._members if one < self.incarnation and one not in self._links]
+            self._relays.look(missing)
+            for link in [one for one in self._connections if one.is_open]:
                 if now - link.heard > self.silent_s:
                     link.close(Unavailable(f"{link.name} has not said anything for {self.silent_s} s"))
                 elif link.waiting_bytes == 0:

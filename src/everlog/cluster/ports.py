@@ -92,10 +92,14 @@ class LinkKind(IntEnum):
     GROUP_NEWS = 12  # what became of that, and who the members are
     GROUP_SEATED = 13  # the speaker deals for a group, and has heard of the other one's members
     GROUP_MOVED = 14  # the speaker deals for some groups no more
+    REACHES = 15  # whom the speaker has a connection with
+    RELAY = 16  # pass this on to a broker that the speaker has no connection with
+    RELAYED = 17  # this is of a broker that the hearer has no connection with
     RELEASE_SESSION = 32  # let go of a client id
     CLOSE_ORIGIN = 33  # take nothing more from a dead incarnation, and say its final number in a shard
     GROUP_JOIN = 34  # deal to these members
     GROUP_HELD = 35  # say what your members have of groups that the asker deals for from now on
+    GROUP_GIVE = 36  # let go of so many groups, for which the asker will deal
     MOVED = 64  # the board has changed: look at it now
     CLIENTS = 65  # how many clients the speaker has
 

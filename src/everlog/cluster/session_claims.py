@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     DbCursor = psycopg.Cursor[tuple[Any, ...]]
 
-CLAIMS_AT_ONCE = 200  # in one transaction
+CLAIMS_AT_ONCE = 500  # in one transaction
 _NEVER_S = 0xFFFF_FFFF
 _ADD = """
 insert into sessions (client, client_id, holder, is_kept, username, version, expiry_s, away_us)
@@ -37,12 +37,16 @@ _TAKE = """
 update sessions as old set holder = %s, username = new.username, away_us = new.away_us
 from unnest(%b::bytea[], %s::text[], %s::bigint[]) as new (client, username, away_us) where old.client = new.client
 """
+LEFT_US = 30_000_000  # so long what a dead broker left waits for its clients, if nothing is due
 _UNATTENDED = """
 select client_id from (
-    select client, client_id from sessions where client > %(after)b and (
-        (holder = 0 and away_us + expiry_s * 1000000 <= %(now_us)s and expiry_s <> %(never)s)
-        or (holder = 0 and will is not null)
-        or (holder <> 0 and not exists (select 1 from incarnations where number = holder and is_alive)))
+    select client, client_id from sessions left join session_brokers on incarnation = holder
+    where client > %(after)b
+        and (holder = 0 or not exists (select 1 from incarnations where number = holder and is_alive))
+        and (will is not null
+            or (expiry_s <> %(never)s and expiry_s * 1000000 <=
+                %(now_us)s - case when holder <> 0 and away_us = %(alive)s then coalesce(alive_us, 0) else away_us end)
+            or (holder <> 0 and coalesce(alive_us, 0) + %(left_us)s <= %(now_us)s))
     union select client, client_id from session_wills where client > %(after)b
         and not exists (select 1 from incarnations where number = holder and is_alive)
 ) as found order by client limit %(limit)s
@@ -214,6 +218,7 @@ class SessionClaims:
         They are claimed like any other, as a sweep, before something is done about them.
         """
         values = {"after": key_of(after), "now_us": now_us, "never": _NEVER_S, "limit": limit}
+        values |= {"alive": ALIVE, "left_us": LEFT_US}
 
         def act(cursor: "DbCursor") -> list[str]:
             cursor.execute(_UNATTENDED, values)

@@ -7,8 +7,7 @@ that was taken is served when the log here has all that it was sent. Owned by th
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -16,10 +15,11 @@ import msgspec
 
 from everlog.base import EverlogError, PeerError, Unavailable, is_retained, unpack_position
 from everlog.broker import Claimed, ConnectTerms, Registry
+from everlog.cluster.background import Background
 from everlog.cluster.cluster_log import ClusterLog
 from everlog.cluster.origin_closing import OriginClosing
 from everlog.cluster.ports import LinkKind, Peers
-from everlog.cluster.session_claims import ClaimAnswer, Claimant, SessionClaims
+from everlog.cluster.session_claims import CLAIMS_AT_ONCE, ClaimAnswer, Claimant, SessionClaims
 from everlog.cluster.session_leaving import SessionLeaving
 from everlog.cluster.session_sweep import SessionSweep
 from everlog.mqtt import Reason
@@ -76,9 +76,10 @@ class SessionHolding:
         self._gathered: dict[str, None] = {}  # of these, what the next round claims
         self._claiming = False
         self._arriving: set[str] = set()  # taken, and not in the registry yet
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._thread = ThreadPoolExecutor(1, "everlog-claims")
-        self._follower = ThreadPoolExecutor(1, "everlog-reach")
+        self._background = Background()
+        self._do = self._background.do
+        self._thread = self._background.thread("everlog-claims")
+        self._follower = self._background.thread("everlog-reach")
         self._leaving = SessionLeaving(claims, self._thread, self._left, self.overruled)
 
     def start(self, registry: Registry) -> None:
@@ -135,9 +136,10 @@ class SessionHolding:
             self._loop.call_soon(self._claim)
 
     def _claim(self) -> None:
-        gathered, self._gathered = self._gathered, {}
-        claimants = []
-        for client_id in gathered:
+        claimants: list[Claimant] = []
+        while self._gathered and len(claimants) < CLAIMS_AT_ONCE:  # the others meanwhile go on with what they have
+            client_id = next(iter(self._gathered))
+            del self._gathered[client_id]
             wanted = self._wanted[client_id]
             if wanted.waiters:
                 claimants.append(wanted.waiters[0].claimant)
@@ -316,20 +318,13 @@ class SessionHolding:
 
     async def stop(self) -> None:
         """Let go of everything: all is stored."""
-        for task in self._tasks:
-            task.cancel()
+        self._background.cancel()
         if self._closing is not None:
             self._closing.stop()
         if not self.is_over:
             await self._leaving.release_all()
         self.is_over = True
-        self._thread.shutdown(wait=False)
-        self._follower.shutdown(wait=False)
-
-    def _do(self, work: Coroutine[None, None, None]) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._background.close()
 
 
 def needed(found: StoredSession) -> list[int]:

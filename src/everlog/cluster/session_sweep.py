@@ -1,8 +1,8 @@
 """Sessions and wills that nobody living holds: taken by the owner of their client id's shard when something is due.
 
-A session that was let go of is taken when it has expired or its will may be due; what a dead broker left is taken at
-once. What becomes of it is then up to the registry, as for any session that is away. Wills leave by the outbox.
-Owned by the event loop's thread.
+A session is taken when it has expired or its will may be due, and after a while when a dead broker left it: till then
+it waits for its client, wherever that comes back. What becomes of it is then up to the registry, as for any session
+that is away. Wills leave by the outbox. Owned by the event loop's thread.
 """
 
 import asyncio

@@ -148,3 +148,4 @@ class Membership:
             return
         self._ownership.place(placement, epochs[COORDINATOR])
         self.board = self._ownership.read()
+        living(self.board, self.incarnation)

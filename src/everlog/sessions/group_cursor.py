@@ -91,6 +91,11 @@ class GroupCursor:
         """Return the members that have messages."""
         return {deal.member for deal in self._deals.values()}
 
+    def holds(self, member: str, position: int) -> bool:
+        """Return whether a member has a message that is owed again when it is lost."""
+        deal = self._deal_of(position) if position in self._inflight else None
+        return deal is not None and deal.member == member and not deal.stays
+
     def keeper(self, topic: bytes) -> str | None:
         """Return the member that the next message of a topic must go to, if some of the topic are in flight."""
         pin = self._pins.get(topic)

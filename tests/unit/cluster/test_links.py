@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.certificates import Authority, needs_openssl
-from tests.link_proxy import LinkProxy
+from tests.fault_proxy import FaultProxy
 
 from everlog.base import Unavailable
 from everlog.cluster import LinkKind, Links, read_link_tls
@@ -114,42 +114,39 @@ async def test_what_is_told_without_a_number_reaches_the_answerer() -> None:
 
 async def test_a_lost_link_ends_its_questions_and_is_made_again() -> None:
     a, b = Links(CLUSTER, 1, "b1"), Links(CLUSTER, 2, "b2")
-    proxy = LinkProxy()
     for one in (a, b):
         one.ping_s, one.silent_s = 0.1, 1.0
     await a.start()
     await b.start()
-    proxy.target = a.address
-    await proxy.start()
-    seen: list[tuple[int, bool]] = []
-    b.watch(lambda who, there: seen.append((who, there)))
-    asked = asyncio.Event()
+    with FaultProxy(a.address) as proxy:
+        seen: list[tuple[int, bool]] = []
+        b.watch(lambda who, there: seen.append((who, there)))
+        asked = asyncio.Event()
 
-    async def never(who: int, body: bytes) -> bytes:
-        asked.set()
-        await asyncio.Event().wait()
-        return b""
+        async def never(who: int, body: bytes) -> bytes:
+            asked.set()
+            await asyncio.Event().wait()
+            return b""
 
-    a.answer(LinkKind.RELEASE_SESSION, never)
-    try:
-        a.update(members(a, b))
-        b.update(members(a, b, b1=proxy.address))
-        await until(lambda: 1 in b.living and 2 in a.living)
-        question = asyncio.ensure_future(b.ask(1, LinkKind.RELEASE_SESSION, b""))
-        await asked.wait()
-        proxy.cut()
-        with pytest.raises(Unavailable):
-            await question
-        await until(lambda: len(seen) == 3 and 1 in b.living and 2 in a.living)
-        assert seen == [(1, True), (1, False), (1, True)]
-        proxy.hold()  # packets get lost: nothing is closed, and yet nothing is heard
-        await until(lambda: 1 not in b.living and 2 not in a.living)
-        proxy.release()
-        await until(lambda: 1 in b.living and 2 in a.living)
-    finally:
-        await b.close()
-        await a.close()
-        await proxy.close()
+        a.answer(LinkKind.RELEASE_SESSION, never)
+        try:
+            a.update(members(a, b))
+            b.update(members(a, b, b1=proxy.address))
+            await until(lambda: 1 in b.living and 2 in a.living)
+            question = asyncio.ensure_future(b.ask(1, LinkKind.RELEASE_SESSION, b""))
+            await asked.wait()
+            proxy.cut()
+            with pytest.raises(Unavailable):
+                await question
+            await until(lambda: len(seen) == 3 and 1 in b.living and 2 in a.living)
+            assert seen == [(1, True), (1, False), (1, True)]
+            proxy.hold()  # packets get lost: nothing is closed, and yet nothing is heard
+            await until(lambda: 1 not in b.living and 2 not in a.living)
+            proxy.go_on()
+            await until(lambda: 1 in b.living and 2 in a.living)
+        finally:
+            await b.close()
+            await a.close()
 
 
 async def test_who_is_no_member_any_more_has_no_link_and_gets_none() -> None:

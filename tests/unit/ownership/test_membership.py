@@ -1,3 +1,5 @@
+from collections.abc import Mapping
+
 import pytest
 
 from everlog.base import Unavailable
@@ -130,6 +132,19 @@ def test_a_draining_server_gives_its_shards_away_and_is_no_coordinator(servers: 
     a.leave()
     servers.tick(b)
     assert set(b.board.members) == {b.incarnation}
+
+
+def test_who_is_declared_dead_while_it_coordinates_is_told_so(servers: Servers) -> None:
+    a = servers.join("a")
+    place = servers.ownership.place
+
+    def place_and_die(placement: Mapping[str, str], epoch: int) -> None:
+        place(placement, epoch)
+        assert servers.ownership.declare_dead(a.incarnation, servers.ownership.beats()[a.incarnation])
+
+    servers.ownership.place = place_and_die  # type: ignore[method-assign]
+    with pytest.raises(Overruled):
+        a.tick()
 
 
 def test_the_last_server_keeps_its_shards_while_it_drains(servers: Servers) -> None:

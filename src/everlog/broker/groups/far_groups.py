@@ -48,6 +48,8 @@ class GroupHouse(Protocol):
 
     def end(self, durable: DurableGroup) -> None: ...
 
+    def hand_over(self, durable: DurableGroup) -> list[Member]: ...
+
 
 class FarGroups:
     """What is particular to groups of several brokers; the group registry has the rest."""
@@ -61,6 +63,7 @@ class FarGroups:
     ) -> None:
         self.seats: dict[Key, GroupSeat] = {}
         self.dealt: dict[Key, FarMembers] = {}  # groups that this broker deals for
+        self.leaving: dict[Key, GroupRow] = {}  # those that it is to deal for no more, as they are stored
         self.dealers = dealers
         self.is_halted = False
         self._house = house
@@ -186,6 +189,9 @@ class FarGroups:
         seat = self.seats.get(key)
         if seat is not None:
             seat.dealt(dealer, sitting, deals)
+        else:  # the last member has just left
+            back = b"".join(deal.positions for deal in deals)
+            self.dealers.send_news(dealer, key, SeatNews(sitting, back=back))
 
     def dealer_lost(self, dealer: int, keys: Sequence[Key] | None = None) -> None:
         """Look for another who deals for the groups of a broker that there is no link to, or that has let go."""
@@ -276,6 +282,31 @@ class FarGroups:
         if self.idle().get(key) != attached:
             return False
         self._house.end(self.dealt.pop(key).durable)
+        return True
+
+    def let_go(self, key: Key) -> bool:
+        """Deal for a group no more, and have its members here find another dealer when its row is let go.
+
+        Return False if that can't be done now.
+        """
+        far = self.dealt.get(key)
+        if far is None or self.is_halted or not far.is_settled:
+            return False
+        del self.dealt[key]
+        far.let_go()
+        durable, cursor = far.durable, far.durable.cursor
+        durable.detach()
+        seat = GroupSeat(key, tuple(durable.reads_on()), self._house.ports, self._tables, self._wake)
+        seat.ordered = cursor.ordered
+        for member in self._house.hand_over(durable):
+            client_id, sent = member.session.client_id, member.session.window.tagged(member.tag)
+            seat.take_over(member, [position for _, _, position in sent if cursor.holds(client_id, position)])
+        if key in self._house.connected:
+            self._house.connected[key].deal = seat.take
+        if not seat.is_empty:
+            self.seats[key] = seat
+        self.leaving[key] = durable.row()
+        self._house.ports.changed(key)
         return True
 
     def joined(self, taker: int, key: Key, seated: Seated) -> bool:

@@ -104,6 +104,11 @@ class FarMembers:
         away = {seat.taker for seat in self.seats.values() if seat.is_away}
         return sorted(away | self.unclaimed.keys())
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is known of every sure message who has it."""
+        return not (self._settling or self.unclaimed)
+
     # Dealing
 
     def deal(
@@ -267,10 +272,7 @@ class FarMembers:
         kept = {position: asked.pop(position) for position in held & asked.keys()}
         self._sure.update(kept)
         if seat is not None:
-            frames = [*seat.unsent, *([] if seat.open is None else [seat.open])]
-            self._back(seat, [position for frame in frames for position in frame.positions])  # nobody heard of these
-            seat.open = None
-            seat.unsent.clear()
+            self._recall(seat)
             under_way = [(position, client_id) for position, (one, client_id) in self._under_way.items() if one is seat]
             for position, client_id in under_way:
                 if position in held:
@@ -283,6 +285,22 @@ class FarMembers:
                 self._leave(member)
         self.ask(taker, asked)
         return kept
+
+    def _recall(self, seat: FarSeat) -> None:
+        """Owe what was dealt to a seat that has not heard of it."""
+        frames = [*seat.unsent, *([] if seat.open is None else [seat.open])]
+        self._back(seat, [position for frame in frames for position in frame.positions])
+        seat.open = None
+        seat.unsent.clear()
+
+    def let_go(self) -> None:
+        """Deal to nobody any more: the next dealer asks all seats what they have."""
+        for seat in self.seats.values():
+            self._recall(seat)
+            for member in seat.members.values():
+                self._leave(member)
+        self.seats.clear()
+        self._on_left()
 
     def ask(self, taker: int, sure: dict[int, str]) -> None:
         """Find out what a broker has stored of sure messages, which it does not say to have."""

@@ -6,9 +6,8 @@ transient, unless one asks for order or for older messages, which only the log c
 for what waits in memory it spills: it has a cursor too, in memory alone, until they have caught up.
 """
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
-from logging import WARNING
+from logging import WARNING, getLogger
 
 from everlog.base import NOT_KEPT
 from everlog.broker.delivery import Router
@@ -35,7 +34,7 @@ from everlog.sessions import (
 from everlog.topics import Filter, parse_filter
 
 _FEW = 64  # messages of one group under way while all of them take too much
-_log = logging.getLogger("everlog.broker")
+_log = getLogger("everlog.broker")
 
 
 class GroupRegistry:
@@ -194,8 +193,7 @@ class GroupRegistry:
         if group is None or self.far is not None:
             return False
         if durable is None:
-            cursor = GroupCursor(self._options.inflight_messages)
-            durable = self._durable[key] = DurableGroup(*key, cursor, self.ports)
+            durable = self._durable[key] = DurableGroup(*key, GroupCursor(self._options.inflight_messages), self.ports)
             durable.spilled = True
             self.attach(durable, group)
         return durable.spilled and self._router.spills.add_group(key, SpilledGroup(durable))
@@ -238,6 +236,14 @@ class GroupRegistry:
 
     def end(self, durable: DurableGroup) -> None:
         """Forget a group that nobody is subscribed to: what is under way is its receivers' own from now on."""
+        for member in self.hand_over(durable):
+            member.session.keep_dealt(member.tag)
+            member.held = 0
+            self.release_idle(member)
+        self._changed(durable.key)
+
+    def hand_over(self, durable: DurableGroup) -> list[Member]:
+        """Deal for a group no more; return those here that are its members, or have something of it."""
         del self._durable[durable.key]
         self.size_bytes -= durable.size_bytes
         if durable.spilled:
@@ -245,11 +251,7 @@ class GroupRegistry:
         else:
             self._router.kept.remove(durable.pattern)
         self._woken.pop(durable, None)
-        for member in [one for one in self._members.values() if one.group == durable.key]:
-            member.session.keep_dealt(member.tag)
-            member.held = 0
-            self.release_idle(member)
-        self._changed(durable.key)
+        return [one for one in self._members.values() if one.group == durable.key]
 
     def release_idle(self, member: Member) -> None:
         """Let go of a member that has left and is done with what it was dealt."""
@@ -267,15 +269,13 @@ class GroupRegistry:
             if member is None or (durable is None and self.far is None):
                 continue
             member.held -= len(positions)
-            if member.taken:
-                member.taken.difference_update(positions)
+            member.taken.difference_update(positions)
             if durable is not None:
                 durable.cursor.acked(positions)
                 self._changed(durable.key)
             elif self.far is not None:
                 self.far.acked(member, positions)
-            if member.is_leaving:
-                self.release_idle(member)
+            self.release_idle(member)
         self.pump(session)
 
     def pump(self, session: Session) -> None:
@@ -332,7 +332,9 @@ class GroupRegistry:
     def row(self, key: tuple[str, str]) -> GroupRow | None:
         """Return a group as it is stored, or None if there is none."""
         durable = self._durable.get(key)
-        return None if durable is None or durable.spilled else durable.row()
+        if durable is None:
+            return None if self.far is None else self.far.leaving.get(key)
+        return None if durable.spilled else durable.row()
 
     def restore(
         self, rows: Iterable[GroupRow], subscribers: dict[str, list[str]], routed: Sequence[int], ends: Sequence[int]

@@ -72,6 +72,12 @@ class GroupSeat:
             self.places[member.tag].told = -1
         self._woken(self.key)
 
+    def take_over(self, member: Member, positions: Iterable[int]) -> None:
+        """Take in a member of a group that was dealt for here, with what it has not acknowledged."""
+        self.plain.update(dict.fromkeys(positions, member))
+        if not member.is_leaving:
+            self.join(member)
+
     def leave(self, member: Member) -> None:
         """Take its place from a member; what it was sent, it may still acknowledge."""
         place = self.places.pop(member.tag, None)

@@ -36,6 +36,7 @@ class Refused(Unavailable):
     def __init__(self, what: str, reason: Reason, properties: Properties, hint: str = "") -> None:
         super().__init__(what if hint else f"{what}: {properties.reason_string or reason.words}", hint=hint)
         self.reason = reason
+        self.reference = properties.server_reference
 
 
 class Untrusted(Refused):
@@ -44,6 +45,7 @@ class Untrusted(Refused):
     def __init__(self, message: str, hint: str) -> None:
         Unavailable.__init__(self, message, hint=hint)
         self.reason = Reason.NOT_AUTHORIZED
+        self.reference = None
 
 
 class AsyncClient(asyncio.Protocol):

@@ -9,6 +9,7 @@ from typing import TypeVar
 from everlog.base import Unavailable
 from everlog.cli.client.async_client import AsyncClient, Handler, Refused
 from everlog.cli.client.connect_options import Target
+from everlog.cli.client.server_reference import Way
 from everlog.cli.visible import visible_line
 from everlog.mqtt import Reason
 
@@ -51,7 +52,8 @@ async def keep_connected(
     """Connect and do the work; with `again`, connect and do it again whenever the connection is lost.
 
     If the first connection can't be made, that is an error at once. What is in flight is sent again on the next
-    connection. Losses and reconnects are reported on standard error.
+    connection. A server that refers to another one is followed there at once, except by WebSocket. Losses, references
+    and reconnects are reported on standard error.
     """
     client = AsyncClient(target.connect, handler)
     client.on_packet = _tell_of if target.debug and not target.quiet else None
@@ -62,19 +64,27 @@ async def keep_connected(
 
     was_open = False
     waits = delays()
+    loop, way = asyncio.get_running_loop(), Way((target.host, target.port), (target.host, target.port))
     while True:
+        began = loop.time()
         try:
-            await client.open(target.host, target.port, target.tls, target.bind, target.websocket)
+            await client.open(*way.place, target.tls, target.bind, target.websocket)
             if was_open:
                 tell("connected again")
             was_open = True
             waits = delays()
             return await work(client)
         except Unavailable as error:
-            if not (again and was_open and is_passing(error)):
+            way.served(loop.time() - began)
+            if target.websocket is None and way.follow(error):
+                wait_s = 0.0
+                tell(f"{visible_line(str(error))}; going on at {visible_line(way.place[0])}:{way.place[1]}")
+            elif again and was_open and is_passing(error):
+                wait_s = next(waits)
+                way.lost()
+                tell(f"{visible_line(str(error))}; trying again in {wait_s:.1f} s")
+            else:
                 raise
-            wait_s = next(waits)
-            tell(f"{visible_line(str(error))}; trying again in {wait_s:.1f} s")
         finally:
             await client.close()
         await asyncio.sleep(wait_s)
