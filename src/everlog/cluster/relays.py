@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from everlog.base import EverlogError, Unavailable
 from everlog.cluster.link_frames import BadFrame, LinkFrame
-from everlog.cluster.ports import LinkKind
+from everlog.cluster.ports import Bytes, LinkKind
 
 if TYPE_CHECKING:
     from everlog.cluster.link import Link
@@ -33,11 +33,11 @@ class RelayedLink:
         self.why: EverlogError | None = None
         self._links = links
 
-    def send(self, kind: int, number: int, body: bytes | bytearray | memoryview) -> None:
+    def send(self, kind: int, number: int, body: Bytes, rest: Bytes = b"") -> None:
         """Have a frame passed on."""
-        self.via.send(LinkKind.RELAY, number, _HEAD.pack(self.incarnation, kind) + bytes(body))
+        self.via.send(LinkKind.RELAY, number, _HEAD.pack(self.incarnation, kind) + bytes(body), rest)
 
-    def offer(self, kind: int, number: int, body: bytes | bytearray | memoryview, head: bytes) -> bool:
+    def offer(self, head: bytes, body: Bytes, rest: Bytes) -> bool:
         """Send nothing: what is offered can be read elsewhere."""
         return False
 
