@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.cluster_shards import owned_cluster
+from tests.listening import eventually
 from tests.memory_log import MemoryLog
 from tests.messages import Message, to_columns
 from tests.simulated_disk import SimulatedDisk
@@ -34,6 +35,7 @@ class Opened:
     trouble: Callable[[], None] | None = None  # nor now, until `heal`
     heal: Callable[[], None] = lambda: None
     close: Callable[[], None] = lambda: None
+    write: Callable[[], None] = lambda: None  # waits until what is committed is written, if that is later
     commits: list[tuple[int, int]] = field(default_factory=list)  # shard, committed offset when it was told
     failures: list[tuple[int, StorageError]] = field(default_factory=list)
     troubles: list[tuple[int, StorageError | None]] = field(default_factory=list)
@@ -164,7 +166,11 @@ def troubled(opened: Opened, log: MemoryLog) -> Opened:
 
 def cluster(folder: Path, shards: int) -> Opened:
     log = owned_cluster(str(folder), shards, ClusterSettings(tail_bytes=6_000, log=SETTINGS))
-    return Opened(log, close=log.close)
+
+    def write() -> None:
+        eventually(lambda: not any(shard.pending_bytes for shard in log.shards), "everything is written")
+
+    return Opened(log, close=log.close, write=write)
 
 
 IMPLEMENTATIONS = {
@@ -227,12 +233,14 @@ def test_what_is_appended_moves_the_end_and_waits(opened: Opened) -> None:
         assert bool(shard.pending_bytes) == bool(size)
         assert shard.read(0, PLENTY) == []
     opened.commit()
+    opened.write()
     assert [shard.pending_bytes for shard in opened.log.shards] == list(opened.origin)
 
 
 def test_statistics_say_where_each_shard_is(opened: Opened) -> None:
     opened.append(numbered(10))
     opened.commit()
+    opened.write()
     opened.append(numbered(5))
     shards = opened.log.shards
     found = opened.log.statistics()

@@ -28,12 +28,14 @@ from everlog.commitlog.recovery import recover
 from everlog.commitlog.retention import RetentionPlan, plan_retention
 from everlog.commitlog.scan import new_table
 from everlog.commitlog.segment_format import NOBODY, Origin
-from everlog.commitlog.segment_view import SegmentView
+from everlog.commitlog.segment_view import SegmentView, first_at
 from everlog.commitlog.segment_writer import SegmentWriter
 from everlog.commitlog.statistics import LogStatistics
 from everlog.commitlog.tail import Tail
 from everlog.commitlog.topic_retention import Thinned
 from everlog.commitlog.worker import Worker
+
+_STEP_BYTES = 1 << 20  # of memory that is looked through at a time
 
 
 def wall_clock_us() -> int:
@@ -372,7 +374,11 @@ class ShardLog(HotPath):
 
     def offset_at(self, time_us: int) -> int:
         """Return the first offset whose record is not older than a time, or the committed end."""
+        offset = self._catalog.records_end()  # what follows may be in memory alone
         found = self._catalog.offset_at(time_us)
+        while found is None and (batches := self.read(offset, _STEP_BYTES)):
+            found = next((first_at(one, time_us) for one in batches if one.last_time >= time_us), None)
+            offset = batches[-1].end_offset
         return self.committed if found is None else min(found, self.committed)
 
     def plan_retention(self, now_us: int, *, keep_from: int | None = None) -> RetentionPlan:

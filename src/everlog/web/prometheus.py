@@ -162,7 +162,7 @@ class BrokerCollector(Collector):
             ("end", "Offset after the last record.", "end"),
             ("bytes", "Size of the segments.", "segment_bytes"),
             ("segments", "Number of segments.", "segments"),
-            ("pending_bytes", "Appended and not committed.", "pending_bytes"),
+            ("pending_bytes", "Appended and not yet written.", "pending_bytes"),
             ("block_bytes", "Memory of the blocks that large batches are made in.", "block_bytes"),
             ("damaged", "Places found damaged and fenced off.", "damaged"),
         ):

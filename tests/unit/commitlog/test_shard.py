@@ -130,6 +130,15 @@ def test_a_time_finds_its_first_offset() -> None:
     assert [log.offset_at(t) for t in (0, 1000, 1001, 1005, 1006, 1100, 1195, 1196)] == [0, 0, 1, 1, 2, 20, 39, 40]
 
 
+def test_a_time_finds_what_is_in_no_file_yet() -> None:
+    log = opened(settings=small(durability="memory"))
+    commit(log, numbered(2), 1000)
+    append(log, numbered(2), 1010)
+    log._committer.ask(log.end)  # type: ignore[union-attr]
+    assert log.committed == 4
+    assert [log.offset_at(t) for t in (0, 1000, 1001, 1010, 1011)] == [0, 0, 2, 2, 4]
+
+
 def test_appends_are_refused_when_too_much_waits() -> None:
     log = opened(settings=small(pending_bytes=500))
     append(log, numbered(20))
