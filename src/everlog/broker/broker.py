@@ -1,9 +1,7 @@
 """The broker: the floors brought together, started and stopped."""
 
 import asyncio
-import contextlib
 import logging
-import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,6 +15,7 @@ from everlog.broker.events import event as report
 from everlog.broker.groups import Dealers, FarGroups, GroupOptions, GroupRegistry
 from everlog.broker.limits import Limits
 from everlog.broker.metrics import Metrics
+from everlog.broker.own_loop import OwnLoop
 from everlog.broker.registry import Holding, Registry, ReplayRequests, Subscriptions, WriteBehind, restore_sessions
 from everlog.broker.reports import Reports, SysTopics, watch_space
 from everlog.broker.turns import Turns
@@ -61,24 +60,24 @@ class Broker:
         self.space = space
         self.now_us = now_us
         self.holding = holding  # who serves which client id, if there are several brokers
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = 0  # of the loop
+        self._loop = OwnLoop()
+        soon = self._loop.soon
         self._looks = False  # at what is committed, soon
         self._sweeper: asyncio.Task[None] | None = None
         table = TopicTable(seed, 2 * limits.topics, 2 * limits.topics_bytes + BUFFER_BYTES)
         retained = RetainedMessages(limits.retained_messages, limits.retained_bytes)
         bounds = (limits.unwritten_bytes, limits.audiences_bytes, limits.spill_bytes, due_us, forwarder)
         max_topics = max(limits.topics, _CACHED_TOPICS)
-        self.router = Router(log, table, retained, self._soon, now_us, max_topics, *bounds)
+        self.router = Router(log, table, retained, soon, now_us, max_topics, *bounds)
         self.router.kept.configure(keep or (), never, aged)
         self.router.names_publishers = publishers
         self.router.absent_qos_0 = limits.absent_qos_0
         self.write_behind = None if tables is None else WriteBehind(tables, self.router.routed, retained.saving)
         changed = (lambda key: None) if self.write_behind is None else self.write_behind.mark_group
         options = groups or GroupOptions()
-        self.groups = GroupRegistry(self.router, options, self.time, self._soon, changed, limits.groups_bytes)
+        self.groups = GroupRegistry(self.router, options, self.time, soon, changed, limits.groups_bytes)
         if dealers is not None and self.write_behind is not None:
-            self.groups.far = FarGroups(self.groups, dealers, self.write_behind, self._soon)
+            self.groups.far = FarGroups(self.groups, dealers, self.write_behind, soon)
         rights = ReadRights(self.security.may_receive, self.metrics) if self.security.has_rules else None
         self.router.use(self.groups, self.write_behind, rights)
         self.history = History(log, self.router.ends, cold)
@@ -87,9 +86,9 @@ class Broker:
         shared = (self.security, limits, self.metrics, self.write_behind)
         kept = tuple(parse_filter(text) for text, min_qos in keep or () if min_qos == 0)
         subscriptions = Subscriptions(self.router, self.groups, replays, *shared, kept)
-        turns = Turns(self._soon)
+        turns = Turns(soon)
         self.registry = Registry(self.router, self.groups, subscriptions, *shared, turns, holding)
-        self.connections = Connections(self.router, self.registry, subscriptions, *shared, self._soon, turns, holding)
+        self.connections = Connections(self.router, self.registry, subscriptions, *shared, soon, turns, holding)
         self.reports = Reports(self.router, self.registry, self.groups, self.connections, space)
 
     def time(self) -> float:
@@ -107,17 +106,16 @@ class Broker:
 
     def start(self) -> None:
         """Begin on the running event loop."""
-        self._loop = loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
+        loop = self._loop.begin()
         self.connections.traffic.time = loop.time
         self.reports.since = loop.time()
         self.log.on_commit(self._announced)
-        self.log.on_failure(lambda shard, error: self._wake(partial(self._log_failed, shard, error)))
-        self.log.on_trouble(lambda shard, error: self._wake(partial(self._log_troubled, shard, error)))
+        self.log.on_failure(lambda shard, error: self._loop.wake(partial(self._log_failed, shard, error)))
+        self.log.on_trouble(lambda shard, error: self._loop.wake(partial(self._log_troubled, shard, error)))
         if self.space is not None:
             watch_space(self.space, self.router)
         if self.history.cold is not None:
-            cold = ColdReader(self.history.cold, self.history, self._wake, self.limits.cold_bytes)
+            cold = ColdReader(self.history.cold, self.history, self._loop.wake, self.limits.cold_bytes)
             self.router.catchup.read_cold(cold)
         if self.write_behind is not None:
             restore_sessions(self.write_behind.tables, self.registry, self.groups, self.router)
@@ -160,24 +158,11 @@ class Broker:
         while not condition() and self.time() < deadline:  # noqa: ASYNC110 - only at the end, where it may poll
             await asyncio.sleep(0.005)
 
-    def _soon(self, call: Callable[[], None]) -> object:
-        assert self._loop is not None
-        return self._loop.call_soon(call)
-
-    def _wake(self, call: Callable[[], None]) -> None:
-        """Have something called on the event loop's thread, from any."""
-        assert self._loop is not None
-        with contextlib.suppress(RuntimeError):  # the loop has ended while a commit was under way
-            if threading.get_ident() == self._thread:
-                self._loop.call_soon(call)
-            else:
-                self._loop.call_soon_threadsafe(call)
-
     def _announced(self, shard: int) -> None:
         """Look soon at what is committed; from any thread, for as many shards as come until then."""
         if not (self.router.committing or self._looks):
             self._looks = True
-            self._wake(self._committed)
+            self._loop.wake(self._committed)
 
     def _committed(self) -> None:
         self._looks = False  # first: what is committed from here on is another look

@@ -21,6 +21,9 @@ cdef class KeptTopics:
     @cython.locals(topics="uint32_t*", route="unsigned char*", row=Py_ssize_t, topic=Py_ssize_t)
     cpdef bint extend(self, PublishRun run=*) except -1
 
+    @cython.locals(topics="uint32_t*", flags="unsigned char*", routes="unsigned char*", marks=bytearray, mark="unsigned char*", row=Py_ssize_t)
+    cpdef bytearray shards_of(self, PublishRun run, int dropped)
+
     @cython.locals(route="unsigned char*", topic=Py_ssize_t)
     cpdef Py_ssize_t _forget(self, topics) except -1
 

@@ -76,6 +76,18 @@ class KeptTopics:
             self._patterns.append(TokenWalk(_plain(text).pattern.encode()))
             self._lowest.append(min_qos)
 
+    def shards_of(self, run: PublishRun, dropped: int) -> bytearray:
+        """Return for each shard whether it keeps some of a run: of what is dropped (0x80), or of all else (0)."""
+        topics = u32s(run.columns.topics)
+        flags = pointer(run.columns.flags)
+        routes = pointer(self.routes)
+        marks = bytearray(256)
+        mark = pointer(marks)
+        for row in range(run.start, run.stop):
+            if flags[row] & 0x80 == dropped:
+                mark[routes[4 * topics[row] + (flags[row] >> 1 & 3)]] = 1
+        return marks
+
     def add(self, text: str, min_qos: int = 0) -> None:
         """Keep what matches a filter from now on, from `min_qos` upwards, or as SPILLED."""
         flt = _plain(text)

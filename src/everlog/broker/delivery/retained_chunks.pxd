@@ -1,7 +1,8 @@
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 
-from everlog.base.memory cimport get32, pointer, put32, put64, resize, u32s
+from everlog.base.memory cimport copy, get32, pointer, put32, put64, resize, u32s
+from everlog.base.records cimport property_size
 
 cdef uint64_t AT_MASK
 cdef Py_ssize_t ENTRY_BYTES, _CHUNK_BYTES, _FIRST_BYTES, _OWN_BYTES
@@ -44,3 +45,8 @@ cdef class RetainedChunks:
 
     @cython.locals(block=bytearray, size=Py_ssize_t)
     cdef int _grow(self, Py_ssize_t chunk) except -1
+
+
+@cython.locals(position=Py_ssize_t, size=Py_ssize_t)
+cdef int copy_without_alias(unsigned char* out, Py_ssize_t at, const unsigned char* source, Py_ssize_t begin,
+                             Py_ssize_t middle) except -1

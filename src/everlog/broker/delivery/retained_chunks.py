@@ -9,7 +9,8 @@ Owned by the event loop's thread.
 import cython
 
 if not cython.compiled:
-    from everlog.base.memory import get32, pointer, put32, put64, resize, u32s
+    from everlog.base.memory import Buffer, copy, get32, pointer, put32, put64, resize, u32s
+    from everlog.base.records import property_size
 
 ENTRY_BYTES = 28
 AT_MASK = 0xFFFFFFFF  # of a place
@@ -141,3 +142,15 @@ class RetainedChunks:
             self.size_bytes += size - len(block)
             resize(block, size)
         return 0
+
+
+def copy_without_alias(out: bytearray, at: int, source: Buffer, begin: int, middle: int) -> int:
+    """Copy a property section, checked when parsed, without its topic alias."""
+    position = begin
+    while position < middle:
+        size = property_size(source, position)
+        if source[position] != 0x23:  # topic alias
+            copy(out, at, source, position, size)
+            at += size
+        position += size
+    return 0

@@ -4,9 +4,9 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from everlog.base.columns cimport MessageColumns, PublishRun
 from everlog.base.memory cimport copy, get32, get64, pointer, u32s, u64s
 from everlog.base.positions cimport NOT_KEPT
-from everlog.base.records cimport Layout, Records, property_size
+from everlog.base.records cimport Layout, Records
 from everlog.base.topic_table cimport TopicTable
-from everlog.broker.delivery.retained_chunks cimport AT_MASK, ENTRY_BYTES, RetainedChunks
+from everlog.broker.delivery.retained_chunks cimport AT_MASK, ENTRY_BYTES, RetainedChunks, copy_without_alias
 from everlog.broker.delivery.retained_index cimport NOBODY, NOWHERE, RetainedIndex
 from everlog.broker.delivery.retained_reader cimport RetainedReader
 from everlog.broker.delivery.slot_queue cimport SlotQueue
@@ -101,8 +101,3 @@ cdef class RetainedColumns:
 
     @cython.locals(following=RetainedIndex)
     cdef int _swap(self) except -1
-
-
-@cython.locals(position=Py_ssize_t, size=Py_ssize_t)
-cdef int _copy_without_alias(unsigned char* out, Py_ssize_t at, const unsigned char* source, Py_ssize_t begin,
-                             Py_ssize_t middle) except -1

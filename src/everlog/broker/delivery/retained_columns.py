@@ -2,8 +2,7 @@
 
 An index has the topics, chunks have the messages, a reader finds them. When most slots of the index are of topics that
 are gone, the others are moved into a new index, a few with every message that is taken, while both are kept up to date.
-What has changed and is to be stored waits in `queue`, each topic once. Owned by the event loop's thread. A long module,
-since what runs once a message is inlined only within one.
+What has changed and is to be stored waits in `queue`, each topic once. Owned by the event loop's thread.
 """
 
 import cython
@@ -13,8 +12,7 @@ from everlog.base import UsageError
 if not cython.compiled:
     from everlog.base import DROPPED, HAS_ALIAS, NOT_KEPT, RETAIN, PublishRun, Records, TopicTable
     from everlog.base.memory import Buffer, copy, get32, get64, pointer, u32s, u64s
-    from everlog.base.records import property_size
-    from everlog.broker.delivery.retained_chunks import AT_MASK, ENTRY_BYTES, RetainedChunks
+    from everlog.broker.delivery.retained_chunks import AT_MASK, ENTRY_BYTES, RetainedChunks, copy_without_alias
     from everlog.broker.delivery.retained_index import NOBODY, NOWHERE, RetainedIndex
     from everlog.broker.delivery.retained_reader import RetainedReader
     from everlog.broker.delivery.slot_queue import SlotQueue
@@ -224,7 +222,7 @@ class RetainedColumns:
         out = pointer(chunks.chunks[place >> 32])
         at = (place & AT_MASK) + ENTRY_BYTES
         if flags & HAS_ALIAS:
-            _copy_without_alias(out, at, source, begin, middle)
+            copy_without_alias(out, at, source, begin, middle)
         else:
             copy(out, at, source, begin, properties)
         copy(out, at + properties, source, start, payload)
@@ -393,15 +391,3 @@ class RetainedColumns:
         self._known = bytearray()
         self._generation = -1
         return 0
-
-
-def _copy_without_alias(out: bytearray, at: int, source: Buffer, begin: int, middle: int) -> int:
-    """Copy a property section, checked when parsed, without its topic alias."""
-    position = begin
-    while position < middle:
-        size = property_size(source, position)
-        if source[position] != 0x23:  # topic alias
-            copy(out, at, source, position, size)
-            at += size
-        position += size
-    return 0

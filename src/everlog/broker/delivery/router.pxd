@@ -40,15 +40,12 @@ cdef class Router:
     cpdef list publish(self, PublishRun run, AckQueue queue=*, bytes acks=*, Py_ssize_t pubacks=*, object publisher=*,
                        Py_ssize_t duplicates=*, object named=*)
 
-    @cython.locals(topics="uint32_t*", flags="unsigned char*", routes="unsigned char*", marks=bytearray, mark="unsigned char*", row=Py_ssize_t)
+    @cython.locals(marks=bytearray)
     cdef list _awaited(self, PublishRun run, list positions)
 
     @cython.locals(routes=bytearray, first=Py_ssize_t, last=Py_ssize_t, topic=Py_ssize_t, kept=Py_ssize_t,
                    number=Py_ssize_t, taken=Py_ssize_t, marks=bytearray)
     cdef Py_ssize_t _keep(self, PublishRun run, list positions, object publisher, object named) except -1
-
-    @cython.locals(topics="uint32_t*", flags="unsigned char*", route="unsigned char*", marks=bytearray, mark="unsigned char*", row=Py_ssize_t)
-    cdef bytearray _marks(self, PublishRun run, bytearray routes)
 
     @cython.locals(taken=Py_ssize_t)
     cdef Py_ssize_t _forward(self, PublishRun run, Py_ssize_t number, list positions, object publisher, object named) except -1

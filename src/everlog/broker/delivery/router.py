@@ -220,14 +220,7 @@ class Router:
 
     def _awaited(self, run: PublishRun, positions: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """Return what the acks of a run wait for that has messages which came before: where their shards end, too."""
-        topics = u32s(run.columns.topics)
-        flags = pointer(run.columns.flags)
-        routes = pointer(self.kept.routes)
-        marks = bytearray(256)  # by shard, whether one of them is kept there
-        mark = pointer(marks)
-        for row in range(run.start, run.stop):
-            if flags[row] & 0x80:  # dropped
-                mark[routes[4 * topics[row] + (flags[row] >> 1 & 3)]] = 1
+        marks = self.kept.shards_of(run, 0x80)
         awaited = dict(positions)
         for number, shard in enumerate(self._shards):
             if marks[number] and self.elsewhere[number]:
@@ -277,7 +270,7 @@ class Router:
             if first == NOT_KEPT:
                 return 0
             last = first + 1
-        marks = self._marks(run, routes) if last - first > 1 else None
+        marks = self.kept.shards_of(run, 0) if last - first > 1 else None
         kept = 0
         for number in range(first, last):
             if marks is not None and not marks[number]:
@@ -297,17 +290,6 @@ class Router:
                     floor = publisher.lag.get(number, self.routed[number])
                     publisher.published(number, end - taken, end, floor)
         return kept
-
-    def _marks(self, run: PublishRun, routes: bytearray) -> bytearray:
-        """Return for each shard whether it keeps some of a run."""
-        topics = u32s(run.columns.topics)
-        flags = pointer(run.columns.flags)
-        route = pointer(routes)
-        marks = bytearray(256)
-        mark = pointer(marks)
-        for row in range(run.start, run.stop):
-            mark[route[4 * topics[row] + (flags[row] >> 1 & 3)]] = 1
-        return marks
 
     def _forward(
         self, run: PublishRun, number: int, positions: list[tuple[int, int]], publisher: Session | None, named: Any
