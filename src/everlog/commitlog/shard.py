@@ -1,7 +1,7 @@
 """A shard's log: the one object that others open, append to, read from and close.
 
 It puts the parts together and owns the threads: one that commits, one that seals. Without threads (`background=False`)
-the caller drives both by `commit_step` and `seal_step`.
+the caller drives both by `commit_step` and `seal_step`. Above 400 lines: it is the door to all parts, of copies too.
 """
 
 import hashlib

@@ -5,6 +5,7 @@ All of it runs on one event loop's thread. A request that is asked for again whi
 
 On storage that several servers share, a server answers while it may be sure to be the owner (`serve_until`). A shard
 that it gave away is refused in its name for a while (`retire`), so that callers ask the next owner soon.
+Above 400 lines: it is the one place that knows every kind of frame.
 """
 
 import asyncio

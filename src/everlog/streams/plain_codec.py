@@ -2,6 +2,7 @@
 
 A request is plain if nothing in it is out of the ordinary: a value appended to a stream or put to a key, or a key's
 value asked for. Whatever else it may be is left to the decoder that knows everything, so nothing is refused here.
+Above 400 lines: reading and writing share what is inlined within one module only.
 """
 
 from typing import Any
