@@ -1,6 +1,8 @@
 """Streams and key-value stores as frames, beside the server that has them and without it."""
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,6 +64,26 @@ def test_a_key_value_store_is_a_frame_of_its_last_values(spark: "SparkSession", 
         ("settings", "size", b"11"),
     ]
     assert found[0].revision < found[1].revision
+
+
+def test_messages_that_share_a_row_are_rows_of_a_frame(spark: "SparkSession", tmp_path: Path) -> None:
+    with everlog.open(str(tmp_path)) as client:
+        stream = client.stream("log")
+        for n in range(400):
+            stream.append(b"%d" % n)
+        stream.delete(300)
+    (file,) = (path for path in tmp_path.rglob("*.db") if messages_in_blocks(path))
+    assert messages_in_blocks(file) > 200
+    found = frame(spark, tmp_path, streams="log", value="string").orderBy("seq").collect()
+    assert [(row.seq, row.value) for row in found] == [(n + 1, str(n)) for n in range(400) if n != 299]
+
+
+def messages_in_blocks(path: Path) -> int:
+    """Return how many messages of a stream's file stand in rows of several."""
+    with closing(sqlite3.connect(path)) as connection:
+        if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'blocks'").fetchone():
+            return 0
+        return sum(last - first + 1 for first, last in connection.execute("SELECT first, last FROM blocks"))
 
 
 def test_a_frame_stays_as_of_its_position_while_the_server_goes_on(spark: "SparkSession", tmp_path: Path) -> None:
