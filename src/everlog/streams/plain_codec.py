@@ -180,8 +180,8 @@ class PlainCall:
         return -1
 
     def _big(self, source: "Buffer", size: int) -> bool:
-        """Read a number of so many bytes, the highest first; False if it is not whole, or above what has a sign."""
-        if self._end - self._at < size or (size == 8 and source[self._at] > 127):
+        """Read a number of so many bytes, the highest first; False if it is not whole, or 2**62 or above (`MOST`)."""
+        if self._end - self._at < size or (size == 8 and source[self._at] > 63):
             return False
         self._number = 0
         for _ in range(size):

@@ -10,6 +10,7 @@ from tests.twins import TWINS, Twin
 
 from everlog.streams import Call, Entries, Entry, KvGet, KvPut, Level, Message, Reply, Set, Written
 from everlog.streams.effects import PutKey, PutMessage, Record, encode_record
+from everlog.streams.values import MOST
 
 twins = pytest.mark.parametrize("twin", TWINS, ids=repr)
 decode_call = msgpack.Decoder(Call).decode
@@ -121,6 +122,13 @@ def test_half_a_request_is_not_plain(twin: Twin, call: Call, cut: int) -> None:
     data = msgpack.encode(call)
     assert read(twin, data[: max(0, len(data) - cut)]) is None
     assert read(twin, data + b"\0") is None
+
+
+@twins
+def test_numbers_that_no_request_may_have_are_left_to_the_decoder(twin: Twin) -> None:
+    request = KvGet("s", "k")
+    assert read(twin, msgpack.encode(Call(request, MOST))) == Call(request, MOST)
+    assert read(twin, msgpack.encode(Call(request, MOST + 1))) is None
 
 
 @twins
