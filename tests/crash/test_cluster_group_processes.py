@@ -52,12 +52,16 @@ class Worker(threading.Thread):
 
     def _go_on(self) -> None:
         self.client.close()
-        self._at += 1
-        try:
-            self.client = self._connect()
-        except AssertionError as error:
-            self.error = error
-            self.stopping.set()
+        while not self.stopping.is_set():
+            self._at += 1
+            try:
+                self.client = self._connect()
+                return
+            except (Closed, OSError):  # that broker ends just now: the next one
+                self.stopping.wait(0.05)
+            except AssertionError as error:
+                self.error = error
+                self.stopping.set()
 
     def _take(self, client: RawClient) -> None:
         packet = client.receive()
