@@ -180,6 +180,8 @@ def test_several_brokers(tmp_path: Path) -> None:
             eventually(lambda: "16 of 16 shards" in terminal.type(status), "every shard has an owner", PATIENCE_S)
             printed = terminal.type(pasted[1])
             eventually(lambda: "21.5" in (tmp_path / "printed").read_text(), "delivered", PATIENCE_S)
-            assert "broker-3 is drained" in printed
+            assert re.search(r"broker-3 \(incarnation \d+\) hands over", printed)
+            eventually(lambda: "broker-3" not in terminal.type(status), "the drained broker ends", PATIENCE_S)
+            assert "16 of 16 shards" in terminal.type(status)
         finally:
             terminal.type("pg_ctl -D standby stop; pg_ctl -D primary -m fast stop")
