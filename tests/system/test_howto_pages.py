@@ -181,7 +181,8 @@ def test_several_brokers(tmp_path: Path) -> None:
             printed = terminal.type(pasted[1])
             eventually(lambda: "21.5" in (tmp_path / "printed").read_text(), "delivered", PATIENCE_S)
             assert re.search(r"broker-3 \(incarnation \d+\) hands over", printed)
-            eventually(lambda: "broker-3" not in terminal.type(status), "the drained broker ends", PATIENCE_S)
-            assert "16 of 16 shards" in terminal.type(status)
+            still = f"{status} || true"  # it ends with 1 while a shard is between two owners
+            eventually(lambda: "broker-3" not in terminal.type(still), "the drained broker ends", PATIENCE_S)
+            assert "16 of 16 shards" in terminal.type(status)  # it handed all of them over before
         finally:
             terminal.type("pg_ctl -D standby stop; pg_ctl -D primary -m fast stop")
