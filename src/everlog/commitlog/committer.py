@@ -34,6 +34,7 @@ RESERVE = 1 << 22  # offsets that a log without syncs may give out before it syn
 REOPEN = "the log is read-only until it is reopened: restart Everlog"
 TRY_AGAIN_S = 0.1  # after the disk failed; twice as long after each further failure
 MOST_AGAIN_S = 5.0
+_MUCH_BYTES = 64 << 10  # written at `memory`: who was held back because too much was not should hear of it
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -342,6 +343,8 @@ class Committer:
             self._open_batch.written(size)
             if self._in_memory:
                 self._tail.trim(writer.written)
+                if size >= _MUCH_BYTES:
+                    self._tell()
             else:
                 self._publish(batches, writer.written)
         return 0

@@ -9,7 +9,7 @@ from tests.shard_logs import DIRECTORY, Row, append, columns_of, commit, numbere
 from tests.simulated_disk import SimulatedDisk
 
 from everlog.base import Records, StorageError, TopicTable, Unavailable
-from everlog.commitlog import ShardLog
+from everlog.commitlog import LogSettings, ShardLog
 
 
 def test_a_new_log_is_empty() -> None:
@@ -320,6 +320,18 @@ def test_at_memory_what_is_asked_for_is_committed_before_it_is_written() -> None
     assert log.committed == 8, "nothing is that nobody has asked for"
     log.commit_step()
     assert (log.committed, log._committer.written, told) == (9, 9, [4, 6, 8, 9])
+
+
+def test_at_memory_much_that_was_written_is_told_to_those_who_were_held_back_for_it() -> None:
+    log = opened(settings=LogSettings(durability="memory"))
+    waiting: list[int] = []
+    log.on_commit = lambda _, committed: waiting.append(log.pending_bytes)
+    append(log, [(b"t", bytes(100_000))])
+    log._committer.ask(log.end)  # type: ignore[union-attr]
+    log.commit_step()
+    assert len(waiting) == 2
+    assert waiting[0] > 100_000
+    assert waiting[1] == 0
 
 
 def test_at_memory_what_readers_saw_is_written_when_the_disk_is_well_again() -> None:
