@@ -2,13 +2,7 @@
 
 import atexit
 import os
-import pwd
-import shutil
 import signal
-import socket
-import subprocess
-import tempfile
-import time
 import uuid
 from contextlib import suppress
 from functools import cache
@@ -16,49 +10,11 @@ from pathlib import Path
 
 import psycopg
 
-
-def binaries() -> Path | None:
-    """Where PostgreSQL's programs are; None if it is not installed."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    return found[-1].parent if found else None
+from everlog.bench.cluster import postgres
 
 
-class PostgresServer:
-    """A server with an empty database, which a test may kill and start again."""
-
-    def __init__(self, *settings: str) -> None:
-        self.bin = binaries()
-        assert self.bin is not None, "PostgreSQL is missing: run tools/install-servers"
-        self.folder = Path(tempfile.mkdtemp(prefix="everlog-postgres-"))
-        self.user = "postgres" if os.getuid() == 0 else pwd.getpwuid(os.getuid()).pw_name
-        if os.getuid() == 0:
-            shutil.chown(self.folder, self.user, self.user)
-        self.data = self.folder / "data"
-        self.settings = settings
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.url = f"postgresql://{self.user}@127.0.0.1:{self.port}/postgres"
-        self._make()
-        self.start()
-
-    def _make(self) -> None:
-        self._call("initdb", "-D", str(self.data), "-A", "trust", "-E", "UTF8", "-N", "-U", self.user)
-
-    def start(self) -> None:
-        """Start the server and wait until it answers."""
-        options = [f"port={self.port}", "listen_addresses=127.0.0.1", f"unix_socket_directories={self.folder}"]
-        arguments = [word for setting in (*options, *self.settings) for word in ("-c", setting)]
-        until_s = time.monotonic() + 30
-        self.process = self._popen("postgres", "-D", str(self.data), *arguments)
-        while True:
-            ready = [str(self.bin / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
-            if subprocess.run(ready, check=False).returncode == 0:
-                return
-            if self.process.poll() is not None:  # processes of the one before may not be quite gone
-                assert time.monotonic() < until_s, "PostgreSQL did not start"
-                self.process = self._popen("postgres", "-D", str(self.data), *arguments)
-            time.sleep(0.05)
+class PostgresServer(postgres.PostgresServer):
+    """A server which a test may kill or freeze and let go on."""
 
     def kill(self) -> None:
         """End the server as a crash would."""
@@ -81,47 +37,13 @@ class PostgresServer:
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGCONT)
 
-    def stop(self) -> None:
-        """End the server and remove its files."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGQUIT)
-            self.process.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
+    def promote(self) -> None:
+        """Make a standby a primary."""
+        self.call("pg_ctl", "promote", "-w", "-D", str(self.data))
 
     def _children(self) -> list[int]:
         listed = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
         return [int(word) for word in listed.split()]
-
-    def _call(self, program: str, *arguments: str) -> None:
-        assert self._popen(program, *arguments).wait() == 0
-
-    def _popen(self, program: str, *arguments: str) -> "subprocess.Popen[bytes]":
-        assert self.bin is not None
-        return subprocess.Popen(
-            [str(self.bin / program), *arguments],
-            user=self.user if os.getuid() == 0 else None,
-            cwd=self.folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={"LC_ALL": "C", "PATH": os.environ["PATH"]},
-        )
-
-
-class StandbyServer(PostgresServer):
-    """A standby of another server."""
-
-    def __init__(self, primary: PostgresServer, *settings: str) -> None:
-        self._primary = primary
-        super().__init__(*settings)
-
-    def _make(self) -> None:
-        source = ("-h", "127.0.0.1", "-p", str(self._primary.port), "-U", self.user)
-        self._call("pg_basebackup", "-D", str(self.data), "-R", "-X", "stream", "-c", "fast", "-N", *source)
-
-    def promote(self) -> None:
-        """Make it a primary."""
-        self._call("pg_ctl", "promote", "-w", "-D", str(self.data))
 
 
 class ReplicatedServers:
@@ -129,7 +51,7 @@ class ReplicatedServers:
 
     def __init__(self) -> None:
         self.primary = PostgresServer("synchronous_standby_names=*", "fsync=off")
-        self.standby = StandbyServer(self.primary, "fsync=off")
+        self.standby = PostgresServer("fsync=off", standby_of=self.primary)
 
     def is_waiting(self) -> bool:
         """Whether a commit waits for the standby."""

@@ -1,8 +1,8 @@
 """An owned shard of a cluster against a local file with a sync: commits a second, and this process's CPU a message;
 and three brokers of a cluster, beside the single broker and Mosquitto.
 
-It needs a PostgreSQL whose address is in BENCH_POSTGRES, such as `postgresql://user@127.0.0.1/postgres`; it makes a
-schema of its own there and removes it. Without one there is nothing to measure.
+The database is a primary with a synchronous standby, both of which sync, started for it; or that whose address is in
+BENCH_POSTGRES, such as `postgresql://user@127.0.0.1/postgres`: a schema is made there and removed.
 """
 
 import os
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from everlog.base import TopicTable
-from everlog.bench.cluster import measure_brokers
+from everlog.bench.cluster import binaries, measure_brokers, synchronous_pair
 from everlog.bench.commitlog_suite import messages, opened, place
 from everlog.bench.measurement import Row
 from everlog.cluster import ClusterDatabase, ClusterLog, ClusterSettings, make_message_tables
@@ -27,14 +27,22 @@ _SETTINGS = ClusterSettings(tail_bytes=1 << 30)
 def run() -> list[Row]:
     """Return the figures of both, measured in turn."""
     url = os.environ.get("BENCH_POSTGRES")
-    if not url:
-        return [("cluster", 0.0, "", "set BENCH_POSTGRES to the address of a PostgreSQL")]
+    if url:
+        return measure(url)
+    if binaries() is None:
+        return [("cluster", 0.0, "", "install PostgreSQL, or set BENCH_POSTGRES to the address of one")]
+    with synchronous_pair() as own:
+        return measure(own)
+
+
+def measure(url: str) -> list[Row]:
+    """Return the figures with that database."""
     rows = []
     for run_size, topics in ((1, 1), (10, 10), (1000, 1), (1000, 1000)):
         best: dict[str, tuple[float, float]] = {}
         for _ in range(ROUNDS):
-            for kind, measure in (("file, fsync", local), ("PostgreSQL", lambda act: in_cluster(url, act))):
-                found = measure(partial(committed, run_size=run_size, topics=topics))
+            for kind, place_of in (("file, fsync", local), ("PostgreSQL", lambda act: in_cluster(url, act))):
+                found = place_of(partial(committed, run_size=run_size, topics=topics))
                 before = best.get(kind, (0.0, float("inf")))
                 best[kind] = (max(before[0], found[0]), min(before[1], found[1]))
         for kind, (commits, cpu_us) in best.items():

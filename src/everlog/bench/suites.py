@@ -13,7 +13,7 @@ SUITES = {
     "store": "store",
     "sessions": "sessions",
     "streams": "streams and key-value stores",
-    "cluster": "log of a cluster, and three brokers (with BENCH_POSTGRES)",
+    "cluster": "log of a cluster, and three brokers",
     "spark": "Spark",
     "lake": "lake table",
     "spark-stream": "Spark streams",
