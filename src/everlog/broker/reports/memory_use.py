@@ -18,5 +18,5 @@ def resident_bytes() -> int:
 
 
 def peak_bytes() -> int:
-    """Return the most memory that was taken at a time."""
+    """Return the most memory that was taken at a time, as the system has noted it, which may be a moment ago."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _PEAK_UNIT
