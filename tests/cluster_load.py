@@ -54,7 +54,10 @@ class LoadThread(threading.Thread):
     def _connect(self) -> None:
         while True:
             broker = next(self._brokers)
+            if broker.is_over:
+                raise ConnectionError("the cluster is gone")
             if broker.process.poll() is not None or broker.is_frozen:
+                time.sleep(0.002)
                 continue
             try:
                 self.client = broker.client(self.name, clean_start=False, expiry=EXPIRY_S)

@@ -37,6 +37,7 @@ class ClusterProcess:
         self.clients: list[RawClient] = []
         self.connacks: dict[str, Connack] = {}  # of each client id, the last one
         self.is_frozen = False
+        self.is_over = False  # its cluster is gone: nobody waits for it any more
         self.port = free_port()
         self.lines = cluster.folder / f"{name}.txt"
         self._command = [
@@ -118,6 +119,8 @@ class ProcessCluster:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        for broker in self.brokers:
+            broker.is_over = True
         for broker in self.brokers:
             for client in broker.clients:
                 client.close()
