@@ -96,11 +96,12 @@ async def test_a_server_killed_in_the_midst_of_an_upload_leaves_a_bucket_that_is
             async with World(nats.url) as world, Client(make_bus(nats.url), timeout_s=PATIENCE_S) as client:
                 for kind in (b"/packs/", b"/manifest/", b"/journal/"):
                     partly.proxy.hold_at(b"PUT ", kind, half=True)
+                    waiting = asyncio.create_task(client.stream("kept").append(kind, level=Level.ARCHIVED))
                     assert await asyncio.to_thread(partly.proxy.is_held.wait, PATIENCE_S)
                     server.kill()
                     await asyncio.to_thread(server.start)
                     await world.until_acked(5)
-                    done = await client.stream("kept").append(kind, level=Level.ARCHIVED)
+                    done = await waiting
                 await world.check()
                 assert done.seq == 3
                 values = [one.value async for one in client.stream("s").get_all()]
