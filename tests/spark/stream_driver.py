@@ -49,13 +49,13 @@ def prepare(mode: str) -> None:
     note: Any = BatchJournal.receive
     batch_publisher.WINDOW = WINDOW
 
-    def before(*values: Any) -> None:
+    def before(*values: Any, **options: Any) -> None:
         if values[-1] == 1:
             die()
-        commit(*values)
+        commit(*values, **options)
 
-    def after(*values: Any) -> None:
-        commit(*values)
+    def after(*values: Any, **options: Any) -> None:
+        commit(*values, **options)
         if values[-1] == 1:
             die()
 
