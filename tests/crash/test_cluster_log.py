@@ -143,11 +143,14 @@ def test_offers_are_taken_in_and_gaps_are_read_from_the_tail(cluster: Cluster) -
     bodies = {row.base: read_body(history, row) for row in facts}
     asked: list[int] = []
     follower._history.read = lambda offset: asked.append(offset) or history.read(offset)  # type: ignore[func-returns-value]
-    assert follower.offer(1, 0, 0, bodies[0])
-    assert follower.offer(1, 0, 3, bodies[3])
+    follower.offer(1, 0, 0, bodies[0])
+    follower.offer(1, 0, 3, bodies[3])
+    assert not follower.take_offered()
     assert follower.log.committed == 6  # at once
-    assert follower.offer(1, 0, 3, bodies[3])  # again
-    assert not follower.offer(1, 0, 9, bodies[9])  # something is missing before it
+    follower.offer(1, 0, 3, bodies[3])  # again
+    assert not follower.take_offered()
+    follower.offer(1, 0, 9, bodies[9])
+    assert follower.take_offered(), "something is missing before it"
     assert follower.log.committed == 6
     assert not asked  # nothing but offers was needed
     assert follower.catch_up() == 12

@@ -71,6 +71,7 @@ class Link(asyncio.BufferedProtocol):
             if self.is_open and not was_open:
                 for frame in self._decoder.feed(b""):  # what came with the hello
                     self._take(frame)
+            self._links.rested()
         except EverlogError as error:
             self.close(error)
 
@@ -127,17 +128,7 @@ class Link(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        small: list[Bytes] = []
-        for block in out:
-            if len(block) < _APART_BYTES:
-                small.append(block)
-                continue
-            if small:
-                transport.write(b"".join(small))
-                small = []
-            transport.write(block)
-        if small:
-            transport.write(small[0] if len(small) == 1 else b"".join(small))
+        transport.writelines(out)  # one call of the system for all of it
 
     def _greet(self) -> None:
         self.send(LinkKind.HELLO, 0, encode_hello(self._links.hello(self.to)))

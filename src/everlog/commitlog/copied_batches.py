@@ -1,9 +1,22 @@
 """Batches of a segment that another process has written, as bytes, made readable with the segment's names."""
 
+import struct
 from collections.abc import Sequence
 
 from everlog.base import Records, StorageError, TopicTable
 from everlog.commitlog.scan import new_table
+
+
+_PLACE = struct.Struct("<QI")  # base offset, count
+_PLACE_AT = 16
+
+
+def end_of(body: bytes, start: int) -> int:
+    """Return the offset after a batch that begins behind `start` bytes, as it says, which is not checked here."""
+    if len(body) < start + _PLACE_AT + _PLACE.size:
+        return 0
+    base, count = _PLACE.unpack_from(body, start + _PLACE_AT)
+    return int(base + count)
 
 
 def read_batches(
