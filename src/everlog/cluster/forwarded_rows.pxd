@@ -23,6 +23,9 @@ cpdef MessageColumns columns_of(Records records)
 cdef int _fill(Records records, Layout plan, const unsigned char* raw, MessageColumns columns,
                unsigned char* out, Py_ssize_t first) except -1
 
+@cython.locals(i=Py_ssize_t)
+cdef bint _are_first(const unsigned char* raw, Py_ssize_t at, Py_ssize_t count) except -1
+
 @cython.locals(i=Py_ssize_t, number=uint32_t)
 cdef int _place(const unsigned char* raw, Py_ssize_t at, Py_ssize_t count, uint32_t known,
                 unsigned char* out) except -1

@@ -98,15 +98,26 @@ def _fill(records: Records, plan: Any, raw: Buffer, columns: MessageColumns, out
     return 0
 
 
-def publishers_of(records: Records) -> PublisherColumn | None:
-    """Return who has published each message of a batch; None if it does not say."""
+def publishers_of(records: Records) -> PublisherName | PublisherColumn | None:
+    """Return who has published all messages of a batch, or each of them; None if it does not say."""
     names = records.table.publishers
     if not records.layout.publishers or names is None:
         return None
     known = names.count
+    at = records.start + records.layout.publishers
+    if known == 1 and _are_first(pointer(records.data), at, records.count):
+        return PublisherName(names.name(0))
     places = bytearray(4 * records.count)
-    _place(pointer(records.data), records.start + records.layout.publishers, records.count, known, pointer(places))
+    _place(pointer(records.data), at, records.count, known, pointer(places))
     return PublisherColumn([*(PublisherName(names.name(number)) for number in range(known)), None], places)
+
+
+def _are_first(raw: Buffer, at: int, count: int) -> bool:
+    """Return whether all numbers of a column are 0."""
+    for i in range(count):  # noqa: SIM110
+        if get32(raw, at + 4 * i):
+            return False
+    return True
 
 
 def _place(raw: Buffer, at: int, count: int, known: int, out: bytearray) -> int:

@@ -106,6 +106,8 @@ class Intake:
         """Confirm what is committed, and offer it to all."""
         if self._written and not self._gathers:
             self._offer_soon()
+        if not any(self._marks):
+            return
         for shard, marks in enumerate(self._marks):
             if not marks:
                 continue

@@ -35,7 +35,7 @@ class Link(asyncio.BufferedProtocol):
         self._links = links
         self.to = to  # whom we have dialled; 0: the peer has
         self._decoder = LinkDecoder()
-        self._inbox = memoryview(bytearray(_INBOX_BYTES))
+        self._inbox = bytearray(_INBOX_BYTES)
         self._transport: asyncio.Transport | None = None
         self._out: list[Bytes] = []
         self._out_bytes = 0
@@ -57,7 +57,7 @@ class Link(asyncio.BufferedProtocol):
         if self.to:
             self._greet()
 
-    def get_buffer(self, sizehint: int) -> memoryview:
+    def get_buffer(self, sizehint: int) -> bytearray:
         """Return where to put what comes."""
         return self._inbox
 
@@ -66,7 +66,7 @@ class Link(asyncio.BufferedProtocol):
         self.heard = self._links.time()
         was_open = self.is_open
         try:
-            for frame in self._decoder.feed(self._inbox[:size]):
+            for frame in self._decoder.feed(self._inbox, size):
                 self._take(frame)
             if self.is_open and not was_open:
                 for frame in self._decoder.feed(b""):  # what came with the hello
