@@ -36,6 +36,7 @@ class Link(asyncio.BufferedProtocol):
         self.to = to  # whom we have dialled; 0: the peer has
         self._decoder = LinkDecoder()
         self._inbox = bytearray(_INBOX_BYTES)
+        self._room = memoryview(self._inbox)  # of which TLS takes parts, and they must be of the inbox itself
         self._transport: asyncio.Transport | None = None
         self._out: list[Bytes] = []
         self._out_bytes = 0
@@ -57,9 +58,9 @@ class Link(asyncio.BufferedProtocol):
         if self.to:
             self._greet()
 
-    def get_buffer(self, sizehint: int) -> bytearray:
+    def get_buffer(self, sizehint: int) -> memoryview:
         """Return where to put what comes."""
-        return self._inbox
+        return self._room
 
     def buffer_updated(self, size: int) -> None:
         """Take frames in."""
@@ -106,11 +107,12 @@ class Link(asyncio.BufferedProtocol):
     def _put(self, head: bytes, body: Bytes, rest: Bytes) -> None:
         if self._transport is None or self._transport.is_closing():
             return
-        if len(body) + len(rest) < _APART_BYTES:
+        size = len(body) + len(rest)
+        self._out_bytes += size
+        if size < _APART_BYTES:
             self._out.append(b"".join((head, body, rest)))
         else:
-            self._out += (head + body, rest) if len(body) < _APART_BYTES else (head, body, rest)
-        self._out_bytes += len(body) + len(rest)
+            self._out += (head, body, rest)
         if not self._is_asked:
             self._is_asked = True
             asyncio.get_running_loop().call_soon(self._flush)

@@ -122,7 +122,7 @@ class PostgresTail:
 
     def _statement(self, part: ShardRows, row: TailRow, before: int) -> Statement:
         name, query = self._insert_into(part.shard, part.table)
-        values = [b"%d" % one for one in (part.shard, row.base, row.count, row.epoch, row.segment)]
+        values = [b"%d" % one for one in (part.shard, row.base, row.messages, row.epoch, row.segment)]
         values += [row.nonce, b"%d" % row.crc, b"%d" % row.size, _origins(row)]
         return Statement(name, query, [*values, row.names, row.body, b"%d" % before], _FORMATS)
 
@@ -162,7 +162,7 @@ class PostgresTail:
             cursor.execute(
                 f"insert into {name} (base, count, epoch, segment, nonce, crc, size, origins, names, body) "
                 "values (%s, %s, %s, %s, %b, %s, %s, %s::jsonb, %b, %b) on conflict do nothing".encode(),
-                (row.base, row.count, row.epoch, row.segment, row.nonce, row.crc, row.size, *_contents(row)),
+                (row.base, row.messages, row.epoch, row.segment, row.nonce, row.crc, row.size, *_contents(row)),
             )
         cursor.execute(f"select base, nonce from {name} where base = any(%s)".encode(), ([r.base for r in part.rows],))
         found: dict[int, bytes] = dict(cursor.fetchall())
