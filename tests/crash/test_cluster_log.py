@@ -158,6 +158,38 @@ def test_offers_are_taken_in_and_gaps_are_read_from_the_tail(cluster: Cluster) -
     assert rows(follower.log) == rows(owner.log)
 
 
+def test_offers_that_came_together_are_taken_in_together_and_what_is_known_is_left_out(cluster: Cluster) -> None:
+    owner, follower = cluster.broker("a"), cluster.broker("b")
+    owner.own(1, 11)
+    for _ in range(4):
+        cluster.publish(owner, 3)
+    history = cluster.history()
+    bodies = {row.base: read_body(history, row) for row in history.look(0)[0]}
+    seen: list[int] = []
+    follower.log.on_commit = lambda log, end: seen.append(end)
+    follower.offer(1, 0, 0, bodies[0])
+    assert not follower.take_offered()
+    for base in (0, 3, 6, 9):  # the first one again
+        follower.offer(1, 0, base, b"head" + bodies[base], 4)
+    assert not follower.take_offered()
+    assert seen == [3, 12], "the others were shown at once"
+    assert rows(follower.log) == rows(owner.log)
+
+
+def test_what_is_offered_and_no_batch_is_left_to_the_tail(cluster: Cluster) -> None:
+    owner, follower = cluster.broker("a"), cluster.broker("b")
+    owner.own(1, 11)
+    cluster.publish(owner, 3)
+    cluster.publish(owner, 3)
+    history = cluster.history()
+    bodies = {row.base: read_body(history, row) for row in history.look(0)[0]}
+    follower.offer(1, 0, 0, bodies[0])
+    follower.offer(1, 0, 3, bodies[3][:20])
+    assert not follower.take_offered()
+    assert follower.catch_up() == 6
+    assert rows(follower.log) == rows(owner.log)
+
+
 def read_body(history: ShardHistory, row: RowFacts) -> bytes:
     """The batch of a row, as a link would bring it."""
     return history._bodies(row.table, [row])[0]

@@ -208,7 +208,7 @@ class ClusterShard:
         """Take the first offer, and those of its segment that follow without a gap up to so many bytes."""
         bodies: list[bytes] = []
         with self._offering:
-            epoch, segment, base, body, start = self._offers.popleft()
+            epoch, segment, _, body, start = self._offers.popleft()
             size = 0
             while True:
                 bodies.append(body)

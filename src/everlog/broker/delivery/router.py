@@ -383,7 +383,7 @@ class Router:
             self.late[number] = late = much and not stuck
             behind, refuses = behind or late, refuses or stuck
             if self.forwarder is not None:
-                late = self.elsewhere[number] and self.forwarder.pending_bytes(number) > self.max_unwritten_bytes
+                late = self.forwarder.pending_bytes(number) > self.max_unwritten_bytes
                 self.late[len(self._shards) + number] = late
                 behind = behind or late
             self.refusing[number] = self._full or stuck
