@@ -143,15 +143,50 @@ def test_offers_are_taken_in_and_gaps_are_read_from_the_tail(cluster: Cluster) -
     bodies = {row.base: read_body(history, row) for row in facts}
     asked: list[int] = []
     follower._history.read = lambda offset: asked.append(offset) or history.read(offset)  # type: ignore[func-returns-value]
-    assert follower.offer(1, 0, 0, bodies[0])
-    assert follower.offer(1, 0, 3, bodies[3])
+    follower.offer(1, 0, 0, bodies[0])
+    follower.offer(1, 0, 3, bodies[3])
+    assert not follower.take_offered()
     assert follower.log.committed == 6  # at once
-    assert follower.offer(1, 0, 3, bodies[3])  # again
-    assert not follower.offer(1, 0, 9, bodies[9])  # something is missing before it
+    follower.offer(1, 0, 3, bodies[3])  # again
+    assert not follower.take_offered()
+    follower.offer(1, 0, 9, bodies[9])
+    assert follower.take_offered(), "something is missing before it"
     assert follower.log.committed == 6
     assert not asked  # nothing but offers was needed
     assert follower.catch_up() == 12
     assert asked == [6]
+    assert rows(follower.log) == rows(owner.log)
+
+
+def test_offers_that_came_together_are_taken_in_together_and_what_is_known_is_left_out(cluster: Cluster) -> None:
+    owner, follower = cluster.broker("a"), cluster.broker("b")
+    owner.own(1, 11)
+    for _ in range(4):
+        cluster.publish(owner, 3)
+    history = cluster.history()
+    bodies = {row.base: read_body(history, row) for row in history.look(0)[0]}
+    seen: list[int] = []
+    follower.log.on_commit = lambda log, end: seen.append(end)
+    follower.offer(1, 0, 0, bodies[0])
+    assert not follower.take_offered()
+    for base in (0, 3, 6, 9):  # the first one again
+        follower.offer(1, 0, base, b"head" + bodies[base], 4)
+    assert not follower.take_offered()
+    assert seen == [3, 12], "the others were shown at once"
+    assert rows(follower.log) == rows(owner.log)
+
+
+def test_what_is_offered_and_no_batch_is_left_to_the_tail(cluster: Cluster) -> None:
+    owner, follower = cluster.broker("a"), cluster.broker("b")
+    owner.own(1, 11)
+    cluster.publish(owner, 3)
+    cluster.publish(owner, 3)
+    history = cluster.history()
+    bodies = {row.base: read_body(history, row) for row in history.look(0)[0]}
+    follower.offer(1, 0, 0, bodies[0])
+    follower.offer(1, 0, 3, bodies[3][:20])
+    assert not follower.take_offered()
+    assert follower.catch_up() == 6
     assert rows(follower.log) == rows(owner.log)
 
 

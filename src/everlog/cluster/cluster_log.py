@@ -85,6 +85,7 @@ class ClusterLog(LogStore):
         self._connection = connection  # by which all shards of others are followed
         ends = [f"(select {shard.number} as shard, ({end_query(shard.number)}) as stop)" for shard in shards]
         self._ends = " union all ".join(ends).encode()
+        self._offered: set[int] = set()  # shards with batches that are to be taken in
         self._poll_s = settings.poll_s
         self._poll_at = 0.0
         self.tail_limit_bytes = settings.tail_bytes
@@ -157,9 +158,15 @@ class ClusterLog(LogStore):
         return max((now - one for one in since if one is not None), default=0.0)
 
     def offer(self, shard: int, epoch: int, segment: int, base: int, body: bytes, start: int = 0) -> None:
-        """Take a batch that the owner of a shard says it has committed; it begins behind `start` bytes of something."""
-        if not self.cluster_shards[shard].offer(epoch, segment, base, body, start):
-            self._follower.wake()
+        """Hold a batch that the owner of a shard says it has committed; it begins behind `start` bytes of something."""
+        self.cluster_shards[shard].offer(epoch, segment, base, body, start)
+        self._offered.add(shard)
+
+    def take_offered(self) -> None:
+        """Take in what was offered since the last call; what must wait is left to the thread that follows."""
+        while self._offered:
+            if self.cluster_shards[self._offered.pop()].take_offered():
+                self._follower.wake()
 
     def catch_up(self) -> None:
         """Take in what others have committed so far; it may wait for database and bucket."""

@@ -30,12 +30,13 @@ from everlog.cluster.segment_list import SegmentList
 from everlog.cluster.shard_target import ShardTarget
 from everlog.cluster.tail_commits import TailCommits
 from everlog.cluster.uploads import RetentionLimits, Uploads
-from everlog.commitlog import Disk, Origin, ShardLog
+from everlog.commitlog import Disk, Origin, ShardLog, end_of
 from everlog.store import TopicIndexer
 from everlog.tiering import Bucket, Database
 
 CLOSE_S = 5.0  # how long a commit may take that is under way when the shard is closed
 OFFERED_BYTES = 32 << 20  # of batches that wait to be taken in; beyond it they are read from the tail
+RUN_BYTES = 1 << 20  # of batches that are taken in at once
 UNWRITTEN_BYTES = 16 << 20  # of a copy; beyond it batches wait to be taken in until the disk has been waited for
 
 
@@ -152,16 +153,12 @@ class ClusterShard:
         """Why segments of an owned shard do not reach the bucket just now."""
         return self._uploads.trouble if self._uploads is not None else None
 
-    def offer(self, epoch: int, segment: int, base: int, body: bytes, start: int = 0) -> bool:
-        """Take a batch that the owner says it has committed; return False if it waits for `catch_up`."""
+    def offer(self, epoch: int, segment: int, base: int, body: bytes, start: int = 0) -> None:
+        """Hold a batch that the owner says it has committed, for `take_offered`; it is left out if too much waits."""
         with self._offering:
-            if base < self.log.committed:
-                return True
-            if self._offered_bytes > OFFERED_BYTES:
-                return False
-            self._offers.append((epoch, segment, base, body, start))
-            self._offered_bytes += len(body)
-        return not self.take_offered()
+            if base >= self.log.committed and self._offered_bytes <= OFFERED_BYTES:
+                self._offers.append((epoch, segment, base, body, start))
+                self._offered_bytes += len(body)
 
     def catch_up(self) -> int:
         """Take in all that others have committed, as far as is known, and return where the log ends then."""
@@ -191,22 +188,37 @@ class ClusterShard:
         """Take in what was offered and follows, without a wait; return whether that was something."""
         taken = False
         while self._offers:
-            epoch, segment, base, body, start = self._offers[0]
+            epoch, segment, base, _, start = self._offers[0]
             if base > self.log.committed:
                 break  # what is between must be read first
+            if base < self.log.committed:
+                self._next_offers(0)
+                continue
             unwritten = self.log.unwritten_bytes
             if unwritten > UNWRITTEN_BYTES or (unwritten and epoch != self.log.origin.epoch):
                 break  # the disk must be waited for first
-            with self._offering:
-                self._offers.popleft()
-                self._offered_bytes -= len(body)
-            if base == self.log.committed:
-                try:
-                    self.log.take_in(epoch, segment, [body], start=start, is_checked=True)
-                except StorageError:
-                    continue  # of an epoch that is over, or in a segment whose start is missing: the tail knows
-                taken = True
+            try:
+                self.log.take_in(epoch, segment, self._next_offers(RUN_BYTES), start=start, is_checked=True)
+            except StorageError:
+                continue  # of an epoch that is over, or in a segment whose start is missing: the tail knows
+            taken = True
         return taken
+
+    def _next_offers(self, most_bytes: int) -> list[bytes]:
+        """Take the first offer, and those of its segment that follow without a gap up to so many bytes."""
+        bodies: list[bytes] = []
+        with self._offering:
+            epoch, segment, _, body, start = self._offers.popleft()
+            size = 0
+            while True:
+                bodies.append(body)
+                size += len(body)
+                follows = (epoch, segment, end_of(body, start))
+                if size >= most_bytes or not self._offers or self._offers[0][:3] != follows:
+                    break
+                _, _, _, body, start = self._offers.popleft()
+            self._offered_bytes -= size
+        return bodies
 
     def _read_on(self) -> bool:
         if self._is_at_end():

@@ -6,6 +6,7 @@ standbys is what the server's `synchronous_standby_names` says: a clean commit i
 
 import re
 import threading
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from everlog.base import StorageError, Unavailable
@@ -23,6 +24,7 @@ _IDENTIFY = (
 )
 
 
+@lru_cache(8)
 def standbys_demanded(names: str) -> int:
     """Return on how many standbys a commit is before it returns, by what `synchronous_standby_names` says."""
     if not names.strip():

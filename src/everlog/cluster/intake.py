@@ -3,6 +3,7 @@
 Owned by the event loop's thread.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -14,6 +15,9 @@ from everlog.cluster.origins import Closed, Gap
 from everlog.cluster.ports import LinkKind, ShardLinks
 from everlog.cluster.rows import TailRow
 from everlog.cluster.shard_frames import decode_offer, decode_publish, encode_offer, encode_owned, encode_publish
+
+GATHER_S = 0.005  # the longest that a batch waits to be offered with others
+UNGATHERED_BYTES_S = 4 << 20  # that are offered without such a wait, a second
 
 Refuse = Callable[[int, int, EverlogError], None]  # of an origin, in a shard, why
 
@@ -32,10 +36,13 @@ class Intake:
         self._confirmed: list[dict[int, int]] = [{} for _ in range(shards)]  # by origin, since the shard is owned
         self._marks: list[deque[tuple[int, int, int]]] = [deque() for _ in range(shards)]  # offset, origin, number
         self._written: deque[tuple[int, TailRow]] = deque()  # committed and not offered yet
+        self._offer_at = 0.0  # before then what is committed waits, to be offered with what follows
+        self._gathers = False  # it will be
         for one in log.cluster_shards:
             one.on_batches = self._wrote
         links.hear(LinkKind.PUBLISH, self._heard_publish)
         links.hear(LinkKind.OFFER, self._heard_offer)
+        links.rest(log.take_offered)
 
     def own(self, shard: int) -> None:
         """Take messages for a shard from now on, and say so to everyone."""
@@ -97,8 +104,10 @@ class Intake:
 
     def committed(self) -> None:
         """Confirm what is committed, and offer it to all."""
-        if self._written:
-            self._offer()
+        if self._written and not self._gathers:
+            self._offer_soon()
+        if not any(self._marks):
+            return
         for shard, marks in enumerate(self._marks):
             if not marks:
                 continue
@@ -119,11 +128,25 @@ class Intake:
         if self._links.living:
             self._written.extend([(shard, row) for row in rows])
 
+    def _offer_soon(self) -> None:
+        """Offer batches at once, unless many bytes were just now: then together with those that follow shortly."""
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._offer_at:
+            self._offer()
+        else:
+            self._gathers = True
+            loop.call_at(self._offer_at, self._offer)
+
     def _offer(self) -> None:
         """Send batches to all that are not slow: the others read them from the tail."""
+        self._gathers = False
+        size = 0
         while self._written:
             shard, row = self._written.popleft()
+            size += len(row.body)
             self._links.offer(LinkKind.OFFER, row.base, encode_offer(shard, row.epoch, row.segment), row.body)
+        pause_s = min(GATHER_S, size / UNGATHERED_BYTES_S)
+        self._offer_at = asyncio.get_running_loop().time() + pause_s
 
     def _heard_offer(self, owner: int, base: int, body: bytes) -> None:
         frame = decode_offer(body, len(self._epochs))

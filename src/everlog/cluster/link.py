@@ -35,7 +35,8 @@ class Link(asyncio.BufferedProtocol):
         self._links = links
         self.to = to  # whom we have dialled; 0: the peer has
         self._decoder = LinkDecoder()
-        self._inbox = memoryview(bytearray(_INBOX_BYTES))
+        self._inbox = bytearray(_INBOX_BYTES)
+        self._room = memoryview(self._inbox)  # of which TLS takes parts, and they must be of the inbox itself
         self._transport: asyncio.Transport | None = None
         self._out: list[Bytes] = []
         self._out_bytes = 0
@@ -59,18 +60,19 @@ class Link(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where to put what comes."""
-        return self._inbox
+        return self._room
 
     def buffer_updated(self, size: int) -> None:
         """Take frames in."""
         self.heard = self._links.time()
         was_open = self.is_open
         try:
-            for frame in self._decoder.feed(self._inbox[:size]):
+            for frame in self._decoder.feed(self._inbox, size):
                 self._take(frame)
             if self.is_open and not was_open:
                 for frame in self._decoder.feed(b""):  # what came with the hello
                     self._take(frame)
+            self._links.rested()
         except EverlogError as error:
             self.close(error)
 
@@ -105,11 +107,12 @@ class Link(asyncio.BufferedProtocol):
     def _put(self, head: bytes, body: Bytes, rest: Bytes) -> None:
         if self._transport is None or self._transport.is_closing():
             return
-        if len(body) + len(rest) < _APART_BYTES:
+        size = len(body) + len(rest)
+        self._out_bytes += size
+        if size < _APART_BYTES:
             self._out.append(b"".join((head, body, rest)))
         else:
-            self._out += (head + body, rest) if len(body) < _APART_BYTES else (head, body, rest)
-        self._out_bytes += len(body) + len(rest)
+            self._out += (head, body, rest)
         if not self._is_asked:
             self._is_asked = True
             asyncio.get_running_loop().call_soon(self._flush)
@@ -127,17 +130,7 @@ class Link(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        small: list[Bytes] = []
-        for block in out:
-            if len(block) < _APART_BYTES:
-                small.append(block)
-                continue
-            if small:
-                transport.write(b"".join(small))
-                small = []
-            transport.write(block)
-        if small:
-            transport.write(small[0] if len(small) == 1 else b"".join(small))
+        transport.writelines(out)  # one call of the system for all of it
 
     def _greet(self) -> None:
         self.send(LinkKind.HELLO, 0, encode_hello(self._links.hello(self.to)))

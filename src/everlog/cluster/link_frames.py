@@ -7,8 +7,12 @@ import struct
 from typing import NamedTuple
 
 import crc32c
+import cython
 
 from everlog.base import EverlogError
+
+if not cython.compiled:
+    from everlog.base.memory import Buffer, check_of, get32, get64, part, pointer
 
 MAGIC = b"EL"
 VERSION = 1
@@ -19,6 +23,12 @@ MAX_FIRST_BODY = 4 << 10  # of a peer that has not said who it is
 _Bytes = bytes | bytearray | memoryview
 _HEADER = struct.Struct("<2sBBIQ")  # magic, version, kind, size of the body, number
 _CHECK = struct.Struct("<I")
+
+# The same as numbers of C.
+_MAGIC_0, _MAGIC_1 = MAGIC
+_VERSION = VERSION
+_HEADER_BYTES = HEADER_BYTES
+_CHECKED_BYTES = 16  # of the header
 
 
 class BadFrame(EverlogError):
@@ -62,49 +72,58 @@ class LinkDecoder:
         """How much of an unfinished frame is there: never more than was received."""
         return self._held
 
-    def feed(self, data: bytes | memoryview) -> list[LinkFrame]:
+    def feed(self, data: Buffer, size: int = -1) -> list[LinkFrame]:
         """Return the frames that are whole by now; raise BadFrame, after which the stream is of no use.
 
-        Nothing of the data is kept but copies: one of each body.
+        Nothing of the data, whose first `size` bytes count if that is given, is kept but copies: one of each body.
         """
-        if self._held + len(data) < self._needed:
-            self._parts.append(bytes(data))
-            self._held += len(data)
+        size = len(data) if size < 0 else size
+        if self._held + size < self._needed:
+            self._hold(data, 0, size)
             return []
-        whole = memoryview(b"".join((*self._parts, data)) if self._held else data)
+        whole, end = data, self._held + size
+        if self._held:
+            whole = b"".join((*self._parts, memoryview(data)[:size]))
+            self._parts, self._held = [], 0
+        raw = pointer(whole)
         frames: list[LinkFrame] = []
         at = 0
         while True:
-            size = self._body_size(whole, at)
-            if size < 0 or len(whole) - at < HEADER_BYTES + size:
-                self._needed = HEADER_BYTES + max(size, 0)
+            body = self._body_size(raw, at, end)
+            if body < 0 or end - at < _HEADER_BYTES + body:
+                self._needed = _HEADER_BYTES + max(body, 0)
                 break
-            frames.append(self._frame(whole, at, size))
-            at += HEADER_BYTES + size
+            frames.append(self._frame(raw, at, body))
+            at += _HEADER_BYTES + body
             if len(frames) == 1 and self.max_body == MAX_FIRST_BODY:
-                self._needed = HEADER_BYTES
+                self._needed = _HEADER_BYTES
                 break  # who the peer is decides what it may send
-        self._parts = [bytes(whole[at:])]
-        self._held = len(whole) - at
+        self._hold(whole, at, end)
         return frames
 
-    def _body_size(self, whole: memoryview, at: int) -> int:
+    def _hold(self, data: Buffer, start: int, stop: int) -> int:
+        """Keep bytes that are to be read with those that follow."""
+        if stop > start:
+            self._parts.append(part(pointer(data), start, stop))
+            self._held += stop - start
+        return 0
+
+    def _body_size(self, raw: Buffer, at: int, end: int) -> int:
         """Return the size of the body of the frame that begins here, -1 if that is not known yet."""
-        if len(whole) - at < HEADER_BYTES:
+        if end - at < _HEADER_BYTES:
             return -1
-        magic, version, _, size, _ = _HEADER.unpack_from(whole, at)
-        if magic != MAGIC:
+        if raw[at] != _MAGIC_0 or raw[at + 1] != _MAGIC_1:
             raise BadFrame("a peer does not speak the protocol of links", hint="give the address of a broker's links")
-        if version != VERSION:
-            raise BadFrame(f"a frame of version {version}", hint=f"this broker speaks version {VERSION}")
+        if raw[at + 2] != _VERSION:
+            raise BadFrame(f"a frame of version {raw[at + 2]}", hint=f"this broker speaks version {VERSION}")
+        size = get32(raw, at + 4)
         if size > self.max_body:
             raise BadFrame(f"a frame of {size} bytes, and at most {self.max_body} are taken")
-        return int(size)
+        return size
 
-    def _frame(self, whole: memoryview, at: int, size: int) -> LinkFrame:
-        _, _, kind, _, number = _HEADER.unpack_from(whole, at)
-        body = bytes(whole[at + HEADER_BYTES : at + HEADER_BYTES + size])
-        head = whole[at : at + _HEADER.size]
-        if crc32c.crc32c(body, crc32c.crc32c(head)) != _CHECK.unpack_from(whole, at + _HEADER.size)[0]:
+    def _frame(self, raw: Buffer, at: int, size: int) -> LinkFrame:
+        start = at + _HEADER_BYTES
+        check = check_of(raw, start, size, check_of(raw, at, _CHECKED_BYTES, 0))
+        if check != get32(raw, at + _CHECKED_BYTES):
             raise BadFrame("a frame was damaged on its way")
-        return LinkFrame(kind, number, body)
+        return LinkFrame(raw[at + 3], get64(raw, at + 8), part(raw, start, start + size))

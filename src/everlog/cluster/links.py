@@ -61,6 +61,7 @@ class Links:
         self._dials: dict[int, asyncio.Task[None]] = {}
         self._hearers: dict[int, Hearer] = {}
         self._watchers: list[LinkWatcher] = []
+        self._rests: list[Callable[[], None]] = []
         self._questions = Questions(self._send)
         self._server: asyncio.Server | None = None
         self._pinger: asyncio.Task[None] | None = None
@@ -152,6 +153,10 @@ class Links:
         """Have a call made with the sender, the number and the body of what others tell."""
         self._hearers[kind] = call
 
+    def rest(self, call: Callable[[], None]) -> None:
+        """Have a call made when all was told that came at once."""
+        self._rests.append(call)
+
     def watch(self, call: LinkWatcher) -> None:
         """Have a call made when a link is there, and when it is no more."""
         self._watchers.append(call)
@@ -239,6 +244,11 @@ class Links:
             hearer(link.incarnation, frame.number, frame.body)
         elif isinstance(link, RelayedLink) or not self._relays.received(link, frame):
             self._questions.told(link.incarnation, frame)
+
+    def rested(self) -> None:
+        """Tell that all was handed on that came at once."""
+        for call in self._rests:
+            call()
 
     # Dialling
 

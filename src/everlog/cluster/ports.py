@@ -143,5 +143,8 @@ class ShardLinks(Protocol):
     def hear(self, kind: LinkKind, call: Hearer) -> None:
         """Have a call made with the sender, the number and the body of what others tell."""
 
+    def rest(self, call: Callable[[], None]) -> None:
+        """Have a call made when all was told that came at once."""
+
     def watch(self, call: LinkWatcher) -> None:
         """Have a call made when a link is there, and when it is no more."""

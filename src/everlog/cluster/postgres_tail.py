@@ -6,7 +6,6 @@ transactions, and rows of several shards go in one: a transaction never waits fo
 that is being taken over (`skip locked`). So one takeover holds up nobody else, and there is no order to deadlock in.
 """
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -123,8 +122,8 @@ class PostgresTail:
 
     def _statement(self, part: ShardRows, row: TailRow, before: int) -> Statement:
         name, query = self._insert_into(part.shard, part.table)
-        values = [b"%d" % one for one in (part.shard, row.base, row.count, row.epoch, row.segment)]
-        values += [row.nonce, b"%d" % row.crc, b"%d" % row.size, json.dumps(row.origins).encode()]
+        values = [b"%d" % one for one in (part.shard, row.base, row.messages, row.epoch, row.segment)]
+        values += [row.nonce, b"%d" % row.crc, b"%d" % row.size, _origins(row)]
         return Statement(name, query, [*values, row.names, row.body, b"%d" % before], _FORMATS)
 
     def _insert_into(self, shard: int, table: int) -> tuple[bytes, bytes]:
@@ -163,7 +162,7 @@ class PostgresTail:
             cursor.execute(
                 f"insert into {name} (base, count, epoch, segment, nonce, crc, size, origins, names, body) "
                 "values (%s, %s, %s, %s, %b, %s, %s, %s::jsonb, %b, %b) on conflict do nothing".encode(),
-                (row.base, row.count, row.epoch, row.segment, row.nonce, row.crc, row.size, *_contents(row)),
+                (row.base, row.messages, row.epoch, row.segment, row.nonce, row.crc, row.size, *_contents(row)),
             )
         cursor.execute(f"select base, nonce from {name} where base = any(%s)".encode(), ([r.base for r in part.rows],))
         found: dict[int, bytes] = dict(cursor.fetchall())
@@ -198,7 +197,12 @@ class PostgresTail:
 
 
 def _contents(row: TailRow) -> tuple[str, bytes, Any]:
-    return json.dumps(row.origins), row.names, row.body
+    return _origins(row).decode(), row.names, row.body
+
+
+def _origins(row: TailRow) -> bytes:
+    """Return the numbers of origins as JSON."""
+    return b"{%s}" % b", ".join([b'"%d": %d' % one for one in row.origins.items()])
 
 
 def replaced(shard: int, epoch: int) -> Fenced:

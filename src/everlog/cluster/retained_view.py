@@ -4,15 +4,9 @@ from everlog.base import NO_PUBLISHER, RETAIN, PublishRun, Records, split_publis
 from everlog.broker import RetainedMessages
 from everlog.cluster.forwarded_rows import columns_of
 
-_NOT_RETAINED = bytes(flags for flags in range(256) if not flags & RETAIN)
-
 
 def retain_routed(retained: RetainedMessages, records: Records, first: int) -> None:
     """Retain the messages of a batch that ask for it, from a row on; those of the broker itself stay where they are."""
-    at = records.start + records.layout.flags
-    flags = bytes(records.data[at + first : at + records.count])
-    if not flags.translate(None, _NOT_RETAINED):
-        return
     columns = columns_of(records)
     table, publishers = records.table, records.table.publishers
     routes = bytearray(4 * table.count)  # all of them are kept

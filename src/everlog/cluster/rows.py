@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 import crc32c
 
@@ -10,15 +11,14 @@ from everlog.base import Records
 from everlog.cluster.row_names import pack_names
 
 
-@dataclass(frozen=True, slots=True)
-class TailRow:
+class TailRow(NamedTuple):
     """A batch as a row of the tail; `origins` has the last message number of each origin in it.
 
     The first row of a segment has the numbers of all origins.
     """
 
     base: int
-    count: int
+    messages: int  # how many
     epoch: int
     segment: int  # base offset of the segment it belongs to
     nonce: bytes  # random, by which its writer knows it again
@@ -30,7 +30,7 @@ class TailRow:
     @property
     def end(self) -> int:
         """The offset after the last record."""
-        return self.base + self.count
+        return self.base + self.messages
 
     @property
     def size(self) -> int:

@@ -91,7 +91,8 @@ class Uploads:
 
     def _store(self, view: SegmentView) -> None:
         """Store one segment under a new name, then list it."""
-        data = view.read_at(0, view.size_bytes)
+        mapped = view.mapped()  # not copied: of a segment as large as this, each copy is new pages of memory
+        data = memoryview(view.read_at(0, view.size_bytes)) if mapped is None else mapped
         header, batches = read_segment(data, f"the segment at offset {view.base_offset}")
         if not batches or batches[0][0] not in (self._listed, self._segments.behind_gap(self._listed)):
             raise StorageError(f"the segment at offset {view.base_offset} does not follow {self._listed}")

@@ -1,7 +1,7 @@
 """commitlog: append batches, read them back in order, survive a crash."""
 
 from everlog.commitlog.batch_index import BatchIndex
-from everlog.commitlog.copied_batches import read_whole
+from everlog.commitlog.copied_batches import end_of, read_whole
 from everlog.commitlog.damage import CorruptFile, Damage
 from everlog.commitlog.log_settings import Durability, LogSettings
 from everlog.commitlog.paths import MARK, segment_bases, segment_path, side_path

@@ -25,6 +25,7 @@ from everlog.commitlog.write_again import write_again
 
 READ_BYTES = 4 << 20
 WRITE_BYTES = 4 << 20
+_FEW = 8  # batches of such a part are read by themselves, if the columns of all others are in memory
 UNMARKED = {mark: bytes(flags for flags in range(256) if not flags & mark) for mark in (FOR_SPILL, FOR_SESSIONS)}
 _EMPTIED = bytes((DROPPED,))
 
@@ -173,11 +174,12 @@ class Sealer:
 
     def _columns(self, reader: SegmentReader) -> Iterator[tuple[memoryview, bytes]]:
         """Yield the topic ids and the flags of every batch that can be read."""
-        if self._is_fine(reader):
+        rows = len(reader.index)
+        if self._is_fine(reader) and len(reader.kept) < rows - rows // _FEW:
             for records in each_batch(reader):
                 yield memoryview(bytes(topic_ids(records))).cast("I"), flags_of(records)
             return
-        for row in range(len(reader.index)):
+        for row in range(rows):
             found = reader.columns(row)
             if found is not None:
                 yield found

@@ -1,15 +1,18 @@
 """A whole segment file as bytes, such as an object in a bucket: its header and its batches."""
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from everlog.base import StorageError
 from everlog.commitlog.segment_format import FRAME_BYTES, HEADER_BYTES, Frame, SegmentHeader, read_frame, read_header
 
+Whole = TypeVar("Whole", bytes, memoryview)
 
-def read_segment(data: bytes, label: str) -> tuple[SegmentHeader, list[tuple[int, int, bytes]]]:
+
+def read_segment(data: Whole, label: str) -> tuple[SegmentHeader, list[tuple[int, int, Whole]]]:
     """Return a segment's header and its batches, each with its base offset and count; what is torn at the end is not.
 
-    Only the frames are checked, not the batches.
+    Only the frames are checked, not the batches. Parts of a view are views.
     """
     header = read_header(data[:HEADER_BYTES], label)
     if header is None:

@@ -81,7 +81,7 @@ class SegmentHeader:
         return bool(origin.store and self.origin.store) and mine != theirs
 
 
-def read_header(data: bytes, path: str) -> SegmentHeader | None:
+def read_header(data: bytes | memoryview, path: str) -> SegmentHeader | None:
     """Return the header in a file's first bytes, or None if neither copy is whole; refuse an unknown version."""
     for start in (0, _COPY.size):
         copy = data[start : start + _COPY.size]
@@ -120,7 +120,7 @@ class Frame(NamedTuple):
         return self.position + FRAME_BYTES + self.size
 
 
-def read_frame(data: bytes, start: int, position: int, salt: int) -> Frame | None:
+def read_frame(data: bytes | memoryview, start: int, position: int, salt: int) -> Frame | None:
     """Return the frame in `data` at `start`, which is `position` in its file, or None."""
     if len(data) - start < FRAME_BYTES:
         return None

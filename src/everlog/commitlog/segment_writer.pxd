@@ -1,6 +1,7 @@
 cimport cython
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
+from everlog.base.memory cimport part, pointer
 from everlog.base.records cimport Records
 from everlog.commitlog.batch_index cimport GrowingIndex
 from everlog.commitlog.frame_header cimport frame_bytes, mark_bytes
@@ -23,6 +24,7 @@ cdef class SegmentWriter:
     cdef readonly bint in_doubt
     cdef object _aside
     cdef list _aside_batches
+    cdef Py_ssize_t _kept_bytes
 
     @cython.locals(last=Records, start=int64_t, end=int64_t, reserved=int64_t)
     cpdef int write(self, int64_t base_offset, list batches) except -1
@@ -47,3 +49,7 @@ cdef class SegmentWriter:
 
     @cython.locals(records=Records, first=Records, last=Records, index=GrowingIndex)
     cdef int _note(self, int64_t position, list batches) except -1
+
+
+@cython.locals(raw="unsigned char*", topics=Py_ssize_t, flags=Py_ssize_t)
+cdef tuple _columns(Records records)

@@ -20,19 +20,20 @@ from everlog.commitlog.log_settings import LogSettings
 from everlog.commitlog.mark import Mark, MarkFile
 from everlog.commitlog.paths import segment_path
 from everlog.commitlog.ports import Aside, Block, File
-from everlog.commitlog.scan import flags_of, topic_ids
 from everlog.commitlog.segment_format import AFTER_SYNC, PREVIOUS_SYNCED, SegmentHeader, salted
 from everlog.commitlog.segment_reader import SegmentReader
 from everlog.commitlog.write_again import write_again
 
 if not cython.compiled:
     from everlog.base import Records
+    from everlog.base.memory import part, pointer
     from everlog.commitlog.batch_index import GrowingIndex
     from everlog.commitlog.frame_header import frame_bytes, mark_bytes
     from everlog.commitlog.segment_format import FRAME_BYTES, HEADER_BYTES
 
 _MARGIN_BYTES = 4096  # of frames, columns and names of a small batch
 _LARGE_BYTES = 64 << 10  # of a batch whose columns are kept: to read them costs as much as to read all of it
+_UNMERGED_BYTES = 16 << 10  # the same, where sealing never merges, so that it need not read these batches at all
 
 
 class SegmentWriter:
@@ -50,6 +51,7 @@ class SegmentWriter:
         self._salt = mark.salt
         self._salted = salted(mark.salt)
         self._after_sync = AFTER_SYNC if self._sync else 0
+        self._kept_bytes = _LARGE_BYTES if settings.merge_below else _UNMERGED_BYTES
         self.mark = mark
         self.layout = layout  # grows when a segment is added, merged or removed
         self.written = end  # the offset after the last written record
@@ -265,11 +267,20 @@ class SegmentWriter:
         for records in batches:
             index.add(records, position + FRAME_BYTES)
             position += FRAME_BYTES + records.size
-            if records.size >= _LARGE_BYTES and segment.reader is not None:
-                segment.reader.kept[len(index) - 1] = memoryview(bytes(topic_ids(records))).cast("I"), flags_of(records)
+            if records.size >= self._kept_bytes and segment.reader is not None:
+                segment.reader.kept[len(index) - 1] = _columns(records)
         first, last = batches[0], batches[len(batches) - 1]
         segment.first_time = segment.first_time or first.first_time
         segment.last_time = last.last_time
         segment.end_offset = last.end_offset
         segment.size_bytes = position
         return 0
+
+
+def _columns(records: Records) -> tuple[memoryview, bytes]:
+    """Return copies of a batch's topic ids and flags."""
+    raw = pointer(records.data)
+    topics = records.start + records.layout.topics
+    flags = records.start + records.layout.flags
+    ids = memoryview(part(raw, topics, topics + 4 * records.count)).cast("I")
+    return ids, part(raw, flags, flags + records.count)

@@ -197,16 +197,17 @@ class ShardLog(HotPath):
         byte has been found to be as it was sent.
         """
         copying = self._copy()
-        if epoch < self.origin.epoch:
-            raise StorageError(f"epoch {epoch} is over: the log has batches of epoch {self.origin.epoch}")
+        known = self.origin
+        if epoch < known.epoch:
+            raise StorageError(f"epoch {epoch} is over: the log has batches of epoch {known.epoch}")
         table = self._table_of(segment, copying)
         if table is None and segment != copying.committed:
             raise StorageError(f"a segment that begins at {segment} can't go on at {copying.committed}")
         table = table or new_table()
         batches = read_batches(bodies, copying.committed, table, start=start, is_checked=is_checked)
-        if epoch != self.origin.epoch:
+        if epoch != known.epoch:
             copying.write_behind()  # segments name the epoch that they are written at
-            self.origin = replace(self.origin, epoch=epoch)
+            self.origin = replace(known, epoch=epoch)
         copying.take_in(segment, batches)
         self._taking = segment, table
         if copying.wants_step() and self._wake is not None:

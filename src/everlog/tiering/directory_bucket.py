@@ -48,7 +48,7 @@ class DirectoryBucket:
                 return None if there == data else there
         raise Unavailable(f"{self.directory / name} can neither be made nor read", hint=_HINT)
 
-    def put(self, name: str, data: bytes) -> None:
+    def put(self, name: str, data: bytes | memoryview) -> None:
         """Make or replace an object."""
         _check(name)
         self._make(lambda top: _replace(top, name, [data]))
@@ -154,7 +154,7 @@ def _link(top: int, name: str, data: bytes) -> bool:
     return True
 
 
-def _replace(top: int, name: str, pieces: Iterable[bytes]) -> bool:
+def _replace(top: int, name: str, pieces: Iterable[bytes | memoryview]) -> bool:
     _make_folder(top, name)
     temporary = _write(top, name, pieces)
     try:
@@ -166,7 +166,7 @@ def _replace(top: int, name: str, pieces: Iterable[bytes]) -> bool:
     return True
 
 
-def _write(top: int, name: str, pieces: Iterable[bytes]) -> str:
+def _write(top: int, name: str, pieces: Iterable[bytes | memoryview]) -> str:
     """Write a synced file beside a name, and return its own, which nobody else has."""
     temporary = _temporary(name)
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640, dir_fd=top)

@@ -21,7 +21,7 @@ class MemoryBucket:
             there, _ = self._objects.setdefault(name, (bytes(data), time.time()))
         return None if there == data else there
 
-    def put(self, name: str, data: bytes) -> None:
+    def put(self, name: str, data: bytes | memoryview) -> None:
         """Make or replace an object."""
         with self._lock:
             self._objects[name] = (bytes(data), time.time())

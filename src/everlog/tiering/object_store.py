@@ -41,7 +41,7 @@ class ObjectStoreBucket:
             time.sleep(_AGAIN_S)
         raise Unavailable(f"{self._title}: {name} can neither be made nor read", hint=_CHECK)
 
-    def put(self, name: str, data: bytes) -> None:
+    def put(self, name: str, data: bytes | memoryview) -> None:
         """Make or replace an object."""
         self._ask(lambda: self._obstore.put(self._store, name, data))
 

@@ -29,7 +29,7 @@ class Bucket(Protocol):
         content counts as made by this call, since that is how a lost reply is settled. Durable when it returns.
         """
 
-    def put(self, name: str, data: bytes) -> None:
+    def put(self, name: str, data: bytes | memoryview) -> None:
         """Make or replace an object, whole or not at all; durable when it returns."""
 
     def put_file(self, name: str, path: str) -> None:

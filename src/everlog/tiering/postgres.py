@@ -200,11 +200,11 @@ def _results(
     from psycopg.pq import ExecStatus
 
     waits = select.poll()
-    waits.register(wire.socket, select.POLLIN | select.POLLOUT)
     while wire.flush():
+        waits.register(wire.socket, select.POLLIN | select.POLLOUT)
         if any(events & ~select.POLLOUT for _, events in waits.poll()):
             wire.consume_input()
-    waits.modify(wire.socket, select.POLLIN)
+    waits.register(wire.socket, select.POLLIN)
     found: list[list[bytes | None]] = []
     failed: PGresult | None = None
     for name in asked:

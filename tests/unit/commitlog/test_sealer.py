@@ -123,6 +123,22 @@ def test_batches_of_few_large_records_are_not_merged_and_their_payloads_not_read
     ]
 
 
+def test_a_log_that_never_merges_reads_no_batch_of_some_size_to_seal_it() -> None:
+    disk, indexer = SimulatedDisk(Random(1)), Recorder()
+    log = opened(disk, small(segment_bytes=200_000, batch_bytes=1 << 20, merge_below=0), indexer=indexer)
+    for n in range(45):
+        size = 20 if n == 7 else 200  # one of nine is small, and read by itself
+        commit(log, [(b"t/%d" % (k % 3), bytes(size)) for k in range(100 + n)], 1000 + n)
+    view = log.segments()[0]
+    disk.read_bytes = 0
+    seal(log)
+    assert disk.read_bytes < 10_000, "all but the columns of one batch were in memory"
+    names, batches = indexer.calls[0]
+    assert [[names[topic] for topic in column] for column in batches] == [
+        [records.table.name(row[2]) for row in records.rows()] for records in view.read(0, len(view.batches()))
+    ]
+
+
 def test_damaged_columns_of_a_large_batch_are_reported_and_leave_the_segment_without_an_index() -> None:
     disk, indexer = SimulatedDisk(Random(1)), Recorder()
     log = heavy(disk, indexer)

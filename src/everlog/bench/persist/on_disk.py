@@ -181,7 +181,7 @@ class CountingBucket(DirectoryBucket):
         self.asked.update(create=1, sent=len(data))
         return super().create(name, data)
 
-    def put(self, name: str, data: bytes) -> None:
+    def put(self, name: str, data: bytes | memoryview) -> None:
         """Make or replace an object."""
         self.asked.update(put=1, sent=len(data))
         super().put(name, data)

@@ -5,11 +5,14 @@ from everlog.base.columns cimport MessageColumns, PublishRun
 from everlog.base.memory cimport pointer, u32s
 from everlog.base.positions cimport NOT_KEPT
 from everlog.base.record_builder cimport RecordBuilder
+from everlog.base.records cimport Records
 from everlog.base.topic_table cimport TopicTable
 from everlog.broker.delivery.audiences cimport Audiences
 from everlog.broker.delivery.fanout cimport Fanout
 from everlog.broker.delivery.kept_topics cimport KeptTopics
 from everlog.broker.delivery.pending_acks cimport AckQueue, PendingAcks
+
+cdef unsigned char _RETAIN
 
 
 cdef class Router:
@@ -65,7 +68,7 @@ cdef class Router:
     @cython.locals(ends=list, number=Py_ssize_t, end=int64_t)
     cpdef committed(self)
 
-    @cython.locals(at=int64_t, found=list, first=Py_ssize_t)
+    @cython.locals(at=int64_t, found=list, first=Py_ssize_t, records=Records)
     cdef int _route(self, Py_ssize_t number, int64_t end) except -1
     cpdef acked(self, session)
     cpdef subscribe(self, session, flt, one)
@@ -73,3 +76,7 @@ cdef class Router:
 
     @cython.locals(filters=Py_ssize_t)
     cdef int _bound_names(self) except -1
+
+
+@cython.locals(raw="unsigned char*", at=Py_ssize_t, i=Py_ssize_t)
+cdef bint _asks_to_retain(Records records, Py_ssize_t first) except -1

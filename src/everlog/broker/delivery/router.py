@@ -25,7 +25,7 @@ from everlog.sessions import Session, Subscribed
 from everlog.topics import Filter
 
 if not cython.compiled:
-    from everlog.base import NOT_KEPT, MessageColumns, PublishRun, RecordBuilder, TopicTable
+    from everlog.base import NOT_KEPT, MessageColumns, PublishRun, RecordBuilder, Records, TopicTable
     from everlog.base.memory import pointer, u32s
     from everlog.broker.delivery.audiences import Audiences
     from everlog.broker.delivery.fanout import Fanout
@@ -477,7 +477,7 @@ class Router:
                 self.routed[number] = end
             for records in found:
                 first = max(0, at - records.base_offset)
-                if self.forwarder is not None:
+                if self.forwarder is not None and _asks_to_retain(records, first):
                     self.forwarder.retain(records, first)
                 if self.audiences.filters:
                     self.fanout.route(records, first, number)
@@ -485,3 +485,13 @@ class Router:
                 if at >= end:
                     break
         return 0
+
+
+def _asks_to_retain(records: Records, first: int) -> bool:
+    """Return whether any message of a batch does, from a row on."""
+    raw = pointer(records.data)
+    at = records.start + records.layout.flags
+    for i in range(at + first, at + records.count):  # noqa: SIM110
+        if raw[i] & _RETAIN:
+            return True
+    return False
