@@ -1,17 +1,16 @@
 cimport cython
 
-from everlog.base.memory cimport copy, equal, part, pointer, resize
+from everlog.base.memory cimport copy, part, pointer, resize
+from everlog.base.topic_table cimport TopicTable
 from everlog.bus.delivery cimport Delivery, new_delivery
 
 
 @cython.final
 cdef class MqttInput:
     cdef public list deliveries, others
-    cdef dict _names, _replies
-    cdef list _pieces
+    cdef TopicTable _topics, _sections
+    cdef list _names, _replies, _pieces
     cdef Py_ssize_t _held, _wanted
-    cdef bytes _section, _correlation
-    cdef str _reply
 
     cpdef object feed(self, bytes data)
 
@@ -21,11 +20,14 @@ cdef class MqttInput:
     cdef Py_ssize_t _parse(self, bytes data, Py_ssize_t size) except -1
 
     @cython.locals(
-        size=Py_ssize_t, topic=Py_ssize_t, length=Py_ssize_t, shift=int, raw=bytes, name=str, section=bytes, found=tuple
+        size=Py_ssize_t, topic=Py_ssize_t, length=Py_ssize_t, shift=int, number=Py_ssize_t, name=str, found=tuple
     )
     cdef bint _publish(self, const unsigned char* source, Py_ssize_t at, Py_ssize_t end) except -1
 
-    cdef str _name(self, bytes raw)
+    @cython.locals(number=Py_ssize_t)
+    cdef Py_ssize_t _learn(self, const unsigned char* source, Py_ssize_t at, Py_ssize_t size) except -1
+
+    cdef tuple _learn_reply(self, const unsigned char* source, Py_ssize_t at, Py_ssize_t size)
     cpdef tuple reply_of(self, bytes section)
 
 
