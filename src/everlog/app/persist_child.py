@@ -41,7 +41,7 @@ class BrokerLine:
         self._wire: asyncio.Future[socket.socket] | None = None
         threading.Thread(target=self._listen, name="everlog-broker-line", daemon=True).start()
 
-    async def dial(self, protocol: asyncio.Protocol) -> None:
+    async def dial(self, protocol: asyncio.BaseProtocol) -> None:
         """Connect a protocol to the broker."""
         self._wire = self._loop.create_future()
         self._control.sendall(WIRE)

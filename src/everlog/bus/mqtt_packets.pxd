@@ -5,19 +5,27 @@ from everlog.base.topic_table cimport TopicTable
 from everlog.bus.delivery cimport Delivery, new_delivery
 
 
+cdef Py_ssize_t _READ_BYTES
+
+
 @cython.final
 cdef class MqttInput:
     cdef public list deliveries, others
     cdef TopicTable _topics, _sections
-    cdef list _names, _replies, _pieces
+    cdef bytearray _room
+    cdef list _names, _replies
     cdef Py_ssize_t _held, _wanted
 
-    cpdef object feed(self, bytes data)
+    cpdef object place(self)
 
-    @cython.locals(
-        source="const unsigned char*", at=Py_ssize_t, length=Py_ssize_t, shift=int, body=Py_ssize_t
-    )
-    cdef Py_ssize_t _parse(self, bytes data, Py_ssize_t size) except -1
+    @cython.locals(done=Py_ssize_t, rest=bytes)
+    cpdef object filled(self, Py_ssize_t size)
+
+    @cython.locals(room=bytearray)
+    cdef int _move(self, Py_ssize_t size) except -1
+
+    @cython.locals(at=Py_ssize_t, length=Py_ssize_t, shift=int, body=Py_ssize_t)
+    cdef Py_ssize_t _parse(self, const unsigned char* source, Py_ssize_t size) except -1
 
     @cython.locals(
         size=Py_ssize_t, topic=Py_ssize_t, length=Py_ssize_t, shift=int, number=Py_ssize_t, name=str, found=tuple

@@ -15,13 +15,14 @@ if not cython.compiled:
 
 _KNOWN = 100_000  # topics, property sections and heads that are remembered; beyond it all are forgotten
 _TABLE_BYTES = 16 << 20  # of topics, and of property sections; beyond it all are forgotten too
+_READ_BYTES = 256 << 10  # at once
 _SECTION_BYTES = 1024  # longer property sections are not remembered
 _CORRELATION_BYTES = 64
 _INBOXES = "response/"
 
 
 class MqttInput:
-    """The reading half of one connection: cuts bytes into packets."""
+    """The reading half of one connection: cuts bytes into packets, which are read into its own room."""
 
     def __init__(self) -> None:
         self.deliveries: list[Delivery] = []  # whoever takes them puts a new list here
@@ -30,28 +31,37 @@ class MqttInput:
         self._names: list[str] = []  # of the topics, by their numbers in the table
         self._sections = TopicTable(0, _KNOWN, _TABLE_BYTES)  # of properties
         self._replies: list[tuple[str, bytes]] = []  # where replies go, by the sections' numbers in the table
-        self._pieces: list[bytes] = []
-        self._held = 0  # bytes in the pieces
+        self._room = bytearray(_READ_BYTES)  # larger while a packet needs it
+        self._held = 0  # bytes in it
         self._wanted = 0  # before these are there, there is no whole packet
 
-    def feed(self, data: bytes) -> None:
-        """Take bytes of the broker; raises PeerError if they are no packets."""
-        if self._pieces:
-            self._pieces.append(data)
-            self._held += len(data)
-            if self._held < self._wanted:
-                return
-            data = b"".join(self._pieces)
-            self._pieces.clear()
-        done = self._parse(data, len(data))
-        if done < len(data):
-            rest = data[done:]
-            self._pieces.append(rest)
-            self._held = len(rest)
+    def place(self) -> memoryview:
+        """Return where the next bytes of the broker are to be put."""
+        return memoryview(self._room)[self._held :]
 
-    def _parse(self, data: bytes, size: int) -> int:
+    def filled(self, size: int) -> None:
+        """Take bytes that were put there; raises PeerError if they are no packets."""
+        self._held += size
+        if self._held >= self._wanted:
+            done = self._parse(pointer(self._room), self._held)
+            self._held -= done
+            if done and self._held:
+                rest = part(pointer(self._room), done, done + self._held)
+                copy(pointer(self._room), 0, pointer(rest), 0, self._held)
+        if self._held == len(self._room):
+            self._move(2 * self._held)
+        elif len(self._room) > _READ_BYTES and self._held < _READ_BYTES:
+            self._move(_READ_BYTES)
+
+    def _move(self, size: int) -> int:
+        """Have another room of that size: the old one may still be lent."""
+        room = bytearray(size)
+        copy(pointer(room), 0, pointer(self._room), 0, self._held)
+        self._room = room
+        return 0
+
+    def _parse(self, source: "Buffer", size: int) -> int:
         """Parse what is whole; return where the rest begins, and note how many bytes it needs."""
-        source = pointer(data)
         at = 0
         while size - at >= 2:
             length = 0
@@ -72,7 +82,7 @@ class MqttInput:
                 self._wanted = body - at + length
                 return at
             if source[at] != 0x30 or not self._publish(source, body, body + length):
-                self.others.append(data[at : body + length])
+                self.others.append(part(source, at, body + length))
             at = body + length
         self._wanted = 2
         return at
