@@ -58,6 +58,11 @@ class BrokerProcess:
             assert time.monotonic() < deadline, "the broker does not listen"
             time.sleep(0.01)
 
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        return self._process.pid
+
     def send(self, number: int) -> None:
         """Send a signal to it; it must be running."""
         assert self._process.poll() is None, "the broker ended by itself"

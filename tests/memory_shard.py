@@ -1,6 +1,7 @@
 """A state shard in memory that knows a few requests, for tests of what stands before it: bus, protocol, client."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from everlog.base import EverlogError
 from everlog.persist import Begin
@@ -42,7 +43,7 @@ class MemoryShard:
         self._end = 0
         self._due: list[tuple[Callable[[Answer], None], Answer]] = []
         self._new: list[FeedEvent] = []
-        self._wants: Callable[[str], bool] = lambda name: False
+        self._followed: dict[str, Any] = {}
         self._feed: Callable[[list[FeedEvent]], None] | None = None
 
     def handle(self, call: Call, answer: Callable[[Answer], None]) -> None:
@@ -70,7 +71,7 @@ class MemoryShard:
         due, self._due = self._due, []
         for answer, reply in due:
             answer(reply)
-        new, self._new = [one for one in self._new if self._wants(one.stream)], []
+        new, self._new = [one for one in self._new if one.stream in self._followed], []
         if new and self._feed is not None:
             self._feed(new)
 
@@ -90,8 +91,8 @@ class MemoryShard:
         for answer, _ in due:
             answer(Failure(ErrorCode.UNAVAILABLE, error.message))
 
-    def follow(self, wants: Callable[[str], bool], feed: Callable[[list[FeedEvent]], None] | None) -> None:
-        self._wants, self._feed = wants, feed
+    def follow(self, followed: dict[str, Any], feed: Callable[[list[FeedEvent]], None] | None) -> None:
+        self._followed, self._feed = followed, feed
 
     def close(self) -> None:
         self.turn()

@@ -179,8 +179,8 @@ class Owner:
             self.posted.pop(0)()
 
     def follow(self, *names: str) -> None:
-        """Gather the events of these streams, or of all."""
-        self.shard.follow(lambda name: not names or name in names, self.events.extend)
+        """Gather the events of these streams."""
+        self.shard.follow(dict.fromkeys(names), self.events.extend)
 
     def ask(self, request: Any, **more: Any) -> list[Answer]:
         """Ask without a turn; the answers come into the list that is returned."""

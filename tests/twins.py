@@ -53,11 +53,12 @@ _HOMES = {
     "everlog.bus.nats_output": ("NatsOutput",),
     "everlog.bus.mqtt_packets": ("MqttInput", "MqttOutput"),
     "everlog.bus.delivery": ("Delivery",),
-    "everlog.streams.fresh": ("appended",),
+    "everlog.streams.fresh": ("appended", "new_asked"),
     "everlog.streams.plain_codec": ("Packer", "PlainCall"),
     "everlog.streams.row_runs": ("entry_run", "message_run"),
     "everlog.streams.message_blocks": ("DamagedBlock", "block_messages", "block_run", "pack_block"),
     "everlog.streams.journal_rows": ("TurnRecords", "fill_columns"),
+    "everlog.persist.arrivals": ("UnderWay",),
     "everlog.bench.persist.bus_link": ("Budget", "BusLink"),
     "everlog.bench.load.figures": ("Histogram",),
     "everlog.sessions.received_ids": ("ReceivedIds",),
@@ -117,6 +118,7 @@ class Twin:
     MqttOutput: Any
     Delivery: Any
     appended: Any
+    new_asked: Any
     Packer: Any
     PlainCall: Any
     entry_run: Any
@@ -127,6 +129,7 @@ class Twin:
     pack_block: Any
     TurnRecords: Any
     fill_columns: Any
+    UnderWay: Any
     Budget: Any
     BusLink: Any
     Histogram: Any

@@ -102,7 +102,7 @@ class ClockWatch:
         clock = self.clock
         clock.look()
         if not clock.is_believed and self._written is not None and self._written.doubted_us:
-            record = await asyncio.to_thread(self._read)
+            record = await asyncio.to_thread(_read_or_none, self._data)
             if record is not None and not record.doubted_us:  # not what was written here
                 clock.settle()
         self._tell()
@@ -133,12 +133,6 @@ class ClockWatch:
             hint = f"nothing expires until the clock is back, or you say that it is right: {ACCEPT.format(self._data)}"
             event(_log, "clock_jumped", ERROR, ahead_s=clock.apart_us // 1_000_000 or None, reason=hint)
 
-    def _read(self) -> ClockRecord | None:
-        try:
-            return read_clock_record(self._data)
-        except (StorageError, OSError):
-            return None  # it settles nothing
-
     def _write(self, record: ClockRecord) -> None:
         try:
             write_clock_record(self._data, record)
@@ -149,3 +143,48 @@ class ClockWatch:
         else:
             self._fails = False
             self._written = record
+
+
+class ClockReader:
+    """The same clock in a process beside the broker: it doubts by itself, and believes again when the file does."""
+
+    def __init__(
+        self,
+        data: str,
+        wall_us: Callable[[], int] = wall_us,
+        boot_us: Callable[[], int] = boot_us,
+        boot: str | None = None,
+    ) -> None:
+        self._data = data
+        record = read_clock_record(data)
+        belief = None if record is None else record.belief(boot_id() if boot is None else boot)
+        self.clock = ExpiryClock(wall_us, boot_us, belief)
+        self._knows_doubt = record is not None and bool(record.doubted_us)  # the file has told of it
+
+    async def run(self, every_s: float = EVERY_S) -> None:
+        """Look, again and again."""
+        while True:
+            await asyncio.sleep(every_s)
+            await self.once()
+
+    async def once(self) -> None:
+        """Compare the clocks, and see whether an operator has settled a doubt that the broker had written down."""
+        self.clock.look()
+        if self.clock.is_believed:
+            self._knows_doubt = False
+            return
+        record = await asyncio.to_thread(_read_or_none, self._data)
+        if record is None:
+            return
+        if record.doubted_us:
+            self._knows_doubt = True
+        elif self._knows_doubt:
+            self.clock.settle()
+
+
+def _read_or_none(data: str) -> ClockRecord | None:
+    """Return the contents of the file, or None if they can't be read, and so settle nothing."""
+    try:
+        return read_clock_record(data)
+    except (StorageError, OSError):
+        return None

@@ -22,10 +22,11 @@ from everlog.app.clock_watch import ClockWatch
 from everlog.app.cluster_health import ClusterHealth
 from everlog.app.cluster_metrics import ClusterCollector
 from everlog.app.cluster_upkeep import ClusterUpkeep, cluster_limits_of, with_shards
+from everlog.app.event_loop import loop_factory
 from everlog.app.file_limit import FileLimit, raise_file_limit
 from everlog.app.listener_urls import all_listeners
 from everlog.app.log_lines import set_up_logging
-from everlog.app.serve import loop_factory, reload_security, security_of, serve_http
+from everlog.app.serve import reload_security, security_of, serve_http
 from everlog.app.settings import Settings, groups_of, limits_of, log_arguments
 from everlog.app.start_lines import Started, announce
 from everlog.app.start_warnings import warnings_of

@@ -17,9 +17,9 @@ from typing import Any
 from msgspec import Struct
 
 from everlog.app.clock_watch import ClockWatch
+from everlog.app.event_loop import loop_factory
 from everlog.app.log_lines import set_up_logging
 from everlog.app.persist_parts import bucket_of, shard_settings
-from everlog.app.serve import loop_factory
 from everlog.app.settings import Settings
 from everlog.base import StorageError, UsageError
 from everlog.bus import Bus, make_bus

@@ -15,6 +15,7 @@ from everlog import _kernels
 from everlog.app.clock_watch import ClockWatch
 from everlog.app.cold_tier import cold_tier
 from everlog.app.decoy_key import read_decoy_key
+from everlog.app.event_loop import loop_factory
 from everlog.app.file_limit import FileLimit, raise_file_limit
 from everlog.app.listener_urls import all_listeners
 from everlog.app.log_lines import set_up_logging
@@ -74,15 +75,6 @@ def run(settings: Settings, config: Path | None = None) -> int:
     return 0
 
 
-def loop_factory() -> type[asyncio.AbstractEventLoop] | None:
-    """Return what makes the event loop of a server, or None for asyncio's own."""
-    try:
-        import uvloop
-    except ImportError:  # not on every system; asyncio's own loop does the same, slower
-        return None
-    return uvloop.Loop
-
-
 def security_of(settings: Settings) -> Security:
     """Return who may do what, by the settings' files."""
     return Security(
@@ -125,7 +117,7 @@ async def _serve(
         broker.start()
         parts.push_async_callback(broker.stop)
         if settings.persist.enabled and settings.persist.bus is None and settings.persist.storage is None:
-            persistence = BesideBroker(broker, settings, watch.clock, loop_factory())
+            persistence = BesideBroker(broker, settings)
             persistence.arm()
             parts.push_async_callback(persistence.stop)
         listening = await listen(broker.connections, all_listeners(settings))

@@ -275,7 +275,7 @@ class Groups(Section, frozen=True, kw_only=True):
 
 
 class Persist(Section, frozen=True, kw_only=True):
-    """Streams and key-value stores, served by the broker's process from their first use on."""
+    """Streams and key-value stores, served by a process of the broker's own from their first use on."""
 
     enabled: Annotated[bool, Meta(description="serve `everlog stream`, `everlog kv` and the Python client")] = True
     data: Annotated[

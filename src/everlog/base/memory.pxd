@@ -167,6 +167,8 @@ cdef extern from *:
     uint32_t everlog_hash(const unsigned char *p, Py_ssize_t n, uint64_t seed) nogil
     uint32_t everlog_crc(const unsigned char *p, Py_ssize_t n, uint32_t c) nogil
     int everlog_text(const unsigned char *p, Py_ssize_t n) nogil
+    uint32_t __builtin_bswap32(uint32_t value) nogil
+    uint64_t __builtin_bswap64(uint64_t value) nogil
 
 
 cdef inline unsigned char* pointer(object buffer) except NULL:
@@ -219,6 +221,14 @@ cdef inline void put32(unsigned char* target, Py_ssize_t position, uint32_t valu
 
 cdef inline void put64(unsigned char* target, Py_ssize_t position, uint64_t value) noexcept nogil:
     memcpy(target + position, &value, 8)
+
+
+cdef inline void put_high32(unsigned char* target, Py_ssize_t position, uint32_t value) noexcept nogil:
+    put32(target, position, __builtin_bswap32(value))
+
+
+cdef inline void put_high64(unsigned char* target, Py_ssize_t position, uint64_t value) noexcept nogil:
+    put64(target, position, __builtin_bswap64(value))
 
 
 cdef inline void copy(unsigned char* target, Py_ssize_t target_at, const unsigned char* source,

@@ -15,6 +15,7 @@ Buffer = bytes | bytearray
 assert sys.byteorder == "little", "Everlog's formats are little-endian and mapped as they are"
 
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
+_HIGH32, _HIGH64 = struct.Struct(">I"), struct.Struct(">q")
 
 
 def pointer(buffer: Any) -> Any:
@@ -70,6 +71,16 @@ def put32(target: bytearray, position: int, value: int) -> None:
 def put64(target: bytearray, position: int, value: int) -> None:
     """Write a 64-bit number at a byte position."""
     _U64.pack_into(target, position, value)
+
+
+def put_high32(target: bytearray, position: int, value: int) -> None:
+    """Write a 32-bit number at a byte position, its highest byte first."""
+    _HIGH32.pack_into(target, position, value)
+
+
+def put_high64(target: bytearray, position: int, value: int) -> None:
+    """Write a 64-bit number, which may be below 0, at a byte position, its highest byte first."""
+    _HIGH64.pack_into(target, position, value)
 
 
 def copy(target: bytearray, target_at: int, source: Buffer, source_at: int, size: int) -> None:

@@ -36,7 +36,7 @@ _INBOXES = "response/"
 _GATHER_BYTES = 256 << 10  # of output that are written without waiting for the next turn
 _TURNED_AWAY = {Reason.BAD_USER_NAME_OR_PASSWORD, Reason.NOT_AUTHORIZED, Reason.BANNED}
 
-Dialer: TypeAlias = Callable[[asyncio.Protocol], Awaitable[object]]  # connects a protocol to a broker
+Dialer: TypeAlias = Callable[[asyncio.BaseProtocol], Awaitable[object]]  # connects a protocol to a broker
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class MqttAddress:
     password: str | None = None
     tls: ssl.SSLContext | None = None
 
-    async def dial(self, protocol: asyncio.Protocol) -> None:
+    async def dial(self, protocol: asyncio.BaseProtocol) -> None:
         """Connect a protocol to the broker."""
         loop = asyncio.get_running_loop()
         try:
@@ -60,7 +60,7 @@ class MqttAddress:
             ) from error
 
 
-class MqttBus(ReconnectingBus, asyncio.Protocol):
+class MqttBus(ReconnectingBus, asyncio.BufferedProtocol):
     """A client of an MQTT 5 broker; see `Bus`."""
 
     def __init__(self, addresses: list[MqttAddress], client_id: str = "", dialer: Dialer | None = None) -> None:
@@ -155,11 +155,15 @@ class MqttBus(ReconnectingBus, asyncio.Protocol):
         self._session.start()
         self._sent(0)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return where bytes of the broker are to be put."""
+        return self._arrived.place()
+
+    def buffer_updated(self, nbytes: int) -> None:
         """Take bytes: deliveries to their handlers, the rest by what it is."""
         arrived = self._arrived
         try:
-            arrived.feed(data)
+            arrived.filled(nbytes)
             others, arrived.others = arrived.others, []
             for event in self._session.receive(b"".join(others)):
                 if isinstance(event, Received):

@@ -1,31 +1,41 @@
 cimport cython
 
-from everlog.base.memory cimport copy, equal, part, pointer, resize
+from everlog.base.memory cimport copy, part, pointer, resize
+from everlog.base.topic_table cimport TopicTable
 from everlog.bus.delivery cimport Delivery, new_delivery
+
+
+cdef Py_ssize_t _READ_BYTES
 
 
 @cython.final
 cdef class MqttInput:
     cdef public list deliveries, others
-    cdef dict _names, _replies
-    cdef list _pieces
+    cdef TopicTable _topics, _sections
+    cdef bytearray _room
+    cdef list _names, _replies
     cdef Py_ssize_t _held, _wanted
-    cdef bytes _section, _correlation
-    cdef str _reply
 
-    cpdef object feed(self, bytes data)
+    cpdef object place(self)
+
+    @cython.locals(done=Py_ssize_t, rest=bytes)
+    cpdef object filled(self, Py_ssize_t size)
+
+    @cython.locals(room=bytearray)
+    cdef int _move(self, Py_ssize_t size) except -1
+
+    @cython.locals(at=Py_ssize_t, length=Py_ssize_t, shift=int, body=Py_ssize_t)
+    cdef Py_ssize_t _parse(self, const unsigned char* source, Py_ssize_t size) except -1
 
     @cython.locals(
-        source="const unsigned char*", at=Py_ssize_t, length=Py_ssize_t, shift=int, body=Py_ssize_t
-    )
-    cdef Py_ssize_t _parse(self, bytes data, Py_ssize_t size) except -1
-
-    @cython.locals(
-        size=Py_ssize_t, topic=Py_ssize_t, length=Py_ssize_t, shift=int, raw=bytes, name=str, section=bytes, found=tuple
+        size=Py_ssize_t, topic=Py_ssize_t, length=Py_ssize_t, shift=int, number=Py_ssize_t, name=str, found=tuple
     )
     cdef bint _publish(self, const unsigned char* source, Py_ssize_t at, Py_ssize_t end) except -1
 
-    cdef str _name(self, bytes raw)
+    @cython.locals(number=Py_ssize_t)
+    cdef Py_ssize_t _learn(self, const unsigned char* source, Py_ssize_t at, Py_ssize_t size) except -1
+
+    cdef tuple _learn_reply(self, const unsigned char* source, Py_ssize_t at, Py_ssize_t size)
     cpdef tuple reply_of(self, bytes section)
 
 

@@ -9,48 +9,59 @@ from everlog.base import PeerError
 from everlog.mqtt import Message, Properties, Publish, encode
 
 if not cython.compiled:
-    from everlog.base.memory import Buffer, copy, equal, part, pointer, resize
+    from everlog.base import TopicTable
+    from everlog.base.memory import Buffer, copy, part, pointer, resize
     from everlog.bus.delivery import Delivery, new_delivery
 
 _KNOWN = 100_000  # topics, property sections and heads that are remembered; beyond it all are forgotten
+_TABLE_BYTES = 16 << 20  # of topics, and of property sections; beyond it all are forgotten too
+_READ_BYTES = 256 << 10  # at once
 _SECTION_BYTES = 1024  # longer property sections are not remembered
 _CORRELATION_BYTES = 64
 _INBOXES = "response/"
 
 
 class MqttInput:
-    """The reading half of one connection: cuts bytes into packets."""
+    """The reading half of one connection: cuts bytes into packets, which are read into its own room."""
 
     def __init__(self) -> None:
         self.deliveries: list[Delivery] = []  # whoever takes them puts a new list here
         self.others: list[bytes] = []  # packets for the session
-        self._names: dict[bytes, str] = {}
-        self._replies: dict[bytes, tuple[str, bytes]] = {}
-        self._section = b""  # the last one that was looked up: one caller's requests often come together
-        self._reply = ""
-        self._correlation = b""
-        self._pieces: list[bytes] = []
-        self._held = 0  # bytes in the pieces
+        self._topics = TopicTable(0, _KNOWN, _TABLE_BYTES)
+        self._names: list[str] = []  # of the topics, by their numbers in the table
+        self._sections = TopicTable(0, _KNOWN, _TABLE_BYTES)  # of properties
+        self._replies: list[tuple[str, bytes]] = []  # where replies go, by the sections' numbers in the table
+        self._room = bytearray(_READ_BYTES)  # larger while a packet needs it
+        self._held = 0  # bytes in it
         self._wanted = 0  # before these are there, there is no whole packet
 
-    def feed(self, data: bytes) -> None:
-        """Take bytes of the broker; raises PeerError if they are no packets."""
-        if self._pieces:
-            self._pieces.append(data)
-            self._held += len(data)
-            if self._held < self._wanted:
-                return
-            data = b"".join(self._pieces)
-            self._pieces.clear()
-        done = self._parse(data, len(data))
-        if done < len(data):
-            rest = data[done:]
-            self._pieces.append(rest)
-            self._held = len(rest)
+    def place(self) -> memoryview:
+        """Return where the next bytes of the broker are to be put."""
+        return memoryview(self._room)[self._held :]
 
-    def _parse(self, data: bytes, size: int) -> int:
+    def filled(self, size: int) -> None:
+        """Take bytes that were put there; raises PeerError if they are no packets."""
+        self._held += size
+        if self._held >= self._wanted:
+            done = self._parse(pointer(self._room), self._held)
+            self._held -= done
+            if done and self._held:
+                rest = part(pointer(self._room), done, done + self._held)
+                copy(pointer(self._room), 0, pointer(rest), 0, self._held)
+        if self._held == len(self._room):
+            self._move(2 * self._held)
+        elif len(self._room) > _READ_BYTES and self._held < _READ_BYTES:
+            self._move(_READ_BYTES)
+
+    def _move(self, size: int) -> int:
+        """Have another room of that size: the old one may still be lent."""
+        room = bytearray(size)
+        copy(pointer(room), 0, pointer(self._room), 0, self._held)
+        self._room = room
+        return 0
+
+    def _parse(self, source: "Buffer", size: int) -> int:
         """Parse what is whole; return where the rest begins, and note how many bytes it needs."""
-        source = pointer(data)
         at = 0
         while size - at >= 2:
             length = 0
@@ -71,7 +82,7 @@ class MqttInput:
                 self._wanted = body - at + length
                 return at
             if source[at] != 0x30 or not self._publish(source, body, body + length):
-                self.others.append(data[at : body + length])
+                self.others.append(part(source, at, body + length))
             at = body + length
         self._wanted = 2
         return at
@@ -97,40 +108,44 @@ class MqttInput:
         at += 1
         if end - at < length:
             return False
-        raw = part(source, topic, topic + size)
-        name = self._names.get(raw)
-        if name is None:
-            name = self._name(raw)
+        number = self._topics.find(source, topic, size)
+        if number < 0:
+            number = self._learn(source, topic, size)
+        name = self._names[number]
         if length == 0:
             self.deliveries.append(new_delivery(name, part(source, at, end), "", b""))
             return True
-        if length != len(self._section) or not equal(source, at, pointer(self._section), 0, length):
-            section = part(source, at, at + length)
-            found = self._replies.get(section)
-            if found is None:
-                found = self.reply_of(section)
-            self._section = section
-            self._reply, self._correlation = found
-        self.deliveries.append(new_delivery(name, part(source, at + length, end), self._reply, self._correlation))
+        number = self._sections.find(source, at, length)
+        found = self._replies[number] if number >= 0 else self._learn_reply(source, at, length)
+        self.deliveries.append(new_delivery(name, part(source, at + length, end), found[0], found[1]))
         return True
 
-    def _name(self, raw: bytes) -> str:
-        name = raw.decode(errors="replace")
-        if len(self._names) >= _KNOWN:
+    def _learn(self, source: "Buffer", at: int, size: int) -> int:
+        """Return the number of a topic that is new; there is room for each once the others are forgotten."""
+        number = self._topics.add(source, at, size)
+        if number < 0:
+            self._topics.reset()
             self._names.clear()
-        self._names[raw] = name
-        return name
+            number = self._topics.add(source, at, size)
+        self._names.append(part(source, at, at + size).decode(errors="replace"))
+        return number
+
+    def _learn_reply(self, source: "Buffer", at: int, size: int) -> tuple[str, bytes]:
+        """Return what properties say that are new, and remember it unless they are long."""
+        found = self.reply_of(part(source, at, at + size))
+        if size <= _SECTION_BYTES:
+            if self._sections.add(source, at, size) < 0:
+                self._sections.reset()
+                self._replies.clear()
+                self._sections.add(source, at, size)
+            self._replies.append(found)
+        return found
 
     def reply_of(self, section: bytes) -> tuple[str, bytes]:
         """Return where a reply goes, as properties say, and the correlation data that goes with it."""
         properties = Message(b"", b"", 0, False, 0, section).properties
         reply = properties.response_topic or ""
-        found = (reply if reply.startswith(_INBOXES) else "", properties.correlation_data or b"")
-        if len(section) <= _SECTION_BYTES:
-            if len(self._replies) >= _KNOWN:
-                self._replies.clear()
-            self._replies[section] = found
-        return found
+        return reply if reply.startswith(_INBOXES) else "", properties.correlation_data or b""
 
 
 class MqttOutput:

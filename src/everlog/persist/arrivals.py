@@ -1,5 +1,6 @@
 """Requests that arrived together, and answers that leave together: what plain ones need, without Python for each."""
 
+import secrets
 from typing import Any
 
 import cython
@@ -8,9 +9,11 @@ from everlog.bus import HEADER_BYTES
 from everlog.streams import DECIDED, NOT_PLAIN
 
 if not cython.compiled:
-    from everlog.base.memory import get64, pointer
+    from everlog.base.memory import copy, get64, hash_of, pointer, put64
     from everlog.bus import Delivery, new_delivery
     from everlog.streams import Asked, PlainRequests, new_asked
+
+_FIRST_PLACES = 1024  # a power of two
 
 
 class Allowed:
@@ -25,20 +28,77 @@ class Allowed:
 
 
 class UnderWay:
-    """The plain writes that are under way: where the answer to each id goes.
+    """The plain writes that are under way: who asked for each id.
 
-    Ids are their callers' own. One that two callers use at a time is no plain request for the second.
+    Ids are their callers' own. One that two callers use at a time is no plain request for the second. A table of ids,
+    each at the place that its hash says or behind it, with nothing free between; at most half of the places are taken.
     """
 
     def __init__(self) -> None:
-        self.replies: dict[int, str] = {}
+        self.count = 0
+        self._seed = secrets.randbits(64)  # so that no caller can choose ids that have one place
+        self._asked: list[Asked | None] = [None] * _FIRST_PLACES
+        self._ids = bytearray(8 * _FIRST_PLACES)
+        self._id = bytearray(8)  # one that is looked for
 
     def __len__(self) -> int:
-        return len(self.replies)
+        return self.count
 
     def has(self, reply: str, id: int) -> bool:
         """Return whether a request is under way."""
-        return self.replies.get(id) == reply
+        one = self._asked[self.place(id)]
+        return one is not None and one.reply == reply
+
+    def is_taken(self, place: int) -> bool:
+        """Return whether something is at a place."""
+        return self._asked[place] is not None
+
+    def add(self, place: int, asked: "Asked") -> int:
+        """Take in a write whose id is not there, and belongs at a place."""
+        put64(pointer(self._ids), 8 * place, asked.id)
+        self._asked[place] = asked
+        self.count += 1
+        if 2 * self.count >= len(self._asked):
+            self._grow()
+        return 0
+
+    def remove(self, id: int) -> int:
+        """Let go of an id, if it is there, and close the gap."""
+        ids = pointer(self._ids)
+        last = len(self._asked) - 1
+        gap = self.place(id)
+        if self._asked[gap] is None:
+            return 0
+        self.count -= 1
+        at = gap + 1 & last
+        while self._asked[at] is not None:
+            home = hash_of(ids, 8 * at, 8, self._seed) & last
+            if (at - home & last) >= (at - gap & last):  # its place is the gap, or before it
+                self._asked[gap] = self._asked[at]
+                copy(ids, 8 * gap, ids, 8 * at, 8)
+                gap = at
+            at = at + 1 & last
+        self._asked[gap] = None
+        return 0
+
+    def place(self, id: int) -> int:
+        """Return where an id is, or belongs."""
+        ids = pointer(self._ids)
+        last = len(self._asked) - 1
+        put64(pointer(self._id), 0, id)
+        at = hash_of(pointer(self._id), 0, 8, self._seed) & last
+        while self._asked[at] is not None and get64(ids, 8 * at) != id:
+            at = at + 1 & last
+        return at
+
+    def _grow(self) -> int:
+        there, self._asked = self._asked, [None] * (2 * len(self._asked))
+        self._ids = bytearray(8 * len(self._asked))
+        self.count = 0
+        for one in there:
+            if one is not None:
+                self.add(self.place(one.id), one)
+        return 0
 
 
 def take_plain(
@@ -53,7 +113,6 @@ def take_plain(
     header = HEADER_BYTES
     decided = DECIDED
     not_plain = NOT_PLAIN
-    replies = under_way.replies
     for one in deliveries:
         data = one.payload
         known = allowed.get(one.subject)
@@ -64,17 +123,17 @@ def take_plain(
         if source[0] != 1 or source[1] != 1 or not (known.may_write or known.may_read):  # version, a request
             rest.append(one)
             continue
-        number = get64(source, 8)
-        id: Any = number
-        if id in replies or (active and (one.reply, id) in active):
+        id = get64(source, 8)
+        place = under_way.place(id)
+        if under_way.is_taken(place) or (len(active) and (one.reply, id) in active):
             rest.append(one)
             continue
-        asked = new_asked(one.reply, one.correlation, number)
+        asked = new_asked(one.reply, one.correlation, id)
         told = plain.take(data, header, known.name, known.raw_name, known.may_write, asked)
         if told == not_plain:
             rest.append(one)
         elif told == decided:
-            replies[id] = one.reply
+            under_way.add(place, asked)
             room -= 1
     return rest
 
@@ -85,10 +144,9 @@ def answers_of(
     """Return the answers as messages, and those that are too large for one; none of them is under way any more."""
     messages: list[Delivery] = []
     large: list[Delivery] = []
-    replies = under_way.replies
     for one in answered:
         if one.is_write:
-            replies.pop(one.id, None)
+            under_way.remove(one.id)
         made = new_delivery(one.reply, one.data, "", one.correlation)
         if len(one.data) <= most_bytes:
             messages.append(made)

@@ -1,7 +1,5 @@
 """Which streams somebody follows: feed events of others are not made."""
 
-from collections.abc import Callable
-
 LEASE_S = 90.0  # a follower asks more often than this
 
 
@@ -9,17 +7,16 @@ class Followers:
     """Names with the time until which they are followed."""
 
     def __init__(self) -> None:
-        self._until: dict[str, float] = {}
-        self.wants: Callable[[str], bool] = self._until.__contains__  # whether somebody follows a stream
+        self.until: dict[str, float] = {}
 
     def __len__(self) -> int:
-        return len(self._until)
+        return len(self.until)
 
     def add(self, name: str, now: float) -> None:
         """Note that somebody follows a stream for a while."""
-        self._until[name] = now + LEASE_S
+        self.until[name] = now + LEASE_S
 
     def sweep(self, now: float) -> None:
         """Forget those that nobody asked for again."""
-        for name in [name for name, until in self._until.items() if until < now]:
-            del self._until[name]
+        for name in [name for name, until in self.until.items() if until < now]:
+            del self.until[name]

@@ -37,7 +37,7 @@ class OwnedShard:
         opener: ShardOpener,
         threads: Executor,
         post: Post,
-        wants: Callable[[str], bool],
+        followed: dict[str, float],
         feed: Callable[[int, list[FeedEvent]], None],
         answered: Callable[[list[Asked]], None],
         refusal: Callable[[int], Failure],
@@ -47,7 +47,7 @@ class OwnedShard:
         self._opener = opener
         self._threads = threads
         self._post = post
-        self._wants = wants
+        self._followed = followed
         self._feed = partial(feed, number)
         self._answered = answered
         self._refusal = refusal  # of what is asked of a shard that is another owner's
@@ -170,7 +170,7 @@ class OwnedShard:
             self._is_lost(error)
             return
         self._shard, self._opening = shard, None
-        shard.follow(self._wants, self._feed)
+        shard.follow(self._followed, self._feed)
         shard.answer_plain(_ANSWER, self._answered)
         waiting, self._waiting = self._waiting, []
         for call, answer in waiting:

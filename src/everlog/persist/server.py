@@ -137,7 +137,7 @@ class PersistServer:
             self._opener,
             self._threads,
             self._post,
-            self._followers.wants,
+            self._followers.until,
             self._feed,
             self._answered,
             self._not_owner,

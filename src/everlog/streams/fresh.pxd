@@ -9,7 +9,6 @@ cdef class FreshEffect(Fresh):
     cdef object _effect
 
 
-@cython.no_gc
 @cython.final
 cdef class Asked:
     cdef readonly str reply
@@ -23,7 +22,7 @@ cdef class Asked:
 cpdef Asked new_asked(str reply, bytes correlation, unsigned long long id)
 
 
-@cython.no_gc
+@cython.final
 cdef class Appended(Fresh):
     cdef readonly long long epoch, previous, seq, messages, bytes
     cdef readonly bytes value

@@ -7,6 +7,7 @@ those only when somebody asks for them.
 
 from typing import Any
 
+import cython
 from msgspec import json
 
 from everlog.streams.effects import PutKey, PutMessage
@@ -70,6 +71,8 @@ def new_asked(reply: str, correlation: bytes, id: int) -> Asked:
     return made
 
 
+@cython.no_gc  # nothing in it refers back to it, and hundreds of thousands wait for their files
+@cython.cclass
 class Appended(Fresh):
     """A plain write, as its record, made by `appended`: `key` is None for a message, whose seq is the stream's last."""
 

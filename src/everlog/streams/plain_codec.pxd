@@ -1,6 +1,6 @@
 cimport cython
 
-from everlog.base.memory cimport copy, equal, part, pointer, put64, resize
+from everlog.base.memory cimport copy, equal, part, pointer, put64, put_high32, put_high64, resize
 from everlog.streams.fresh cimport Appended
 
 
@@ -88,7 +88,7 @@ cdef class Packer:
     @cython.locals(size=Py_ssize_t)
     cdef int _all(self, unsigned char* out, bytes data) except -1
 
-    @cython.locals(k=int, at=Py_ssize_t)
+    @cython.locals(at=Py_ssize_t)
     cdef int _big(self, unsigned char* out, int first, long long value, int size) except -1
     cdef int _number(self, unsigned char* out, long long value) except -1
 

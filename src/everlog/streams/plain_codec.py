@@ -10,7 +10,7 @@ from typing import Any
 import cython
 
 if not cython.compiled:
-    from everlog.base.memory import Buffer, copy, equal, part, pointer, put64, resize
+    from everlog.base.memory import Buffer, copy, equal, part, pointer, put64, put_high32, put_high64, resize
     from everlog.streams.fresh import Appended
 
 NOTHING_PLAIN, SET, PUT, GET = 0, 1, 2, 3
@@ -396,11 +396,9 @@ class Packer:
         at = self._at
         out[at] = first
         if size == 8:
-            for k in range(1, 9):
-                out[at + k] = value >> (64 - 8 * k) & 255
+            put_high64(out, at + 1, value)
         elif size == 4:
-            for k in range(1, 5):
-                out[at + k] = value >> (32 - 8 * k) & 255
+            put_high32(out, at + 1, value)
         else:
             if size == 2:
                 out[at + 1] = value >> 8 & 255
@@ -416,7 +414,7 @@ class Packer:
                 self._big(out, 0xCC, value, 1)
             elif value < 65_536:
                 self._big(out, 0xCD, value, 2)
-            elif value < 4_294_967_296:
+            elif value >> 32 == 0:
                 self._big(out, 0xCE, value, 4)
             else:
                 self._big(out, 0xCF, value, 8)

@@ -13,7 +13,7 @@ cdef class PlainRequests:
     cdef public long long committed
     cdef public Packer packer
     cdef public list answered
-    cdef public object wants
+    cdef public dict followed
     cdef OpenTurn _turn
     cdef object _states, _unapplied, _clock, _waiting, _later
     cdef dict _ripe, _unsynced

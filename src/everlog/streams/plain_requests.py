@@ -62,7 +62,7 @@ class PlainRequests:
         self.committed = 0
         self.packer = Packer()
         self.answered: list[Asked] = []  # gets, with their answers; whoever takes them puts a new list here
-        self.wants: Callable[[str], bool] | None = None  # whether followers are told of a stream's changes
+        self.followed: dict[str, Any] = {}  # streams whose followers are told of changes
         self._turn = turn
         self._states = views.states
         self._unapplied = views.unapplied
@@ -197,7 +197,7 @@ class PlainRequests:
         record.level = level = self._call.level
         one: Any = record
         asked.is_write = True
-        if self.wants is not None and self.wants(state.name):
+        if len(self.followed) and state.name in self.followed:
             one = Waiting(position, state, record, level, None, None, (state.epoch, state.last_seq), asked)
             state.unfed += 1
         else:

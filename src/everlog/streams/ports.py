@@ -6,7 +6,7 @@ owner that lost the shard finds out when a commit fails as fenced, and from then
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from everlog.base import EverlogError
 from everlog.streams.feed_events import FeedEvent
@@ -141,8 +141,8 @@ class Shard(Protocol):
     def post_failure(self, error: EverlogError) -> None:
         """Have everybody who waits told of an error, and refuse everything from then on; from any thread."""
 
-    def follow(self, wants: Callable[[str], bool], feed: Callable[[list[FeedEvent]], None] | None) -> None:
-        """Call `feed` with the events of the streams that `wants` says yes to, in order, as they reach their level."""
+    def follow(self, followed: dict[str, Any], feed: Callable[[list[FeedEvent]], None] | None) -> None:
+        """Call `feed` with the events of the streams that are `followed` then, in order, as they reach their level."""
 
     def answer_plain(self, prefix: bytes, send: Callable[[list[Asked]], None]) -> None:
         """Call `send` with plain requests that have an answer: 8 bytes of prefix, the id of the asker, a `Reply`."""

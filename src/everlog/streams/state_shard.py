@@ -77,7 +77,7 @@ class StateShard:
         self.tier = None if tier is None else ShardTier(self, tier)
         self._turn = OpenTurn(journal.end, self.views.replay(journal))
         self.committed = journal.committed
-        self._wants: Callable[[str], bool] = lambda name: False
+        self._followed: dict[str, Any] = {}  # streams whose events are told
         self._feed: Callable[[list[FeedEvent]], None] | None = None
         self._waiting: deque[Waiting | Appended] = deque()  # appended and not committed
         self._later: deque[tuple[int, Callable[[], None], Answers]] = deque()  # reads that wait for a commit
@@ -254,7 +254,7 @@ class StateShard:
         turn = self._turn
         position = turn.next
         before = None
-        if self._feed is not None and self._wants(state.name) and record.is_visible:
+        if self._feed is not None and state.name in self._followed and record.is_visible:
             before = (state.epoch, state.last_seq)
             state.unfed += 1
         self.views.take(state, position, record, len(data))
@@ -397,10 +397,10 @@ class StateShard:
         """How many records are not yet in the files of their streams, and their bytes."""
         return self.views.pending_rows, self.views.pending_bytes
 
-    def follow(self, wants: Callable[[str], bool], feed: Callable[[list[FeedEvent]], None] | None) -> None:
-        """Call `feed` with the events of the streams that `wants` says yes to."""
-        self._wants, self._feed = wants, feed
-        self.plain.wants = None if feed is None else wants
+    def follow(self, followed: dict[str, Any], feed: Callable[[list[FeedEvent]], None] | None) -> None:
+        """Call `feed` with the events of the streams that are `followed` when they are written."""
+        self._followed, self._feed = followed, feed
+        self.plain.followed = {} if feed is None else followed
 
     def answer_plain(self, prefix: bytes, send: Callable[[list[Asked]], None]) -> None:
         """Call `send` with plain requests that have an answer."""

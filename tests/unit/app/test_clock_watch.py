@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from everlog.app import ClockRecord, read_clock_record, write_clock_record
-from everlog.app.clock_watch import ClockWatch, boot_id, boot_us, wall_us
+from everlog.app.clock_watch import ClockReader, ClockWatch, boot_id, boot_us, wall_us
 from everlog.base import StorageError
 from everlog.broker import Event
 from everlog.cli.commands import main
@@ -25,6 +25,9 @@ class Machine:
 
     def watch(self) -> ClockWatch:
         return ClockWatch(self.data, lambda: self.wall_us, lambda: self.boot_us, self.boot)
+
+    def reader(self) -> ClockReader:
+        return ClockReader(self.data, lambda: self.wall_us, lambda: self.boot_us, self.boot)
 
     def passes(self, seconds: int) -> None:
         self.wall_us += seconds * S
@@ -167,3 +170,28 @@ def test_the_command_shows_and_settles(tmp_path, capsys):
     assert main(["clock", str(tmp_path), "--accept"]) == 0
     assert main(["clock", str(tmp_path)]) == 0
     assert ClockWatch(str(tmp_path)).clock.is_believed
+
+
+async def test_a_process_beside_the_broker_doubts_and_believes_with_it(machine, told):
+    watch = machine.watch()
+    reader = machine.reader()
+    machine.wall_us += DAY * S
+    await reader.once()  # before the broker has written down its doubt
+    assert reader.clock.due_us() == 0
+    for _ in range(2):
+        await watch.once()
+        await reader.once()
+        assert not reader.clock.is_believed
+    machine.wall_us -= DAY * S
+    await reader.once()
+    assert reader.clock.is_believed
+    machine.wall_us += DAY * S
+    await watch.once()
+    await reader.once()
+    late = machine.reader()
+    write_clock_record(machine.data, ClockRecord(boot=machine.boot))  # as `everlog clock --accept` does
+    for one in (reader, late):
+        assert not one.clock.is_believed
+        await one.once()
+        assert one.clock.is_believed
+    assert told() == ["clock_jumped"]

@@ -122,6 +122,11 @@ def test_numbers_are_little_endian_at_any_position(position: int) -> None:
     memory.put32(data, position, 0xFFFF_FFFE)
     assert memory.get32(bytes(data), position) == 0xFFFF_FFFE
     assert data[:position] == b"\xaa" * position
+    memory.put_high64(data, position, 0x0102030405060708)
+    memory.put_high32(data, position + 4, 0x0A0B0C0D)
+    assert data[position : position + 8] == bytes((1, 2, 3, 4, 10, 11, 12, 13))
+    memory.put_high64(data, position, -2)
+    assert data[position : position + 8] == b"\xff" * 7 + b"\xfe"
 
 
 def test_rows_of_numbers_are_views_of_their_buffer() -> None:

@@ -37,7 +37,7 @@ def seqs(owner, stream="s"):
 
 def test_the_oldest_give_way_by_count_and_followers_are_told(owner):
     owner.configure("s", max_messages=3)
-    owner.follow()
+    owner.follow("s", "kv")
     owner.add("s", b"1", b"2", b"3", b"4", b"5")
     assert seqs(owner) == [3, 4, 5]
     changes = [change for event in owner.events for change in event.changes]
@@ -118,7 +118,7 @@ def test_the_rate_has_a_burst_of_a_second(owner):
 
 
 def test_messages_expire_by_their_ttl_and_the_streams_age(owner):
-    owner.follow()
+    owner.follow("s", "kv")
     owner.result(Set("s", Message(b"soon"), ttl_us=5 * SECOND_US))
     owner.add("s", b"never")
     owner.result(KvPut("kv", "k", Message(b"soon"), ttl_us=5 * SECOND_US))

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from everlog.base import Unavailable, UsageError
 from everlog.bench.load.brokers import free_port
+from everlog.bench.load.usage import cpu_of, family
 from everlog.bench.persist.questions import EverlogQuestions, JetStreamQuestions, Questions
 
 _PATH = "/usr/local/sbin:/usr/sbin:/usr/local/bin:/usr/bin"
@@ -62,13 +63,14 @@ class Running:
 
     def resident_mb(self) -> float:
         """Return the memory of all of them."""
-        pages = sum(int(Path(f"/proc/{one.pid}/statm").read_text().split()[1]) for one in self.processes)
+        found = family([one.pid for one in self.processes])
+        pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in found)
         return pages * 4096 / 1e6
 
 
 def _cpu_s(process: "subprocess.Popen[bytes]") -> float:
-    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / 100
+    """Return the processor time of a process and of those that it has started."""
+    return sum(map(cpu_of, family([process.pid])))
 
 
 class Contender:
