@@ -87,6 +87,7 @@ KERNELS = (
     "everlog.broker.delivery.slot_queue",
     "everlog.broker.delivery.retained_columns",
     "everlog.broker.delivery.pending_acks",
+    "everlog.broker.delivery.unkept_messages",
     "everlog.broker.delivery.router",
     "everlog.broker.connection.run_checks",
     "everlog.broker.connection.traffic",

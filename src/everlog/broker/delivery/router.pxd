@@ -4,13 +4,13 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from everlog.base.columns cimport MessageColumns, PublishRun
 from everlog.base.memory cimport pointer, u32s
 from everlog.base.positions cimport NOT_KEPT
-from everlog.base.record_builder cimport RecordBuilder
 from everlog.base.records cimport Records
 from everlog.base.topic_table cimport TopicTable
 from everlog.broker.delivery.audiences cimport Audiences
 from everlog.broker.delivery.fanout cimport Fanout
 from everlog.broker.delivery.kept_topics cimport KeptTopics
 from everlog.broker.delivery.pending_acks cimport AckQueue, PendingAcks
+from everlog.broker.delivery.unkept_messages cimport UnkeptMessages
 
 cdef unsigned char _RETAIN
 
@@ -33,8 +33,7 @@ cdef class Router:
     cdef bint _full
     cdef object _soon, _write_behind, _groups
     cdef list _shards
-    cdef RecordBuilder _gathered
-    cdef int64_t _gathered_offset
+    cdef UnkeptMessages _unkept
     cdef bint _turn_asked, _is_private
     cdef uint64_t _now
     cdef Py_ssize_t _saves
@@ -53,7 +52,6 @@ cdef class Router:
     @cython.locals(taken=Py_ssize_t)
     cdef Py_ssize_t _forward(self, PublishRun run, Py_ssize_t number, list positions, object publisher, object named) except -1
 
-    @cython.locals(builder=RecordBuilder, taken=Py_ssize_t, end=int64_t)
     cdef int _gather(self, PublishRun run, bytearray routes, object publisher) except -1
     cpdef take_shared(self, MessageColumns columns, Py_ssize_t count, TopicTable table)
     cpdef _turn(self)
@@ -61,9 +59,6 @@ cdef class Router:
     cdef int _commit(self) except -1
     @cython.locals(number=Py_ssize_t, behind=bint, refuses=bint, much=bint, stuck=bint)
     cpdef bint is_behind(self) except -1
-
-    @cython.locals(builder=RecordBuilder)
-    cdef int _route_gathered(self) except -1
 
     @cython.locals(ends=list, number=Py_ssize_t, end=int64_t)
     cpdef committed(self)

@@ -25,21 +25,19 @@ from everlog.sessions import Session, Subscribed
 from everlog.topics import Filter
 
 if not cython.compiled:
-    from everlog.base import NOT_KEPT, MessageColumns, PublishRun, RecordBuilder, Records, TopicTable
+    from everlog.base import NOT_KEPT, MessageColumns, PublishRun, Records, TopicTable
     from everlog.base.memory import pointer, u32s
     from everlog.broker.delivery.audiences import Audiences
     from everlog.broker.delivery.fanout import Fanout
     from everlog.broker.delivery.kept_topics import KeptTopics
     from everlog.broker.delivery.pending_acks import AckQueue, PendingAcks
+    from everlog.broker.delivery.unkept_messages import UnkeptMessages
 
 _PATIENCE_NS = 2_000_000  # that a turn of the event loop has for all disks; others wait meanwhile
 _RETAIN = 0x01
 _READ_BYTES = 4 << 20
 _LEAST_NAMES, _MOST_NAMES = 2, 128
 _MATCHES = 2048  # of new names with filters, before it is another client's turn
-_GATHERED_BYTES = 1 << 20  # gathered messages are routed at once beyond this
-_GATHERED_TOPICS = 100_000  # the gathered batches' own names are forgotten beyond this
-_GATHERED_NAME_BYTES = 8 << 20  # or beyond this
 
 
 class Router:
@@ -96,8 +94,7 @@ class Router:
         self.own = OwnMessages(table)
         self._soon = soon
         self._shards = self.fanout.shards = list(log.shards)
-        self._gathered = RecordBuilder(checked=False)
-        self._gathered_offset = 0
+        self._unkept = UnkeptMessages(self.fanout)
         self._turn_asked = False
         self._now = 0  # the time of the turn that is asked for
         self._write_behind: WriteBehind | None = None
@@ -207,7 +204,7 @@ class Router:
         if self.kept.extend(run):
             if self.kept.began:
                 self.kept.began = False
-                self._route_gathered()  # what came before its topic was kept goes first
+                self._unkept.route()  # what came before its topic was kept goes first
             kept = self._keep(run, positions, publisher, named)
             self.messages_kept += kept
             if kept < run.stop - run.start:
@@ -309,24 +306,15 @@ class Router:
         """Take what is not kept of a run, if anybody is there to get it; it is routed by the end of this turn."""
         if self.forwarder is not None and not self._is_private:
             self.forwarder.share(run.columns, run.start, run.stop, self._now, self.table, routes)
-        if self.audiences.filters == 0:
-            return 0
-        builder = self._gathered
-        taken = builder.append(run.columns, run.start, run.stop, self._now, self.table, routes, NOT_KEPT)
-        if publisher is not None and taken:
-            end = self._gathered_offset + len(builder)
-            publisher.published(NOT_KEPT, end - taken, end, self._gathered_offset)
-        if builder.size > _GATHERED_BYTES:
-            self._route_gathered()
+        if self.audiences.filters:
+            self._unkept.add(run, self._now, self.table, routes, publisher)
         return 0
 
     def take_shared(self, columns: MessageColumns, count: int, table: TopicTable) -> None:
         """Hand on messages that nothing keeps, which clients of another broker have published."""
         if self.audiences.filters:
             self.ask_turn()
-            self._gathered.append(columns, 0, count, self._now, table)
-            if self._gathered.size > _GATHERED_BYTES:
-                self._route_gathered()
+            self._unkept.add_all(columns, count, self._now, table)
 
     def _turn(self) -> None:
         """Commit what was appended and route what was gathered; called once in each turn of the event loop."""
@@ -338,7 +326,7 @@ class Router:
             self._write_behind.when_durable(self._ids_saved)
         elif self._saves == 0:
             self._commit()
-        self._route_gathered()
+        self._unkept.route()
 
     def _ids_saved(self) -> None:
         """Commit messages whose QoS 2 packet ids are stored by now."""
@@ -394,17 +382,6 @@ class Router:
         """Refuse what would be kept from now on, since the disk is full, or take it again."""
         self._full = full
         self.behind = self.is_behind()
-
-    def _route_gathered(self) -> int:
-        builder = self._gathered
-        if builder.count == 0:
-            return 0
-        records = builder.take(self._gathered_offset)
-        self._gathered_offset += len(records)
-        if builder.table.count > _GATHERED_TOPICS or builder.table.name_bytes > _GATHERED_NAME_BYTES:
-            builder.start_segment()
-        self.fanout.route(records, 0, NOT_KEPT)
-        return 0
 
     def ends(self) -> tuple[int, ...]:
         """Return where a subscription that is made now begins in each shard.
