@@ -53,6 +53,31 @@ def test_running_brokers_drop_what_is_too_old_and_so_do_their_copies(tmp_path: P
         assert late.message().payload == b"retained"
 
 
+@pytest.mark.slow
+def test_a_broker_that_lacks_what_is_kept_no_more_joins_again(tmp_path: Path) -> None:
+    options = ["log.retention_age=1s", "log.segment_age=100ms", "log.segment_bytes=20KiB", "cluster.patience=60s"]
+    with ProcessCluster(tmp_path, 1) as cluster:
+        both = cluster.add("one", *options), cluster.add("two", *options)
+        until(lambda: all("link_open" in one.lines.read_text() for one in both))
+        broker, follower = sorted(both, key=lambda one: "shard 0 is owned" not in one.lines.read_text())
+        publisher = broker.client("publisher")
+        follower.process.send_signal(signal.SIGSTOP)
+        publisher.publish("kept", "retained", 1, retain=True)
+
+        def is_behind() -> bool:
+            assert not publisher.publish("t", bytes(2000), 1).is_error
+            with psycopg.connect(cluster.url) as connection:
+                found = connection.execute(f"select start from {cluster.schema}.message_shards").fetchone()
+            return found is not None and found[0] > 0 and "link_lost" in broker.lines.read_text()
+
+        until(is_behind)
+        follower.process.send_signal(signal.SIGCONT)
+        until(lambda: "is no longer kept" in follower.lines.read_text())
+        late = follower.client("late")
+        late.subscribe("kept", qos=1)
+        assert late.message().payload == b"retained"
+
+
 def pages(port: int, path: str) -> tuple[int, str]:
     """Return what a broker's HTTP port answers."""
     try:

@@ -181,6 +181,7 @@ async def _be_one(here: _Place, stopping: asyncio.Event, hurrying: asyncio.Event
         parts.callback(group_claims.close)
         groups = GroupHolding(group_claims, links, log.catch_up, keeper.overrule)
         await asyncio.to_thread(log.catch_up)
+        log.begin_use(partial(asyncio.get_running_loop().call_soon_threadsafe, keeper.overrule))
         broker = Broker(
             log,
             limits_of(settings),

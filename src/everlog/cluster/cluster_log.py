@@ -168,6 +168,14 @@ class ClusterLog(LogStore):
             if self.cluster_shards[self._offered.pop()].take_offered():
                 self._follower.wake()
 
+    def begin_use(self, left_behind: Callable[[EverlogError], None]) -> None:
+        """Let nothing be left out from now on: if something that is missing here is kept no more, tell, from any thread.
+
+        A broker that goes on behind such a gap would lack retained messages, and sessions would not be told of it.
+        """
+        for shard in self.cluster_shards:
+            shard.on_left_behind = left_behind
+
     def catch_up(self) -> None:
         """Take in what others have committed so far; it may wait for database and bucket."""
         for shard in self.cluster_shards:

@@ -62,6 +62,8 @@ class ClusterShard:
         self._commits = commits or TailCommits(PostgresTail(database))
         self._is_shared = commits is not None
         self.on_batches: Callable[[int, Sequence[TailRow]], None] | None = None  # of this shard, committed here
+        # What is missing here is kept no more. Until this is set nobody has seen the log, which may begin later then.
+        self.on_left_behind: Callable[[Trimmed], None] | None = None
         self._target: ShardTarget | None = None
         self._uploads: Uploads | None = None
         self._doubts = 0  # of targets before
@@ -230,14 +232,22 @@ class ClusterShard:
         try:
             found = self._history.read(self.log.committed)
         except Trimmed as trimmed:
-            if self.log.segments():
-                raise
-            self.log.skip_to(trimmed.start)
+            self._begin_at(trimmed.start)
             return True
         if found is not None:
             self._history.make_certain()
             self.log.take_in(found.epoch, found.segment, found.bodies)
         return found is not None
+
+    def _begin_at(self, start: int) -> None:
+        """Begin the copy where history does now; raise `Trimmed` if it has begun, or a broker has taken from it."""
+        left_behind = Trimmed(self.number, self.log.committed, start)
+        if self.on_left_behind is not None:
+            self.on_left_behind(left_behind)
+            raise left_behind
+        if self.log.segments() or self.log.unwritten_bytes:
+            raise left_behind
+        self.log.skip_to(start)
 
     def _is_at_end(self) -> bool:
         """Return whether nothing more is committed; raise StorageError if less is."""
@@ -267,7 +277,7 @@ class ClusterShard:
     def _meet(self, end: int) -> None:
         """Read on to where the owner before ended."""
         if self.catch_up() < end and not self.log.segments():
-            self.log.skip_to(end)
+            self._begin_at(end)
         if self.log.committed != end:
             raise StorageError(f"shard {self.number} ends at {end}, and here at {self.log.committed}")
         with self._offering:
