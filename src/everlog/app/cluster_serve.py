@@ -181,7 +181,8 @@ async def _be_one(here: _Place, stopping: asyncio.Event, hurrying: asyncio.Event
         parts.callback(group_claims.close)
         groups = GroupHolding(group_claims, links, log.catch_up, keeper.overrule)
         await asyncio.to_thread(log.catch_up)
-        log.begin_use(partial(asyncio.get_running_loop().call_soon_threadsafe, keeper.overrule))
+        loop = asyncio.get_running_loop()
+        log.begin_use(lambda error: loop.call_soon_threadsafe(keeper.overrule, error))
         broker = Broker(
             log,
             limits_of(settings),
@@ -221,7 +222,6 @@ async def _be_one(here: _Place, stopping: asyncio.Event, hurrying: asyncio.Event
         parts.callback(asyncio.create_task(referrals.run()).cancel)
         upkeep = ClusterUpkeep(log, database, here.bucket, here.retention, tables.stored_retained)
         parts.callback(asyncio.create_task(upkeep.run(broker, settings.log.data, here.watch.clock.due_us)).cancel)
-        loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, reload_security, broker, listening)
         kept_bytes = here.retention.shard_bytes
         announce(

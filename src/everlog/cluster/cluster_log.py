@@ -168,8 +168,8 @@ class ClusterLog(LogStore):
             if self.cluster_shards[self._offered.pop()].take_offered():
                 self._follower.wake()
 
-    def begin_use(self, left_behind: Callable[[EverlogError], None]) -> None:
-        """Let nothing be left out from now on: if something that is missing here is kept no more, tell, from any thread.
+    def begin_use(self, left_behind: Callable[[EverlogError], object]) -> None:
+        """Leave nothing out from now on: if what is missing here is kept no more, tell, from any thread.
 
         A broker that goes on behind such a gap would lack retained messages, and sessions would not be told of it.
         """

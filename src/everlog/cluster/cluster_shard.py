@@ -63,7 +63,7 @@ class ClusterShard:
         self._is_shared = commits is not None
         self.on_batches: Callable[[int, Sequence[TailRow]], None] | None = None  # of this shard, committed here
         # What is missing here is kept no more. Until this is set nobody has seen the log, which may begin later then.
-        self.on_left_behind: Callable[[Trimmed], None] | None = None
+        self.on_left_behind: Callable[[Trimmed], object] | None = None
         self._target: ShardTarget | None = None
         self._uploads: Uploads | None = None
         self._doubts = 0  # of targets before
