@@ -28,11 +28,20 @@ def ports(tmp_path_factory: pytest.TempPathFactory):
     directory = tmp_path_factory.mktemp("broker")
     authority = Authority(directory, "authority")
     pair = authority.issue("server")
-    tls, ws, http = free_port(), free_port(), free_port()
+    tls, ws, http, mutual = (free_port() for _ in range(4))
     flags = ["--tls-port", str(tls), "--websocket-port", str(ws), "--cert-file", pair.cert, "--key-file", pair.key]
-    with BrokerProcess(directory, *flags, "--http-port", str(http)) as broker:
+    asked = f"listener.more=tls://127.0.0.1:{mutual}?require_client_cert=true&client_ca_file={authority.cert}"
+    with BrokerProcess(directory, *flags, "--http-port", str(http), "--set", asked) as broker:
         broker.client().close()
-        yield {"tcp": broker, "tls": tls, "ws": ws, "http": http, "ca": authority.cert, "data": broker.data}
+        yield {
+            "tcp": broker,
+            "tls": tls,
+            "mutual": mutual,
+            "ws": ws,
+            "http": http,
+            "ca": authority.cert,
+            "data": broker.data,
+        }
 
 
 def test_properties_of_every_packet(ports) -> None:
@@ -96,6 +105,10 @@ def test_tls_and_plain_ports_are_told_apart(ports, tmp_path: Path) -> None:
     assert (done.returncode, b"--cafile" in done.stderr) == (1, True)
     done = run("pub", "-h", "localhost", "-p", str(ports["tls"]), "--cafile", str(ports["ca"]), "-t", "t", "-m", "x")
     assert done.returncode == 0, done.stderr
+    refused = run(
+        "pub", "-h", "localhost", "-p", str(ports["mutual"]), "--cafile", str(ports["ca"]), "-t", "t", "-m", "x"
+    )
+    assert (refused.returncode, b"--cert and --key name ours" in refused.stderr) == (1, True), refused.stderr
     plain = run("pub", "-p", str(ports["tls"]), "-t", "t", "-m", "x")
     assert (plain.returncode, b"does the port speak TLS?" in plain.stderr) == (1, True), plain.stderr
     secure = run("pub", "-p", str(ports["tcp"].port), "--cafile", str(ports["ca"]), "-t", "t", "-m", "x")

@@ -16,7 +16,7 @@ from everlog.bench import SUITES, run_suites
 if TYPE_CHECKING:
     from everlog.bench.load import Broker, Case
 
-app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+app = typer.Typer(rich_markup_mode=None)
 
 PORT = 1883
 

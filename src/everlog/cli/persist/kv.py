@@ -23,7 +23,7 @@ from everlog.cli.visible import visible_line
 from everlog.client import CaughtUp, Client
 from everlog.streams import Written
 
-app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Key-value stores: the last value of each key.")
+app = typer.Typer(rich_markup_mode=None, help="Key-value stores: the last value of each key.")
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The key.")]
 Value = Annotated[str | None, typer.Argument(metavar="VALUE", help="The value.")]
 

@@ -36,9 +36,7 @@ from everlog.cli.persist.printer import (
 )
 from everlog.client import CaughtUp, Client, Stream
 
-app = typer.Typer(
-    rich_markup_mode=None, no_args_is_help=True, help="Streams: messages that are numbered, kept, read and deleted."
-)
+app = typer.Typer(rich_markup_mode=None, help="Streams: messages that are numbered, kept, read and deleted.")
 app.command("restore")(restore_one)
 _AT_ONCE = 100  # lines of standard input that are written together
 
