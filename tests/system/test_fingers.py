@@ -135,8 +135,27 @@ def test_a_day_begins_where_the_command_runs() -> None:
 
 def test_the_data_directory_is_that_of_the_settings(ports, monkeypatch, capsys) -> None:
     monkeypatch.setenv("EVERLOG_LOG_DATA", str(ports["data"]))
+    with ports["tcp"].client() as client:
+        client.connect("away", clean_start=False, expiry=600)
+        client.subscribe("here/#", qos=1)
+        client.publish("here/is", b"it", qos=1)
     for command in (["verify"], ["log", "segments"], ["sessions", "list"], ["clock"]):
         assert main(command) == 0, capsys.readouterr().err
+    for data in ([], [str(ports["data"])]):  # the same words with and without it
+        for command in ("topics", "tail", "dump"):
+            assert main(["log", command, *data, "here/+"]) == 0, capsys.readouterr().err
+            assert "here/is" in capsys.readouterr().out
+        assert main(["sessions", "show", *data, "away"]) == 0, capsys.readouterr().err
+        assert "here/#" in capsys.readouterr().out
+    assert main(["log", "tail", "here/is"]) == 2
+    assert "here/is holds no store" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("job", ["structure", "stats", "replay", "compact", "vacuum"])
+def test_jobs_on_spark_take_the_data_directory_of_the_settings(job, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("EVERLOG_LOG_DATA", str(tmp_path / "of-the-settings"))
+    assert main(["spark", job]) == 2  # at once, without starting Spark
+    assert "of-the-settings" in capsys.readouterr().err
 
 
 def test_top_ends_at_q_and_takes_an_address_without_a_scheme(ports) -> None:
