@@ -29,7 +29,7 @@ def _suite(name: str) -> Callable[[], None]:
 
 
 for _name, _title in SUITES.items():
-    app.command(_name, help=f"What the {_title} cost{'s' * (not _title.endswith('s'))}.")(_suite(_name))
+    app.command(_name, help=f"{_title[:1].upper()}{_title[1:]}: what it costs.")(_suite(_name))
 
 
 @app.command()
