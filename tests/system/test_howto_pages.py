@@ -136,7 +136,7 @@ def test_retention(tmp_path: Path) -> None:
 
 def test_the_jobs_on_spark_and_the_table(tmp_path: Path) -> None:
     followed = 0
-    with Terminal(tmp_path, hosts=("broker.example",), folders=("/var/lib",)) as terminal:
+    with Terminal(tmp_path, hosts=("broker.example",), folders=("/var/lib",), patience_s=300) as terminal:
         terminal.follow("everlog serve --data DATA", [])
         for topic in ("plant/oslo/press/1", "plant/bonn/press/1"):
             numbers = 'for n in $(seq 1 20); do echo "{\\"publisher\\": \\"p\\", \\"sequence\\": $n}"; done'
