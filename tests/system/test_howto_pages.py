@@ -153,7 +153,7 @@ def test_the_jobs_on_spark_and_the_table(tmp_path: Path) -> None:
             printed = terminal.type(line)
             assert "Traceback" not in printed
             followed += 1
-        show = "print(duckdb.sql(f'select count(*) from read_parquet({table.file_uris()!r})').fetchone())"
+        show = "print(duckdb.sql(f'select count(*) from read_parquet({table.file_uris()!r})').fetchall())"
         assert "(40,)" in terminal.type(program("compact.md", tmp_path, show))
         assert "20" in terminal.type("everlog sub -t 'replay/#' --from earliest -C 20 | wc -l")
     assert followed == 9
