@@ -8,8 +8,10 @@ import sqlite3
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
+import pytest
 from tests.broker_process import PATIENCE_S, BrokerProcess
 from tests.raw_client import RawClient
 from tests.system.serving import Served
@@ -66,6 +68,23 @@ def test_a_broker_keeps_every_message_by_default_and_says_for_how_long(tmp_path:
     assert read_keep_rules(str(data)) == KeepRules(filters=("#",), never=("everlog/p/#", "response/#"))
     hint = everlog("replay", "--data", str(data), "response/#")
     assert hint.stderr.startswith("everlog: no setting keeps response/#")
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_client_ids_are_in_the_metrics_only_where_the_settings_allow_it(tmp_path: Path, named: bool) -> None:
+    with Served(tmp_path / "data", **({"http__client_ids": "true"} if named else {})) as broker:
+        with connected(broker.port, "whose-id", expiry=1000) as client:
+            client.subscribe("t", qos=1)
+        with connected(broker.port) as client:
+            client.publish("t", "waits", 1)
+        text = page(broker, "metrics")
+        assert "\neverlog_sessions_behind 1.0\n" in text
+        assert ("whose-id" in text) is named
+
+
+def page(broker: Served, name: str) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{broker.http_port}/{name}", timeout=60) as answer:
+        return str(answer.read().decode())
 
 
 def test_a_broker_for_sessions_only_refuses_a_durable_subscription_to_everything(tmp_path: Path) -> None:

@@ -28,11 +28,20 @@ def ports(tmp_path_factory: pytest.TempPathFactory):
     directory = tmp_path_factory.mktemp("broker")
     authority = Authority(directory, "authority")
     pair = authority.issue("server")
-    tls, ws, http = free_port(), free_port(), free_port()
+    tls, ws, http, mutual = (free_port() for _ in range(4))
     flags = ["--tls-port", str(tls), "--websocket-port", str(ws), "--cert-file", pair.cert, "--key-file", pair.key]
-    with BrokerProcess(directory, *flags, "--http-port", str(http)) as broker:
+    asked = f"listener.more=tls://127.0.0.1:{mutual}?require_client_cert=true&client_ca_file={authority.cert}"
+    with BrokerProcess(directory, *flags, "--http-port", str(http), "--set", asked) as broker:
         broker.client().close()
-        yield {"tcp": broker, "tls": tls, "ws": ws, "http": http, "ca": authority.cert, "data": broker.data}
+        yield {
+            "tcp": broker,
+            "tls": tls,
+            "mutual": mutual,
+            "ws": ws,
+            "http": http,
+            "ca": authority.cert,
+            "data": broker.data,
+        }
 
 
 def test_properties_of_every_packet(ports) -> None:
@@ -96,6 +105,10 @@ def test_tls_and_plain_ports_are_told_apart(ports, tmp_path: Path) -> None:
     assert (done.returncode, b"--cafile" in done.stderr) == (1, True)
     done = run("pub", "-h", "localhost", "-p", str(ports["tls"]), "--cafile", str(ports["ca"]), "-t", "t", "-m", "x")
     assert done.returncode == 0, done.stderr
+    refused = run(
+        "pub", "-h", "localhost", "-p", str(ports["mutual"]), "--cafile", str(ports["ca"]), "-t", "t", "-m", "x"
+    )
+    assert (refused.returncode, b"--cert and --key name ours" in refused.stderr) == (1, True), refused.stderr
     plain = run("pub", "-p", str(ports["tls"]), "-t", "t", "-m", "x")
     assert (plain.returncode, b"does the port speak TLS?" in plain.stderr) == (1, True), plain.stderr
     secure = run("pub", "-p", str(ports["tcp"].port), "--cafile", str(ports["ca"]), "-t", "t", "-m", "x")
@@ -122,8 +135,27 @@ def test_a_day_begins_where_the_command_runs() -> None:
 
 def test_the_data_directory_is_that_of_the_settings(ports, monkeypatch, capsys) -> None:
     monkeypatch.setenv("EVERLOG_LOG_DATA", str(ports["data"]))
+    with ports["tcp"].client() as client:
+        client.connect("away", clean_start=False, expiry=600)
+        client.subscribe("here/#", qos=1)
+        client.publish("here/is", b"it", qos=1)
     for command in (["verify"], ["log", "segments"], ["sessions", "list"], ["clock"]):
         assert main(command) == 0, capsys.readouterr().err
+    for data in ([], [str(ports["data"])]):  # the same words with and without it
+        for command in ("topics", "tail", "dump"):
+            assert main(["log", command, *data, "here/+"]) == 0, capsys.readouterr().err
+            assert "here/is" in capsys.readouterr().out
+        assert main(["sessions", "show", *data, "away"]) == 0, capsys.readouterr().err
+        assert "here/#" in capsys.readouterr().out
+    assert main(["log", "tail", "here/is"]) == 2
+    assert "here/is holds no store" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("job", ["structure", "stats", "replay", "compact", "vacuum"])
+def test_jobs_on_spark_take_the_data_directory_of_the_settings(job, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("EVERLOG_LOG_DATA", str(tmp_path / "of-the-settings"))
+    assert main(["spark", job]) == 2  # at once, without starting Spark
+    assert "of-the-settings" in capsys.readouterr().err
 
 
 def test_top_ends_at_q_and_takes_an_address_without_a_scheme(ports) -> None:

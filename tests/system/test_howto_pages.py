@@ -28,6 +28,13 @@ def lines(name: str) -> Iterator[tuple[str, list[str]]]:
                 yield line, [re.sub(r"server-[0-9a-f]{8}", "server-…", one) for one in said]
 
 
+def program(name: str, where: Path, more: str) -> str:
+    """Write the Python of a how-to, and `more` behind it, to a file; return the command that runs it."""
+    blocks_of = blocks((TOP / "docs/howto" / name).read_text())
+    (where / "program.py").write_text("".join(block for kind, block in blocks_of if kind == "python") + more)
+    return f"{sys.executable} program.py"
+
+
 def end(terminal: Terminal) -> None:
     """End what was started last in the background, and wait for its end."""
     terminal.type("kill $!; wait $!; true")
@@ -46,6 +53,9 @@ def test_streams_over_nats(tmp_path: Path) -> None:
             else:
                 terminal.follow(line, said)
         assert "buy milk" in terminal.type("everlog stream list team/to-do")
+        uses = "async def main():\n    async with client:\n        print(await client.stream('team/to-do').get(1))"
+        terminal.follow(program("streams-on-nats.md", tmp_path, f"import asyncio\n{uses}\nasyncio.run(main())"), [])
+        assert "b'buy milk'" in (tmp_path / "printed").read_text()
 
 
 STATUS = "everlog persist status --bus nats://bus:4222"
@@ -126,7 +136,7 @@ def test_retention(tmp_path: Path) -> None:
 
 def test_the_jobs_on_spark_and_the_table(tmp_path: Path) -> None:
     followed = 0
-    with Terminal(tmp_path, hosts=("broker.example",), folders=("/var/lib",)) as terminal:
+    with Terminal(tmp_path, hosts=("broker.example",), folders=("/var/lib",), patience_s=300) as terminal:
         terminal.follow("everlog serve --data DATA", [])
         for topic in ("plant/oslo/press/1", "plant/bonn/press/1"):
             numbers = 'for n in $(seq 1 20); do echo "{\\"publisher\\": \\"p\\", \\"sequence\\": $n}"; done'
@@ -143,14 +153,16 @@ def test_the_jobs_on_spark_and_the_table(tmp_path: Path) -> None:
             printed = terminal.type(line)
             assert "Traceback" not in printed
             followed += 1
+        show = "print(duckdb.sql(f'select count(*) from read_parquet({table.file_uris()!r})').fetchall())"
+        assert "(40,)" in terminal.type(program("compact.md", tmp_path, show))
         assert "20" in terminal.type("everlog sub -t 'replay/#' --from earliest -C 20 | wc -l")
     assert followed == 9
 
 
 def test_benchmarks(tmp_path: Path) -> None:
-    """What is compared with is this checkout itself: another would take minutes to build."""
+    """What is compared with is the checkout that is installed: another would take minutes to build."""
     (tmp_path / "here").mkdir()
-    (tmp_path / "before").symlink_to(TOP)
+    (tmp_path / "before").symlink_to(Path(sys.prefix).resolve().parent)
     followed = 0
     with Terminal(tmp_path / "here", patience_s=600) as terminal:
         for line, said in lines("benchmark.md"):

@@ -97,14 +97,23 @@ def test_a_proxy_says_for_whom_it_connects(header: bytes, peer: str) -> None:
         assert [one.startswith(peer) for one in clients] == [True]
 
 
-@pytest.mark.parametrize("header", [b"", b"PROXY TCP4 x y\r\n", b"PROXY " + b"x" * 200, V2[:12] + b"\x31\x11\x00\x0c"])
-def test_who_is_no_proxy_is_refused(header: bytes) -> None:
+@pytest.mark.parametrize(
+    ("header", "told"),
+    [
+        (b"", "no PROXY header"),
+        (b"PROXY TCP4 x y\r\n", "can't be read"),
+        (b"PROXY " + b"x" * 200, "can't be read"),
+        (V2[:12] + b"\x31\x11\x00\x0c", "can't be read"),
+    ],
+)
+def test_who_is_no_proxy_is_refused(header: bytes, told: str, caplog: pytest.LogCaptureFixture) -> None:
     with RunningBroker() as broker, opened(broker, Listener("127.0.0.1", 0, is_proxied=True)) as listening:
         with RawClient(listening.addresses()[0].port) as client:
             client.send_bytes(header + encode(Connect(5, "c" * 30), 5))
             client.expect_closed()
         eventually(lambda: broker.broker.metrics.protocol_errors == 1, "counted")
         eventually(lambda: broker.call(lambda: not broker.inside.pending), "forgotten")
+    assert told in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ class Log(Section, frozen=True, kw_only=True):
     segment_bytes: Annotated[Bytes, Meta(description="at this size the next batch begins a new segment")] = 64 << 20
     segment_age: Annotated[
         Annotated[float, Meta(gt=0, extra=DURATION)] | None,
-        Meta(description="or when its first message is older than this; retention deletes whole segments"),
+        Meta(description="or behind a message so much younger than its first; retention deletes whole segments"),
     ] = None
     preallocate_bytes: Annotated[
         int, Meta(ge=0, extra=BYTES, description="zeros ahead of small commits, for cheaper syncs; 0: none")

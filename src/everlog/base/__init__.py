@@ -37,7 +37,7 @@ from everlog.base.columns import (
     MessageColumns,
     PublishRun,
 )
-from everlog.base.errors import EverlogError, Fenced, PeerError, StorageError, Unavailable, UsageError
+from everlog.base.errors import EverlogError, Fenced, PeerError, StorageError, Unavailable, UsageError, system_reason
 from everlog.base.positions import (
     MAX_OFFSET,
     NOT_KEPT,

@@ -1,5 +1,8 @@
 """One error root, sorted by blame: the peer's, the caller's, the disk's, or nobody's (not now)."""
 
+import os
+import re
+
 
 class EverlogError(Exception):
     """The root of every error that Everlog raises on purpose; `hint` says what to do about it."""
@@ -32,6 +35,12 @@ class StorageError(EverlogError):
 
 class Unavailable(EverlogError):
     """Not possible now, though nobody did anything wrong: closing, read-only, over a limit."""
+
+
+def system_reason(error: OSError) -> str:
+    """Return in the system's words why a connection can't be made, without asyncio's numbers and tuples."""
+    number = re.search(r"\[Errno (\d+)\]", str(error))  # also where an error stands for those of several addresses
+    return os.strerror(int(number[1])) if number else error.strerror or str(error)
 
 
 class Fenced(Unavailable):

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeAlias, cast
 
-from everlog.base import EverlogError, PeerError, Unavailable, UsageError
+from everlog.base import EverlogError, PeerError, Unavailable, UsageError, system_reason
 from everlog.bus.delivery import Delivery
 from everlog.bus.mqtt_packets import MqttInput, MqttOutput
 from everlog.bus.port import NotAllowed
@@ -56,7 +56,8 @@ class MqttAddress:
             await loop.create_connection(lambda: protocol, self.host, self.port, ssl=self.tls)
         except OSError as error:
             raise Unavailable(
-                f"can't connect to mqtt://{self.host}:{self.port}: {error}", hint="is the broker running there?"
+                f"can't connect to mqtt://{self.host}:{self.port}: {system_reason(error)}",
+                hint="is the broker running there?",
             ) from error
 
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import msgspec
 
-from everlog.base import EverlogError, PeerError, Unavailable, UsageError
+from everlog.base import EverlogError, PeerError, Unavailable, UsageError, system_reason
 from everlog.bus.delivery import Delivery
 from everlog.bus.nats_decoder import NatsDecoder
 from everlog.bus.nats_output import NatsOutput
@@ -105,7 +105,8 @@ class NatsBus(ReconnectingBus, asyncio.Protocol):
                 self._transport = cast(asyncio.Transport, transport)
         except OSError as error:
             raise Unavailable(
-                f"can't connect to nats://{server.host}:{server.port}: {error}", hint="is a NATS server running there?"
+                f"can't connect to nats://{server.host}:{server.port}: {system_reason(error)}",
+                hint="is a NATS server running there?",
             ) from error
         self.max_payload = info.max_payload
         options = {"verbose": False, "pedantic": False, "lang": "python", "name": "everlog", "protocol": 1}

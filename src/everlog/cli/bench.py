@@ -16,7 +16,7 @@ from everlog.bench import SUITES, run_suites
 if TYPE_CHECKING:
     from everlog.bench.load import Broker, Case
 
-app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+app = typer.Typer(rich_markup_mode=None)
 
 PORT = 1883
 
@@ -29,7 +29,7 @@ def _suite(name: str) -> Callable[[], None]:
 
 
 for _name, _title in SUITES.items():
-    app.command(_name, help=f"What the {_title} cost{'s' * (not _title.endswith('s'))}.")(_suite(_name))
+    app.command(_name, help=f"{_title[:1].upper()}{_title[1:]}: what it costs.")(_suite(_name))
 
 
 @app.command()

@@ -29,7 +29,7 @@ from everlog.cluster import (
 from everlog.commitlog import RealDisk
 from everlog.tiering import open_bucket
 
-app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Several brokers with one history.")
+app = typer.Typer(rich_markup_mode=None, help="Several brokers with one history.")
 
 Url: TypeAlias = Annotated[
     str | None, typer.Argument(metavar="URL", help="postgresql://…; else cluster.url of the settings.")

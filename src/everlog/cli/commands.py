@@ -71,6 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         words = join_words(words)
     everything = "_EVERLOG_COMPLETE" in os.environ  # the shell completes the options of some command
     try:
+        if chosen is not None and words == [chosen] and _has_subcommands(chosen):
+            words = [chosen, "--help"]  # as `everlog` alone does
         app = _build({name for name in COMMANDS if everything or name == chosen})
         outcome = app(words, prog_name="everlog", standalone_mode=False)
         sys.stdout.flush()  # here, where an error has an exit code
@@ -97,6 +99,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _complain(f"{error.filename}: {error.strerror} (is the path right, and may this user read it?)")
         return MISUSED
     return outcome if isinstance(outcome, int) else 0
+
+
+def _has_subcommands(name: str) -> bool:
+    return name in COMMANDS and isinstance(COMMANDS[name].load(), typer.Typer)
 
 
 def _build(loaded: set[str]) -> typer.Typer:

@@ -32,7 +32,7 @@ def show(
 
 @app.command()
 def check(
-    file: Annotated[str | None, typer.Argument(metavar="[FILE]", help="Instead of ./everlog.toml.")] = None,
+    file: Annotated[str | None, typer.Argument(metavar="FILE", help="Instead of ./everlog.toml.")] = None,
 ) -> None:
     """Check the settings, and the password and ACL files that they name, without starting anything."""
     loaded = load(file)

@@ -1,5 +1,6 @@
 """The data directory that a command works on."""
 
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated, TypeAlias
@@ -10,7 +11,8 @@ from everlog.base import UsageError
 from everlog.store import LogStore
 
 
-def _of_the_settings() -> Path:
+def data_of_settings() -> Path:
+    """Return the data directory that the settings name."""
     from everlog.app import load
 
     return Path(load().settings.log.data)
@@ -19,15 +21,26 @@ def _of_the_settings() -> Path:
 Data: TypeAlias = Annotated[
     Path,
     typer.Argument(
-        metavar="[DATA_DIR]",
-        default_factory=_of_the_settings,
+        metavar="DATA_DIR",
+        default_factory=data_of_settings,
         show_default=False,
         help="The data directory, by default that of the settings; a broker may be running on it.",
     ),
 ]
-NamedData: TypeAlias = Annotated[
-    Path, typer.Argument(metavar="DATA_DIR", help="The data directory; a broker may be running on it.")
+DataAndFilters: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[DATA_DIR] FILTER",
+        help="The data directory, by default that of the settings; topic filters, by default all.",
+    ),
 ]
+
+
+def data_and_filters(words: Sequence[str] | None) -> tuple[Path, list[str]]:
+    """Tell a data directory from the topic filters behind it: a word with a wildcard is none."""
+    if words and not {"+", "#"} & set(words[0]):
+        return Path(words[0]), list(words[1:])
+    return data_of_settings(), list(words or ())
 
 
 def check_store(data: Path | str, pattern: str = "store") -> None:

@@ -16,7 +16,7 @@ from rich.table import Table
 from everlog.base import GONE
 from everlog.cli.begin_words import exact_begin
 from everlog.cli.client.log_entry import Entry, entries, entry_printer, show_time
-from everlog.cli.data_directory import Data, open_store
+from everlog.cli.data_directory import Data, DataAndFilters, data_and_filters, open_store
 from everlog.cli.table_printer import AsJson, cell, print_json, print_table
 from everlog.store import LogStore, Positions, locate, parse_begin
 from everlog.topics import Filter, parse_filter
@@ -26,9 +26,6 @@ app = typer.Typer(rich_markup_mode=None, help="Look into the log of a data direc
 _STEP_RECORDS, _STEP_BYTES = 50_000, 16 << 20
 _FOLLOW_S = 0.2
 
-Filters = Annotated[
-    list[str] | None, typer.Argument(metavar="[FILTER]...", help="Topic filters; all topics by default.")
-]
 FormatOption = Annotated[
     str | None, typer.Option("-F", "--format", help="As in everlog sub; times are those at which messages were kept.")
 ]
@@ -78,12 +75,12 @@ def _segments(store: LogStore) -> Iterator[dict[str, Any]]:
 
 @app.command()
 def topics(
-    data: Data,
-    filters: Filters = None,
+    words: DataAndFilters = None,
     limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="This many, the most frequent first.")] = 50,
     json: AsJson = False,
 ) -> None:
     """Count the messages of each topic."""
+    data, filters = data_and_filters(words)
     counts: Counter[bytes] = Counter()
     with open_store(data) as store, _progress("counting", sum(store.committed()) - sum(_starts(store))) as advance:
         reader, positions = store.reader(_parsed(filters)), _starts(store)
@@ -113,8 +110,7 @@ def topics(
 
 @app.command()
 def tail(
-    data: Data,
-    filters: Filters = None,
+    words: DataAndFilters = None,
     count: Annotated[int, typer.Option("-n", "--count", min=0, help="This many of the last messages.")] = 10,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what is kept later.")] = False,
     template: FormatOption = None,
@@ -122,6 +118,7 @@ def tail(
 ) -> None:
     """Print the last messages, and with -f those to come."""
     write = entry_printer(template, json)
+    data, filters = data_and_filters(words)
     parsed = _parsed(filters)
     with open_store(data) as store:
         ends = store.committed()
@@ -141,8 +138,7 @@ def tail(
 
 @app.command()
 def dump(
-    data: Data,
-    filters: Filters = None,
+    words: DataAndFilters = None,
     begin: Annotated[
         str, typer.Option("--from", help="earliest, a time, -1h, or a position like 0:1234.")
     ] = "earliest",
@@ -153,13 +149,14 @@ def dump(
 ) -> None:
     """Print a range of history, by rising offset in each shard."""
     write = entry_printer(template, json)
+    data, filters = data_and_filters(words)
     with open_store(data) as store:
         first, last = _at(store, begin), _at(store, end)
         for entry in islice(_range(store, _parsed(filters), first, last), limit):
             write(entry)
 
 
-def _parsed(filters: list[str] | None) -> list[Filter] | None:
+def _parsed(filters: list[str]) -> list[Filter] | None:
     return [parse_filter(text) for text in filters] if filters else None
 
 

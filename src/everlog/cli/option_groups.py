@@ -2,18 +2,22 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 Command = Callable[..., int]
+_NONE: Mapping[str, Any] = {}
 
 
 def with_options(
-    name: str, group: Callable[..., Any], *, leave_out: Collection[str] = (), required: Collection[str] = ()
+    name: str, group: Callable[..., Any], *, leave_out: Collection[str] = (), instead: Mapping[str, Any] = _NONE
 ) -> Callable[[Command], Command]:
-    """Put the parameters of `group` in the place of a command's parameter `name`, but for those left out."""
+    """Put the parameters of `group` in the place of a command's parameter `name`, but for those left out.
+
+    Where `instead` has another annotation for one, that says what its default is.
+    """
     shared = [
-        one.replace(default=one.empty) if one.name in required else one
+        one.replace(default=one.empty, annotation=instead[one.name]) if one.name in instead else one
         for one in inspect.signature(group).parameters.values()
         if one.name not in leave_out
     ]

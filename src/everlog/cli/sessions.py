@@ -17,7 +17,7 @@ from everlog.base import StorageError, UsageError
 from everlog.cli.client.async_client import AsyncClient
 from everlog.cli.client.connect_options import NEVER, OF_PUB_AND_SUB, Target, parse_target
 from everlog.cli.client.log_entry import show_time
-from everlog.cli.data_directory import Data, NamedData, open_store
+from everlog.cli.data_directory import Data, data_of_settings, open_store
 from everlog.cli.option_groups import with_options
 from everlog.cli.table_printer import AsJson, cell, print_json, print_table
 from everlog.cli.visible import visible_line
@@ -156,11 +156,19 @@ def list_sessions(
 
 @app.command()
 def show(
-    data: NamedData,
-    client_id: Annotated[str, typer.Argument(metavar="CLIENT_ID", help="Whose session.")],
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[DATA_DIR] CLIENT_ID",
+            help="The data directory, by default that of the settings, and whose session.",
+        ),
+    ],
     json: AsJson = False,
 ) -> None:
     """Show one session: its state, and for each subscription how many messages wait."""
+    if len(words) > 2:
+        raise UsageError("more than a data directory and a client id", hint="everlog sessions show DATA_DIR CLIENT_ID")
+    client_id, data = words[-1], Path(words[0]) if len(words) == 2 else data_of_settings()
     with _saved(data) as saved:
         snapshot = saved.tables.load()
         one = next((one for one in snapshot.sessions if one.row.client_id == client_id), None)

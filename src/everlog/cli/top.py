@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from everlog.app import DEFAULT_HTTP_PORT
-from everlog.base import Unavailable, UsageError
+from everlog.base import Unavailable, UsageError, system_reason
 from everlog.cli.metrics_sample import Rates, Sample, parse_sample
 from everlog.cli.table_printer import cell
 
@@ -54,7 +54,10 @@ def top(
     interval: Annotated[float, typer.Option(metavar="SECONDS", min=0.05, help="Time between two updates.")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Print one view and end.")] = False,
 ) -> None:
-    """Watch a running broker: connections, messages a second, lag. The key q ends it."""
+    """Watch a running broker: connections, messages a second, lag. The key q ends it.
+
+    Where the output is no terminal, one view is printed after the other.
+    """
     console = Console()
     before = fetch(url)
     if once:
@@ -62,15 +65,23 @@ def top(
         console.print(view(Rates(before, fetch(url)), url))
         return
     history: deque[float] = deque(maxlen=_HISTORY)
-    with (
-        keys() as pressed,
-        Live(view(Rates(before, before), url), console=console, screen=console.is_terminal, auto_refresh=False) as live,
-    ):
+    with keys() as pressed, _display(console) as display:
+        display(view(Rates(before, before), url))
         while pressed(interval) not in ("q", "Q"):
             rates = Rates(before, fetch(url))
             before = rates.now
             history.append(rates.per_second("messages_received_total") + rates.per_second("messages_sent_total"))
-            live.update(view(rates, url, history), refresh=True)
+            display(view(rates, url, history))
+
+
+@contextmanager
+def _display(console: Console) -> Iterator[Callable[[RenderableType], None]]:
+    """Yield a function that shows a view: in the place of the one before, or below it where that can't be done."""
+    if not console.is_terminal:
+        yield lambda view: console.print(view, Text())
+        return
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        yield lambda view: live.update(view, refresh=True)
 
 
 def _sleep(seconds: float) -> str:
@@ -112,6 +123,7 @@ def fetch(url: str) -> Sample:
             raise Unavailable(f"{address} answers {error.code}", hint="is this the broker's HTTP port?") from None
     except OSError as error:
         reason = getattr(error, "reason", error)
+        reason = system_reason(reason) if isinstance(reason, OSError) else reason
         raise Unavailable(
             f"no broker answers at {address}: {reason}", hint="everlog serve says at start where its HTTP port is"
         ) from None

@@ -124,9 +124,10 @@ class Catalog:
     def note_gaps(self) -> None:
         """Report records that a segment says were before it and that are not; raise FileNotFoundError as `reader`."""
         for before, segment in pairwise(self._segments):
-            if 0 <= before.end_offset < segment.previous_end:
+            if before.end_offset < segment.previous_end:  # or unknown: not sealed, so read it as its sealing will
                 self.forget(before.base_offset)  # it may have been removed since
                 end = self.describe(Segment(before.base_offset)).end_offset
+                self.forget(before.base_offset)  # nobody has asked for it
                 self.damage.note_gap(segment_path(self.directory, segment.base_offset), end, segment.previous_end)
 
     def locate(self, offset: int) -> int:

@@ -116,6 +116,7 @@ class Committer:
 
         At `memory` it is committed at once, and a step writes it later.
         """
+        shown = False  # C compilers take it that a lock may swallow an exception
         with self._gate:
             self._open_batch.ask(offset)
             shown = self._in_memory and self._show_unwritten()
@@ -151,6 +152,7 @@ class Committer:
 
     def _enter(self) -> bool:
         """Begin a step: wait for another thread's, or end what a quick one has left; return whether that was so."""
+        ended = False
         with self._leaving:
             self._entering += 1  # no quick step is begun from here on
             ended = self._end_left()

@@ -47,6 +47,18 @@ def test_every_command_has_help(capsys, name):
     assert f"everlog {name}" in capsys.readouterr().out
 
 
+GROUPS = [name for name, command in COMMANDS.items() if command.target.endswith(":app")]
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_a_group_of_commands_alone_lists_them(capsys, name):
+    assert main([name]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith(f"Usage: everlog {name} ")
+    assert re.search(r"^Commands:\n  \w", out, re.MULTILINE)
+    assert err == ""
+
+
 @pytest.mark.parametrize("words", [["serve", "-h"], ["help", "serve"], ["log", "topics", "-h"]])
 def test_help_is_where_fingers_look_for_it(capsys, words):
     assert main(words) == 0

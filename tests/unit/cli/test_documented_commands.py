@@ -1,9 +1,11 @@
 """Every `everlog` command of README, how-tos, tutorials and reference is one that the command line takes.
 
-What the commands do is shown where pages are followed: `tests/system/test_newcomer.py`, `test_to_do_tutorial.py` and
-`tests/spark`. Here all of them, also of pages that need a bucket, a cluster or minutes, are parsed with their options.
+What the commands do is shown where pages are followed: `tests/system/test_newcomer.py`, `test_howto_pages.py`,
+`test_reference_commands.py`, `test_to_do_tutorial.py` and `tests/spark`. Here all of them, also of pages that need a
+bucket, a cluster or minutes, are parsed with their options.
 """
 
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,9 @@ TOP = Path(__file__).parents[3]
 PAGES = [TOP / "README.md", TOP / "CONTRIBUTING.md", *sorted((TOP / "docs").rglob("*.md"))]
 BREAKS = {"|", "||", "&", "&&", ";", "(", ")"}
 LEFT_OUT = ("...", "…", "$(")  # a text that is no command as it stands
+NOT_RUN = {"COMMAND", "help", "version", "--version", "--help", "--install-completion", "--show-completion"}
+NAMED_ALONE = ("MissingParameter", "requires an argument", "unexpected extra argument")  # an option, a redirection
+THERE_IS_NONE = "serve --processes N"  # and a decision says why
 OF_FILES = ("BadParameter", "FileError")  # a file that the page has made before
 
 
@@ -54,6 +59,18 @@ def documented() -> list[tuple[str, str]]:
             if kind in ("sh", "console"):
                 lines = [line for line, _ in commands(kind, block) if "everlog" in line and "<<" not in line]
                 found += [(str(page.relative_to(TOP)), shlex.join(call)) for line in lines for call in calls(line)]
+    return found
+
+
+def mentioned() -> list[tuple[str, str]]:
+    """The commands that a page names amidst its text, such as `everlog verify DATA_DIR`."""
+    found = []
+    for page in PAGES:
+        text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+        for span in re.findall(r"`everlog ([^`]+)`", text):
+            words = span.split()
+            if not (NOT_RUN & set(words)) and not any(part in span for part in LEFT_OUT):
+                found.append((str(page.relative_to(TOP)), " ".join(words)))
     return found
 
 
@@ -96,6 +113,13 @@ def test_a_documented_command_is_taken(page: str, call: str) -> None:
     if any(part in call for part in LEFT_OUT):
         pytest.skip("no command as it stands")
     assert complaint(call) == "", f"{page}: everlog {call}"
+
+
+@pytest.mark.parametrize(("page", "call"), sorted(set(mentioned())))
+def test_a_command_that_is_named_exists_and_so_do_its_options(page: str, call: str) -> None:
+    told = complaint(call)
+    is_named = any(part in told for part in NAMED_ALONE)
+    assert told == "" or is_named or call == THERE_IS_NONE, f"{page}: everlog {call}: {told}"
 
 
 @pytest.mark.parametrize(

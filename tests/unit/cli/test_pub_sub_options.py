@@ -104,7 +104,8 @@ def test_wrong_calls_say_what_is_wrong(capsys, words, complaint):
 
 def test_no_broker_is_said_in_one_line(capsys, unused_tcp_port):
     assert main(["pub", "-h", "127.0.0.1", "-p", str(unused_tcp_port), "-t", "a", "-m", "x"]) == 1
-    assert "can't connect" in capsys.readouterr().err
+    told = f"everlog: can't connect to 127.0.0.1:{unused_tcp_port}: Connection refused (is the broker running there?)\n"
+    assert capsys.readouterr().err == told
 
 
 def test_plain_and_verbose_output():
@@ -155,6 +156,13 @@ def test_times_are_written_as_asked():
     assert iso[:4] == year
     assert float(unix) > 0
     assert len(nanos) == 9
+
+
+def test_no_digit_of_a_time_is_lost():
+    form = formatter(verbose=False, template="%U @N %j", newline=False)
+    unix, nanos, text = form(message(), 1_795_125_613_939_317_000).split()
+    assert (unix, nanos) == (b"1795125613.939317000", b"939317000")
+    assert ".939317" in json.loads(text)["tst"]
 
 
 def printed(messages, **options) -> tuple[bytes, int, bool]:

@@ -2,6 +2,8 @@
 
 import http.server
 import io
+import subprocess
+import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -128,6 +130,22 @@ def test_another_server_is_told_apart(status: int, body: bytes, message: str) ->
 def test_no_server_is_said_with_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", "--once", "--url", "http://127.0.0.1:1"]) == 1
     assert "no broker answers" in capsys.readouterr().err
+
+
+def test_views_follow_each_other_where_the_output_is_no_terminal() -> None:
+    """The reader has two of them and goes, as `head` does; an output that is full ends it too."""
+    with answering(200, (TEXT.replace("{received}", "1") + "everlog_connections 1.0\n").encode()) as url:
+        command = [sys.executable, "-m", "everlog", "top", "--interval", "0.05", "--url", url]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) as process:
+            assert process.stdout is not None
+            seen = 0
+            while seen < 2:
+                seen += "everlog 1.2.3" in process.stdout.readline()
+            process.stdout.close()
+            assert process.wait(60) == 1
+        with open("/dev/full", "wb") as full:
+            ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        assert (ended.returncode, "can't be written" in ended.stderr) == (1, True)
 
 
 def test_what_is_no_url_is_refused() -> None:

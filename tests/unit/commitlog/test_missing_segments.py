@@ -17,13 +17,15 @@ SETTINGS = small(segment_bytes=300)
 Span = tuple[int, int]
 
 
-def written(segments: int = 5, seed: int = 2, settings: LogSettings = SETTINGS) -> SimulatedDisk:
+def written(
+    segments: int = 5, seed: int = 2, settings: LogSettings = SETTINGS, is_sealed: bool = True
+) -> SimulatedDisk:
     """Return the disk of a log of segments of two records, sealed but for the last, that was closed."""
     disk = SimulatedDisk(Random(1))
     log = ShardLog.open(disk, DIRECTORY, settings, background=False, random_bytes=Random(seed).randbytes)
     for n in range(segments):
         commit(log, numbered(2, 2 * n), 100 + n)
-    while log.seal_step():
+    while is_sealed and log.seal_step():
         pass
     log.close()
     assert bases_of(disk) == list(range(0, 2 * segments, 2))
@@ -70,6 +72,15 @@ def test_a_segment_missing_in_the_middle_is_told_and_the_rest_is_read(side: bool
     log.close()
     (report,) = verify_directory(disk, DIRECTORY).damage
     assert "restore it from a backup; offsets 4 to 5 are not readable" in str(report)
+
+
+def test_a_start_tells_of_one_that_is_missing_behind_one_that_is_not_sealed() -> None:
+    """As after a stop while the sealing was behind: where the one before the gap ends, only reading it tells."""
+    disk = written(is_sealed=False)
+    delete(disk, 4, side=False)
+    log = opened(disk, SETTINGS)
+    assert (spans(log.damage), log.statistics().damaged) == ([(4, 6)], 1)
+    log.close()
 
 
 def test_several_missing_in_a_row_are_one_gap() -> None:

@@ -453,7 +453,8 @@ class Router:
             if not found:  # what was committed can't be read: nobody waits for it for ever
                 self.routed[number] = end
             for records in found:
-                first = max(0, at - records.base_offset)
+                first = at - records.base_offset
+                first = max(first, 0)  # signed from here on: offsets that nothing has may lie before a batch
                 if self.forwarder is not None and _asks_to_retain(records, first):
                     self.forwarder.retain(records, first)
                 if self.audiences.filters:

@@ -4,7 +4,7 @@ import asyncio
 import ssl
 from collections.abc import Callable
 
-from everlog.base import EverlogError, Unavailable
+from everlog.base import EverlogError, Unavailable, system_reason
 from everlog.cli.client.websocket_wire import open_websocket
 from everlog.mqtt import (
     NO_PROPERTIES,
@@ -26,6 +26,10 @@ from everlog.mqtt import (
 
 GATHER_BYTES = 64 << 10  # of output that are written without waiting for the loop's next turn
 GOODBYE_S = 5.0  # for the last bytes to leave; then the connection is cut
+_CLOSED = {  # what to look at when a server closes without an answer, by whether we speak TLS
+    False: "does the port speak TLS? then give --cafile",
+    True: "does it ask for another client certificate? --cert and --key name ours",
+}
 
 Handler = Callable[[list[Message]], int]  # takes messages; returns how many, from the first on
 
@@ -64,7 +68,7 @@ class AsyncClient(asyncio.Protocol):
         self._pinger: asyncio.TimerHandle | None = None
         self._flusher: asyncio.Handle | None = None
         self._error: BaseException | None = None
-        self._is_paused = self._is_lost = False
+        self._is_paused = self._is_lost = self._is_secure = False
 
     async def open(
         self,
@@ -78,6 +82,7 @@ class AsyncClient(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport = self._error = self._flusher = None
         self._is_paused = self._is_lost = False
+        self._is_secure = tls is not None
         self._answers.clear()
         try:
             if websocket is None:
@@ -93,7 +98,7 @@ class AsyncClient(asyncio.Protocol):
         except OSError as error:
             cut_off = tls is not None and isinstance(error, ConnectionResetError | ConnectionAbortedError)
             hint = "is it the plain port?" if cut_off else "is the broker running there?"
-            why = str(error) or "it closed the connection"
+            why = system_reason(error) or "it closed the connection"
             raise Unavailable(f"can't connect to {host}:{port}: {why}", hint=hint) from error
         await self.wait_until(lambda: self.session.connack is not None)
         assert self.session.connack is not None
@@ -197,8 +202,9 @@ class AsyncClient(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._is_lost = True
         if self._error is None:
-            hint = "" if self.session.connack is not None else "does the port speak TLS? then give --cafile"
-            self._error = Unavailable(f"the server closed the connection{f': {error}' if error else ''}", hint=hint)
+            hint = "" if self.session.connack is not None else _CLOSED[self._is_secure]
+            why = f": {system_reason(error)}" if isinstance(error, OSError) else f": {error}" if error else ""
+            self._error = Unavailable(f"the server closed the connection{why}", hint=hint)
         self.wake()
 
     def pause_writing(self) -> None:

@@ -41,7 +41,7 @@ def entry_printer(template: str | None, as_json: bool) -> Callable[[Entry], None
     """Return a function that prints an entry: time, position, topic and payload, unless another format is given."""
     if template is not None:
         form = formatter(verbose=False, template=template, newline=True)
-        return lambda entry: _print(form(entry.message, entry.time_us / 1_000_000))
+        return lambda entry: _print(form(entry.message, entry.time_us * 1000))
     form = formatter(verbose=True, template=None, newline=True)
     return lambda entry: _print(_json(entry) if as_json else _place(entry) + form(entry.message))
 
@@ -52,7 +52,7 @@ def _place(entry: Entry) -> bytes:
 
 def _json(entry: Entry) -> bytes:
     place = {"position": f"{entry.shard}:{entry.offset}"}
-    return as_json(entry.message, entry.time_us / 1_000_000, place) + b"\n"
+    return as_json(entry.message, entry.time_us * 1000, place) + b"\n"
 
 
 def _print(data: bytes) -> None:

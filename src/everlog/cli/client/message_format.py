@@ -1,6 +1,7 @@
 """What `everlog sub` prints for a message: the payload, with its topic, or what a format of mosquitto_sub's -F says.
 
-A format is parsed once, into pieces that each turn a message and its time into bytes. For a terminal, what comes from a
+A format is parsed once, into pieces that each turn a message and its time into bytes (an integer of
+nanoseconds, so that its last digits are true). For a terminal, what comes from a
 message has its control characters shown; what the format itself says is left as it is.
 """
 
@@ -17,9 +18,10 @@ from everlog.cli.visible import visible, visible_json
 from everlog.mqtt import Message
 
 Formatter = Callable[..., bytes]  # takes a message and, unless it has just arrived, its time
-Piece = Callable[[Message, float], bytes]
+Piece = Callable[[Message, int], bytes]
 
 _ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "a": b"\a", "v": b"\v", "e": b"\x1b", "0": b"\0", "\\": b"\\"}
+_SECOND_NS = 1_000_000_000
 _TOKEN = re.compile(r"%(.)|@(.)|\\(.)|([^%@\\]+)|(.)", re.DOTALL)
 
 
@@ -38,11 +40,11 @@ def formatter(
     show = show_on_output() if show is None else show
     end = b"\n" if newline else b""
     if template is not None:
-        pieces = [*_pieces(template, show, pretty), lambda message, now: end]
-        return lambda message, at=None: _apply(pieces, message, at)
+        pieces = [*_pieces(template, show, pretty), lambda message, now_ns: end]
+        return lambda message, at_ns=None: _apply(pieces, message, at_ns)
     if verbose:
-        return lambda message, at=None: show(message.topic) + b" " + show(message.payload) + end
-    return lambda message, at=None: show(message.payload) + end
+        return lambda message, at_ns=None: show(message.topic) + b" " + show(message.payload) + end
+    return lambda message, at_ns=None: show(message.payload) + end
 
 
 def show_on_output() -> Callable[[bytes], bytes]:
@@ -50,9 +52,9 @@ def show_on_output() -> Callable[[bytes], bytes]:
     return visible if sys.stdout.isatty() else bytes
 
 
-def _apply(pieces: list[Piece], message: Message, at: float | None) -> bytes:
-    now = time.time() if at is None else at
-    return b"".join([piece(message, now) for piece in pieces])
+def _apply(pieces: list[Piece], message: Message, at_ns: int | None) -> bytes:
+    now_ns = time.time_ns() if at_ns is None else at_ns
+    return b"".join([piece(message, now_ns) for piece in pieces])
 
 
 def _pieces(template: str, show: Callable[[bytes], bytes], pretty: bool) -> list[Piece]:
@@ -78,7 +80,7 @@ def _pieces(template: str, show: Callable[[bytes], bytes], pretty: bool) -> list
 
 
 def _constant(value: bytes) -> Piece:
-    return lambda message, now: value
+    return lambda message, now_ns: value
 
 
 def _percent(letter: str, column: int, show: Callable[[bytes], bytes]) -> Piece:
@@ -87,15 +89,15 @@ def _percent(letter: str, column: int, show: Callable[[bytes], bytes]) -> Piece:
         raise UsageError(
             f"-F: %{letter} at {column} means nothing", hint=f"use one of {', '.join(f'%{one}' for one in _PERCENT)}"
         )
-    return lambda message, now: show(piece(message, now))
+    return lambda message, now_ns: show(piece(message, now_ns))
 
 
 def _at(letter: str) -> Piece:
     if letter == "@":
         return _constant(b"@")
     if letter == "N":
-        return lambda message, now: b"%09d" % (int(now * 1e9) % 1_000_000_000)
-    return lambda message, now: time.strftime(f"%{letter}", time.localtime(now)).encode()
+        return lambda message, now_ns: b"%09d" % (now_ns % _SECOND_NS)
+    return lambda message, now_ns: time.strftime(f"%{letter}", time.localtime(now_ns // _SECOND_NS)).encode()
 
 
 def _text(value: object) -> bytes:
@@ -103,7 +105,12 @@ def _text(value: object) -> bytes:
 
 
 def as_json(
-    message: Message, now: float, before: Mapping[str, str] = {}, *, payload_as_json: bool = False, pretty: bool = False
+    message: Message,
+    now_ns: int,
+    before: Mapping[str, str] = {},
+    *,
+    payload_as_json: bool = False,
+    pretty: bool = False,
 ) -> bytes:
     """Return the message as one JSON object, in mosquitto_sub's words, with some members before the usual ones."""
     payload: Any = message.payload.decode("utf-8", "replace")
@@ -114,7 +121,7 @@ def as_json(
             payload = None
     members: dict[str, Any] = {
         **before,
-        "tst": _iso(now, micros=True),
+        "tst": _iso(now_ns, micros=True),
         "topic": message.topic.decode(),
         "qos": message.qos,
         "retain": int(message.retain),
@@ -143,31 +150,31 @@ def _properties(message: Message) -> dict[str, Any]:
     return {name: value for name, value in members.items() if value is not None}
 
 
-def _iso(now: float, *, micros: bool = False) -> str:
-    local = time.localtime(now)
-    fraction = f".{int(now % 1 * 1e6):06d}" if micros else ""
+def _iso(now_ns: int, *, micros: bool = False) -> str:
+    local = time.localtime(now_ns // _SECOND_NS)
+    fraction = f".{now_ns % _SECOND_NS // 1000:06d}" if micros else ""
     return time.strftime("%Y-%m-%dT%H:%M:%S", local) + fraction + time.strftime("%z", local)
 
 
 _PERCENT: dict[str, Piece] = {
     "%": _constant(b"%"),
-    "t": lambda message, now: message.topic,
-    "p": lambda message, now: message.payload,
-    "x": lambda message, now: message.payload.hex().encode(),
-    "X": lambda message, now: message.payload.hex().upper().encode(),
-    "l": lambda message, now: _text(len(message.payload)),
-    "q": lambda message, now: _text(message.qos),
-    "r": lambda message, now: _text(int(message.retain)),
-    "m": lambda message, now: _text(message.packet_id),
-    "I": lambda message, now: _text(_iso(now)),
-    "U": lambda message, now: _text(f"{now:.9f}"),
-    "j": lambda message, now: as_json(message, now),
-    "J": lambda message, now: as_json(message, now, payload_as_json=True),
-    "C": lambda message, now: _text(message.properties.content_type),
-    "D": lambda message, now: message.properties.correlation_data or b"",
-    "E": lambda message, now: _text(message.properties.message_expiry_interval),
-    "F": lambda message, now: _text(message.properties.payload_format_indicator),
-    "P": lambda message, now: _text(" ".join(f"{k}:{v}" for k, v in message.properties.user_properties)),
-    "R": lambda message, now: _text(message.properties.response_topic),
-    "S": lambda message, now: _text(",".join(map(str, message.properties.subscription_identifiers))),
+    "t": lambda message, now_ns: message.topic,
+    "p": lambda message, now_ns: message.payload,
+    "x": lambda message, now_ns: message.payload.hex().encode(),
+    "X": lambda message, now_ns: message.payload.hex().upper().encode(),
+    "l": lambda message, now_ns: _text(len(message.payload)),
+    "q": lambda message, now_ns: _text(message.qos),
+    "r": lambda message, now_ns: _text(int(message.retain)),
+    "m": lambda message, now_ns: _text(message.packet_id),
+    "I": lambda message, now_ns: _text(_iso(now_ns)),
+    "U": lambda message, now_ns: _text(f"{now_ns // _SECOND_NS}.{now_ns % _SECOND_NS:09d}"),
+    "j": lambda message, now_ns: as_json(message, now_ns),
+    "J": lambda message, now_ns: as_json(message, now_ns, payload_as_json=True),
+    "C": lambda message, now_ns: _text(message.properties.content_type),
+    "D": lambda message, now_ns: message.properties.correlation_data or b"",
+    "E": lambda message, now_ns: _text(message.properties.message_expiry_interval),
+    "F": lambda message, now_ns: _text(message.properties.payload_format_indicator),
+    "P": lambda message, now_ns: _text(" ".join(f"{k}:{v}" for k, v in message.properties.user_properties)),
+    "R": lambda message, now_ns: _text(message.properties.response_topic),
+    "S": lambda message, now_ns: _text(",".join(map(str, message.properties.subscription_identifiers))),
 }

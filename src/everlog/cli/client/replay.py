@@ -104,7 +104,7 @@ class PrintSink:
 
     async def put(self, entry: Entry) -> None:
         """Format a message; the next flush writes it."""
-        self._lines.append(self.form(entry.message, entry.time_us / 1e6))
+        self._lines.append(self.form(entry.message, entry.time_us * 1000))
 
     def flush(self) -> None:
         """Write what has gathered."""

@@ -134,7 +134,7 @@ def with_own_times(form: Formatter) -> Formatter:
         entry = entry_of(message)
         if entry is None:
             return form(message)
-        return form(message.without_user_properties((POSITION, TIME)), entry.time_us / 1e6)
+        return form(message.without_user_properties((POSITION, TIME)), entry.time_us * 1000)
 
     return show
 

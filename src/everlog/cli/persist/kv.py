@@ -23,7 +23,7 @@ from everlog.cli.visible import visible_line
 from everlog.client import CaughtUp, Client
 from everlog.streams import Written
 
-app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Key-value stores: the last value of each key.")
+app = typer.Typer(rich_markup_mode=None, help="Key-value stores: the last value of each key.")
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The key.")]
 Value = Annotated[str | None, typer.Argument(metavar="VALUE", help="The value.")]
 
@@ -134,7 +134,7 @@ def delete(
 @with_options("place", parse_place)
 def keys(
     name: Name,
-    prefix: Annotated[str, typer.Argument(metavar="[PREFIX]", help="Only keys that begin so.")] = "",
+    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Only keys that begin so.")] = "",
     values: Annotated[bool, typer.Option("--values", help="With their values.")] = False,
     limit: Annotated[int | None, typer.Option("-n", "--limit", min=1, help="At most this many.")] = None,
     *,
@@ -165,7 +165,7 @@ def keys(
 @with_options("place", parse_place)
 def watch(
     name: Name,
-    prefix: Annotated[str, typer.Argument(metavar="[PREFIX]", help="Only keys that begin so.")] = "",
+    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Only keys that begin so.")] = "",
     new: Annotated[bool, typer.Option("--new", help="Only what comes from now on.")] = False,
     count: Annotated[int | None, typer.Option("-C", "--count", min=1, help="End after so many changes.")] = None,
     *,

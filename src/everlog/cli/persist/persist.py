@@ -19,7 +19,7 @@ from everlog.cli.table_printer import print_table
 from everlog.client import Client
 from everlog.persist import drain_server
 
-app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Servers of streams and key-value stores.")
+app = typer.Typer(rich_markup_mode=None, help="Servers of streams and key-value stores.")
 
 app.command()(verify)
 app.command()(restore)

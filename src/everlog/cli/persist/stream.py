@@ -36,9 +36,7 @@ from everlog.cli.persist.printer import (
 )
 from everlog.client import CaughtUp, Client, Stream
 
-app = typer.Typer(
-    rich_markup_mode=None, no_args_is_help=True, help="Streams: messages that are numbered, kept, read and deleted."
-)
+app = typer.Typer(rich_markup_mode=None, help="Streams: messages that are numbered, kept, read and deleted.")
 app.command("restore")(restore_one)
 _AT_ONCE = 100  # lines of standard input that are written together
 
@@ -136,7 +134,7 @@ def _all(stream: Stream, start: int, end: int | None, limit: int | None) -> Any:
 @with_options("place", parse_place)
 def delete(
     name: Name,
-    seqs: Annotated[list[int] | None, typer.Argument(metavar="[SEQ]...", help="Which messages.")] = None,
+    seqs: Annotated[list[int] | None, typer.Argument(metavar="SEQ", help="Which messages.")] = None,
     up_to: Annotated[int | None, typer.Option(metavar="SEQ", help="All up to this seq, that one included.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="All messages.")] = False,
     remove: Annotated[bool, typer.Option("--remove", help="The stream itself, with its limits and queues.")] = False,

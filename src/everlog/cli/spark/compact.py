@@ -11,8 +11,9 @@ from rich.table import Table as TextTable
 
 from everlog.app import parse_seconds
 from everlog.base import UsageError
+from everlog.cli.data_directory import data_of_settings
 from everlog.cli.option_groups import with_options
-from everlog.cli.spark.job_options import Data, JobOptions, Table, TableOption
+from everlog.cli.spark.job_options import Data, JobOptions, SettingsData, Table, TableOption
 from everlog.cli.spark.job_session import data_of, open_session
 from everlog.store import read_lake_record
 
@@ -40,7 +41,7 @@ class CompactRequest:
     option: TableOption = None
 
 
-@with_options("job", JobOptions, leave_out=("topics", "from_", "to"), required=("data",))
+@with_options("job", JobOptions, leave_out=("topics", "from_", "to"), instead={"data": SettingsData})
 @with_options("request", CompactRequest)
 def compact(*, request: CompactRequest, job: JobOptions) -> int:
     """Turn sealed segments into a Delta table, each row once; a broker may run meanwhile."""
@@ -118,8 +119,7 @@ def table_of(data: str | None, table: str | None, options: list[str] | None) -> 
     from everlog.spark import locate, parse_options
 
     if table is None:
-        if data is None:
-            raise UsageError("no table", hint="give DATA or --table")
+        data = str(data_of_settings()) if data is None else data
         record = read_lake_record(data)
         table = record.table if record is not None else str(Path(data) / LAKE)
     return locate(table, parse_options(options or ()))

@@ -6,8 +6,19 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from everlog.cli.data_directory import data_of_settings
+
 Data: TypeAlias = Annotated[
     str | None, typer.Argument(metavar="DATA", help="The data directory of a broker, or a cluster's postgresql://...")
+]
+SettingsData: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA",
+        default_factory=lambda: str(data_of_settings()),
+        show_default=False,
+        help="The data directory of a broker, by default that of the settings, or a cluster's postgresql://...",
+    ),
 ]
 Html: TypeAlias = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a report there too.")]
 Json: TypeAlias = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the result there too.")]

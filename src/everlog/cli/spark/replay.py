@@ -14,7 +14,7 @@ from everlog.cli.client.connect_options import OF_PUB_AND_SUB, Target, parse_tar
 from everlog.cli.client.pace import Pace, parse_speed
 from everlog.cli.client.replay_extent import exact_time
 from everlog.cli.option_groups import with_options
-from everlog.cli.spark.job_options import JobOptions
+from everlog.cli.spark.job_options import JobOptions, SettingsData
 from everlog.cli.spark.job_session import load, open_session, report_lost
 from everlog.mqtt import Message, Properties
 from everlog.topics import check_topic_name
@@ -36,7 +36,7 @@ class PublishOptions:
     mark: Annotated[bool, typer.Option("--mark", help="Say position and time in user properties.")] = False
 
 
-@with_options("job", JobOptions, required=("data",))
+@with_options("job", JobOptions, instead={"data": SettingsData})
 @with_options("options", PublishOptions)
 @with_options("target", parse_target, leave_out=OF_PUB_AND_SUB)
 def replay(*, job: JobOptions, options: PublishOptions, target: Target) -> int:

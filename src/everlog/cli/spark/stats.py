@@ -7,13 +7,13 @@ import typer
 
 from everlog.base import UsageError
 from everlog.cli.option_groups import with_options
-from everlog.cli.spark.job_options import Html, JobOptions, Json, Top
+from everlog.cli.spark.job_options import Html, JobOptions, Json, SettingsData, Top
 from everlog.cli.spark.job_results import show_report, write_json
 from everlog.cli.spark.job_session import load, open_session, report_lost
 from everlog.cli.spark.structure import learn_structure
 
 
-@with_options("job", JobOptions, required=("data",))
+@with_options("job", JobOptions, instead={"data": SettingsData})
 def stats(
     by: Annotated[str, typer.Option(metavar="WHAT", help="topic, shape, or a number of levels.")] = "topic",
     top: Top = 20,

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from everlog.cli.option_groups import with_options
-from everlog.cli.spark.job_options import Html, JobOptions, Json
+from everlog.cli.spark.job_options import Html, JobOptions, Json, SettingsData
 from everlog.cli.spark.job_results import show_report
 from everlog.cli.spark.job_session import load, open_session, report_lost
 from everlog.cli.spark.progress_bar import SparkProgress
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from everlog.spark.jobs import Structure
 
 
-@with_options("job", JobOptions, required=("data",))
+@with_options("job", JobOptions, instead={"data": SettingsData})
 def structure(html: Html = None, json: Json = None, *, job: JobOptions) -> int:
     """Learn which shapes the topics have and which topics fit none; writes DATA/structure.json for compaction."""
     with open_session(job) as (spark, bar):

@@ -9,6 +9,6 @@ from everlog.cli.spark.shell import shell
 from everlog.cli.spark.stats import stats
 from everlog.cli.spark.structure import structure
 
-app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+app = typer.Typer(rich_markup_mode=None)
 for command in (structure, stats, audit, replay, shell, compact, vacuum):
     app.command()(command)

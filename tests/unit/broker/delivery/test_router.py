@@ -57,6 +57,19 @@ def test_a_batch_that_goes_on_behind_what_is_routed_is_not_handed_over_twice():
     assert client.payloads == numbers(8)
 
 
+@pytest.mark.parametrize("gap", [1, 1000, 1 << 40])
+def test_a_batch_behind_offsets_that_nothing_has_is_handed_over_from_its_first_row(gap: int):
+    """As after a crash that left some out, a damaged segment, or the restore of a cluster."""
+    stage = RouterStage()
+    stage.kept.add("#")
+    client = stage.client("t", inflight=10)
+    stage.publish(*numbers(4))
+    shard = stage.log.shards[0]
+    shard.committed = shard.end = shard.end + gap
+    stage.publish(*numbers(4, 8))
+    assert client.payloads == numbers(8)
+
+
 def test_what_can_not_be_read_stops_nobody():
     stage = RouterStage()
     stage.kept.add("#")
