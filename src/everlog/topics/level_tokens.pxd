@@ -40,9 +40,9 @@ cdef class TopicTokens:
     cdef readonly Py_ssize_t count
     cdef readonly list levels, dollar
 
-    @cython.locals(k=Py_ssize_t, name=bytes, source="unsigned char*", size=Py_ssize_t, topic=Py_ssize_t,
-                   start=Py_ssize_t, number=Py_ssize_t, end=Py_ssize_t, level=LevelTokens)
-    cpdef extend(self, object names, Py_ssize_t first, Py_ssize_t stop)
+    @cython.locals(source="unsigned char*", ends="uint32_t*", topic=Py_ssize_t, start=Py_ssize_t, name_end=Py_ssize_t,
+                   number=Py_ssize_t, end=Py_ssize_t, level=LevelTokens)
+    cpdef extend(self, TopicTable table, Py_ssize_t stop)
 
 
 @cython.locals(i=Py_ssize_t, token=Py_ssize_t)

@@ -5,8 +5,6 @@ of topics lets other threads go on in between; what takes long without a break r
 Owned by whoever builds the index.
 """
 
-from collections.abc import Sequence
-
 import cython
 
 from everlog.base import UsageError
@@ -151,20 +149,21 @@ class TopicTokens:
         self.levels: list[LevelTokens] = []
         self.dollar: list[int] = []  # the topics that begin with $
 
-    def extend(self, names: Sequence[bytes], first: int, stop: int) -> None:
-        """Add the next topics, which are `first` to before `stop` of the names."""
-        for k in range(first, stop):
-            name = names[k]
-            source = pointer(name)
-            size = len(name)
-            topic = self.count
-            if size and source[0] == _DOLLAR:
+    def extend(self, table: TopicTable, stop: int) -> None:
+        """Add the topics of a table from those that are here to before `stop`."""
+        if stop > table.count:
+            raise UsageError(f"no {stop} topics in a table of {table.count}")
+        source = pointer(table.names)
+        ends = u32s(table.ends)
+        for topic in range(self.count, stop):
+            start = ends[topic]
+            name_end = ends[topic + 1]
+            if start < name_end and source[start] == _DOLLAR:
                 self.dollar.append(topic)
-            start = 0
             number = 0
-            while start <= size:
+            while start <= name_end:
                 end = start
-                while end < size and source[end] != _SLASH:
+                while end < name_end and source[end] != _SLASH:
                     end += 1
                 if number == len(self.levels):
                     self.levels.append(LevelTokens())

@@ -2,7 +2,7 @@ import pytest
 from crc32c import crc32c
 from pyroaring import BitMap
 
-from everlog.base import StorageError, UsageError
+from everlog.base import StorageError, UsageError, table_of
 from everlog.topics import (
     CorruptTopicIndex,
     SectionCache,
@@ -41,7 +41,7 @@ class Reads:
 
 
 def index_of(names):
-    return build_index([name.encode() for name in names])
+    return build_index(table_of([name.encode() for name in names]))
 
 
 def name_of(index, topic_id):
@@ -197,3 +197,11 @@ def read_all(data):
     for text in FILTERS:
         index.match(parse_filter(text))
     return list(index.names(BitMap(range(index.topic_count))))
+
+
+def test_a_bitmap_of_ids_without_a_gap_and_one_with_gaps_are_read_alike():
+    names = [f"a/{'x' if n % 3 else 'y'}/{n}" for n in range(400)]
+    index = TopicIndex.from_buffer(index_of(names))
+    assert list(index.match(parse_filter("a/#"))) == list(range(400))
+    assert list(index.match(parse_filter("+/y/+"))) == list(range(0, 400, 3))
+    assert index.match(parse_filter("a/+")) == BitMap()

@@ -112,6 +112,7 @@ class RetainedColumns:
             if not is_kept:
                 self.unkept.append(row)
         if taken:
+            self.index.names.place_rest()
             self._tidy(_MOVED_EACH * taken)
         return refused
 

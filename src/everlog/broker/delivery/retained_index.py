@@ -42,9 +42,9 @@ class RetainedIndex:
     ) -> int:
         """Add a topic whose number is above all others; return its slot, or -1 if there is no room for names.
 
-        One that `is_new` never had a slot.
+        One that `is_new` never had a slot; whoever adds many of them has `names` place them together.
         """
-        slot = self.names.add(source, start, size) if is_new else self.names.find_or_add(source, start, size)
+        slot = self.names.append(source, start, size) if is_new else self.names.find_or_add(source, start, size)
         if 0 <= slot < self.postings.count:
             slot = self.names.renew(slot)
         if slot < 0:
