@@ -241,10 +241,10 @@ class TopicTable:
     def _make_room(self, size: int) -> int:
         """Make room for one more name of this size."""
         if self.name_bytes + size > len(self.names):
-            resize(self.names, len(self.names) + max(size, len(self.names) // 4))
+            resize(self.names, len(self.names) + max(size, len(self.names) // 2))
             advise_large_pages(self.names)
         if 4 * (self.count + 2) > len(self.ends):
-            resize(self.ends, len(self.ends) + len(self.ends) // 16 * 4 + 4 * _LEAST_NAMES)
+            resize(self.ends, len(self.ends) + len(self.ends) // 8 * 4 + 4 * _LEAST_NAMES)
         return 0
 
 
