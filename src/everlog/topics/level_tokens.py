@@ -48,6 +48,17 @@ class LevelTokens:
         self.count += 1
         return 0
 
+    def add_again(self, topic: int) -> int:
+        """Note that a topic has the token of the last one that has the level."""
+        if 4 * self.count == len(self.topics):
+            self.topics.extend(bytes(len(self.topics)))
+            self.tokens.extend(bytes(len(self.tokens)))
+        tokens = u32s(self.tokens)
+        u32s(self.topics)[self.count] = topic
+        tokens[self.count] = tokens[self.count - 1]
+        self.count += 1
+        return 0
+
     def sort(self) -> None:
         """Sort the tokens by their bytes, and the topics by token."""
         total = self.table.count
@@ -158,6 +169,7 @@ class TopicTokens:
         for topic in range(self.count, stop):
             start = ends[topic]
             name_end = ends[topic + 1]
+            same_end = start + shared(source, ends, topic)
             if start < name_end and source[start] == _DOLLAR:
                 self.dollar.append(topic)
             number = 0
@@ -168,10 +180,26 @@ class TopicTokens:
                 if number == len(self.levels):
                     self.levels.append(LevelTokens())
                 level = self.levels[number]
-                level.add(source, start, end - start, topic)
+                if end < same_end:
+                    level.add_again(topic)
+                else:
+                    level.add(source, start, end - start, topic)
                 start = end + 1
                 number += 1
             self.count = topic + 1
+
+
+def shared(names: Buffer, ends: memoryview, topic: int) -> int:
+    """Return how many bytes a name begins with as the one before does."""
+    if topic == 0:
+        return 0
+    one = ends[topic - 1]
+    two = ends[topic]
+    most = min(two - one, ends[topic + 1] - two)
+    count = 0
+    while count < most and names[one + count] == names[two + count]:
+        count += 1
+    return count
 
 
 def group(begins: memoryview, ids: memoryview, topics: memoryview, tokens: memoryview, total: int, count: int) -> None:

@@ -205,3 +205,32 @@ def test_a_bitmap_of_ids_without_a_gap_and_one_with_gaps_are_read_alike():
     assert list(index.match(parse_filter("a/#"))) == list(range(400))
     assert list(index.match(parse_filter("+/y/+"))) == list(range(0, 400, 3))
     assert index.match(parse_filter("a/+")) == BitMap()
+
+
+@pytest.mark.parametrize(
+    "text", ["a/b", "a/b/+", "a/+", "+/b/#", "+/b/c", "a/#", "/", "//", "+/+", "/+/c", "", "a/bb/c"]
+)
+def test_names_that_begin_as_the_one_before_have_their_own_levels(text):
+    names = [
+        "a/b",
+        "a/b/c",
+        "a/bb/c",
+        "a/b/cc",
+        "a/",
+        "a",
+        "a//c",
+        "/",
+        "//",
+        "//c",
+        "/c",
+        "$a/b",
+        "$a/c",
+        "a/c/c",
+        "b/c/c",
+    ]
+    for order in (names, names[::-1], sorted(names)):
+        index = TopicIndex.from_buffer(index_of(order))
+        if text:
+            flt = parse_filter(text)
+            assert list(index.match(flt)) == [i for i, name in enumerate(order) if matches(flt, name)]
+        assert [name for _, name in index.names(BitMap(range(len(order))))] == order
