@@ -48,6 +48,7 @@ KERNELS = (
     "everlog.mqtt.primitives",
     "everlog.mqtt.connect",
     "everlog.mqtt.subscribe",
+    "everlog.mqtt.lookahead",
     "everlog.mqtt.inbound",
     "everlog.mqtt.outbound",
     "everlog.bus.delivery",

@@ -28,8 +28,8 @@ class Violation(AssertionError):
 class CountingIndexer:
     """An indexer whose section says how many topics and batches there were."""
 
-    def build(self, names: object, batch_topics: object) -> bytes:
-        return b"%d topics in %d batches" % (len(names), len(batch_topics))  # type: ignore[arg-type]
+    def build(self, names: object, batch_topics: object) -> list[bytes]:
+        return [b"%d topics " % len(names), b"in %d batches" % len(batch_topics)]  # type: ignore[arg-type]
 
 
 class ShortTopics:

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap
 
-from everlog.base import StorageError
+from everlog.base import StorageError, table_of
 from everlog.topics import (
     MatchCache,
     Postings,
@@ -74,7 +74,7 @@ def test_cache_gives_what_the_trie_gives_and_drops_exactly_what_changed(changes,
 
 
 def index_of(names):
-    return build_index([name.encode() for name in names])
+    return build_index(table_of([name.encode() for name in names]))
 
 
 @given(

@@ -66,4 +66,4 @@ from everlog.base.records import (
 )
 from everlog.base.rows import row_column
 from everlog.base.tombstones import GONE, bytes_of_topics, empty_topics, is_emptied
-from everlog.base.topic_table import TopicTable
+from everlog.base.topic_table import TopicTable, table_of

@@ -1,10 +1,10 @@
 # The inline C twins of memory.py. Pointers have no bounds: callers check every length first.
 from cpython.bytearray cimport (
-    PyByteArray_AS_STRING, PyByteArray_Check, PyByteArray_FromStringAndSize, PyByteArray_Resize,
+    PyByteArray_AS_STRING, PyByteArray_Check, PyByteArray_FromStringAndSize, PyByteArray_GET_SIZE, PyByteArray_Resize,
 )
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_Check, PyBytes_FromStringAndSize
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcmp, memcpy, memset
 
 cdef extern from "Python.h":
     ctypedef struct PyObject
@@ -16,6 +16,19 @@ cdef extern from *:
     """
     #include <stdint.h>
     #include <string.h>
+
+    #ifdef __linux__
+    #include <sys/mman.h>
+    #endif
+
+    /* Asks for large pages where a block has whole ones: a fault for each of them, and few entries of the TLB. */
+    static inline void everlog_huge(void *p, Py_ssize_t n) {
+    #if defined(__linux__) && defined(MADV_HUGEPAGE)
+        const uintptr_t page = (uintptr_t)2 << 20;
+        uintptr_t begin = ((uintptr_t)p + page - 1) & ~(page - 1), end = ((uintptr_t)p + (uintptr_t)n) & ~(page - 1);
+        if (begin < end) madvise((void *)begin, end - begin, MADV_HUGEPAGE);
+    #endif
+    }
 
     static inline uint64_t everlog_mix(uint64_t a, uint64_t b) {
         __uint128_t r = (__uint128_t)a * b;
@@ -167,6 +180,8 @@ cdef extern from *:
     uint32_t everlog_hash(const unsigned char *p, Py_ssize_t n, uint64_t seed) nogil
     uint32_t everlog_crc(const unsigned char *p, Py_ssize_t n, uint32_t c) nogil
     int everlog_text(const unsigned char *p, Py_ssize_t n) nogil
+    void everlog_huge(void *p, Py_ssize_t n) nogil
+    void __builtin_prefetch(const void *p) nogil
     uint32_t __builtin_bswap32(uint32_t value) nogil
     uint64_t __builtin_bswap64(uint64_t value) nogil
 
@@ -278,3 +293,19 @@ cdef inline bytearray room(Py_ssize_t size):
 
 cdef inline int resize(bytearray block, Py_ssize_t size) except -1:
     return PyByteArray_Resize(block, size)
+
+
+cdef inline bytearray cleared(Py_ssize_t size):
+    cdef bytearray block = PyByteArray_FromStringAndSize(NULL, size)
+    advise_large_pages(block)
+    memset(PyByteArray_AS_STRING(block), 0, size)
+    return block
+
+
+cdef inline int advise_large_pages(bytearray block) except -1:
+    everlog_huge(PyByteArray_AS_STRING(block), PyByteArray_GET_SIZE(block))
+    return 0
+
+
+cdef inline void prefetch(const unsigned char* source, Py_ssize_t position) noexcept nogil:
+    __builtin_prefetch(source + position)

@@ -142,3 +142,17 @@ def resize(block: bytearray, size: int) -> None:
         block.extend(bytes(size - len(block)))
     else:
         del block[size:]
+
+
+def cleared(size: int) -> bytearray:
+    """Return a bytearray of zeros; in C, on large pages if it is large."""
+    return bytearray(size)
+
+
+def advise_large_pages(block: bytearray) -> int:
+    """Ask for large pages for what a block has of whole ones; in C only."""
+    return 0
+
+
+def prefetch(source: Buffer, position: int) -> None:
+    """Have the memory at a byte position on its way, which is read soon; in C only."""

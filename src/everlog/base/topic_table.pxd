@@ -1,9 +1,11 @@
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 
-from everlog.base.memory cimport copy, equal, hash_of, part, pointer, resize, u32s, u64s
+from everlog.base.memory cimport (
+    advise_large_pages, blank, cleared, copy, equal, filled, hash_of, part, pointer, prefetch, put32, resize, u32s, u64s,
+)
 
-cdef Py_ssize_t ABSENT, _FIRST_SLOTS, _LEAST_NAMES
+cdef Py_ssize_t ABSENT, _FIRST_SLOTS, _LEAST_NAMES, _AHEAD
 cdef uint64_t _ID_MASK
 
 
@@ -19,6 +21,9 @@ cdef class TopicTable:
 
     @cython.locals(ends="uint32_t*")
     cpdef bytes name(self, Py_ssize_t topic)
+
+    @cython.locals(ends="uint32_t*", begin=uint32_t, size=Py_ssize_t, out="unsigned char*", topic=Py_ssize_t)
+    cpdef bytes packed(self, Py_ssize_t first, Py_ssize_t stop)
 
     @cython.locals(names="unsigned char*", ends="uint32_t*", slots="uint64_t*", code=uint32_t, slot=uint32_t,
                    topic=Py_ssize_t, at=Py_ssize_t)
@@ -38,12 +43,17 @@ cdef class TopicTable:
 
     cdef int _place(self, Py_ssize_t topic, uint64_t code) except -1
 
-    @cython.locals(ends="uint32_t*", names="unsigned char*", topic=Py_ssize_t)
-    cdef int _place_rest(self) except -1
+    @cython.locals(ends="uint32_t*", names="unsigned char*", topic=Py_ssize_t, ahead=Py_ssize_t)
+    cpdef int place_rest(self) except -1
+    cdef int expect(self, const unsigned char* source, Py_ssize_t start, Py_ssize_t size) except -1
 
     @cython.locals(before=bytearray, used="uint64_t*", slot=Py_ssize_t)
     cdef int _add_slots(self) except -1
     cdef int _make_room(self, Py_ssize_t size) except -1
+
+
+@cython.locals(table=TopicTable, name=bytes)
+cpdef TopicTable table_of(object names)
 
 
 @cython.locals(slots="uint64_t*", slot=uint32_t)

@@ -7,17 +7,35 @@ when it is free; at most three of four slots are used.
 """
 
 import os
+from collections.abc import Sequence
 
 import cython
 
 from everlog.base.errors import UsageError
 
 if not cython.compiled:
-    from everlog.base.memory import Buffer, copy, equal, hash_of, part, pointer, resize, u32s, u64s
+    from everlog.base.memory import (
+        Buffer,
+        advise_large_pages,
+        blank,
+        cleared,
+        copy,
+        equal,
+        filled,
+        hash_of,
+        part,
+        pointer,
+        prefetch,
+        put32,
+        resize,
+        u32s,
+        u64s,
+    )
 
 ABSENT = -1
 _FIRST_SLOTS = 64
 _LEAST_NAMES = 32  # to have room for
+_AHEAD = 8  # names whose slots are on their way
 _ID_MASK = 0xFFFFFFFF  # of what a slot holds
 _SEED = int.from_bytes(os.urandom(8), "little") | 1  # of this process: peers can't choose names whose hashes collide
 
@@ -88,6 +106,20 @@ class TopicTable:
         """Return every name from id `first` on, in id order."""
         return [self.name(topic) for topic in range(first, self.count)]
 
+    def packed(self, first: int, stop: int) -> bytes:
+        """Return the names `first` to before `stop` in one block: where each ends (u32s, from the first), the bytes."""
+        if not 0 <= first <= stop <= self.count:
+            raise IndexError(f"no names {first} to {stop}; {self.count} are known")
+        ends = u32s(self.ends)
+        begin = ends[first]
+        size = ends[stop] - begin
+        made = blank(4 * (stop - first) + size)
+        out = pointer(made)
+        for topic in range(first, stop):
+            put32(out, 4 * (topic - first), ends[topic + 1] - begin)
+        copy(out, 4 * (stop - first), pointer(self.names), begin, size)
+        return filled(made)
+
     def find(self, source: Buffer, start: int, size: int) -> int:
         """Return the id of the name in a range, or -1."""
         names = pointer(self.names)
@@ -104,7 +136,7 @@ class TopicTable:
                     self.last = topic
                     return topic
         if self.placed < self.count:
-            self._place_rest()
+            self.place_rest()
         slots = u64s(self.slots)
         code = hash_of(source, start, size, self.seed)
         slot = code & self.mask
@@ -148,7 +180,7 @@ class TopicTable:
         if not 0 <= topic < self.count:
             raise IndexError(f"no topic has id {topic}; {self.count} are known")
         if self.placed < self.count:
-            self._place_rest()
+            self.place_rest()
         start = u32s(self.ends)[topic]
         size = u32s(self.ends)[topic + 1] - start
         if self.count >= self.max_topics or self.name_bytes + size > self.max_bytes:
@@ -180,18 +212,27 @@ class TopicTable:
         self.placed = topic + 1
         return 0
 
-    def _place_rest(self) -> int:
+    def place_rest(self) -> int:
+        """Put all names into the slots that are not there yet: a slot is on its way while others are filled."""
         ends = u32s(self.ends)
         names = pointer(self.names)
         for topic in range(self.placed, self.count):
+            ahead = topic + _AHEAD
+            if ahead < self.count:
+                self.expect(names, ends[ahead], ends[ahead + 1] - ends[ahead])
             self._place(topic, hash_of(names, ends[topic], ends[topic + 1] - ends[topic], self.seed))
+        return 0
+
+    def expect(self, source: Buffer, start: int, size: int) -> int:
+        """Have the slot on its way from memory in which a name is looked for soon."""
+        prefetch(pointer(self.slots), 8 * (hash_of(source, start, size, self.seed) & self.mask))
         return 0
 
     def _add_slots(self) -> int:
         before = self.slots
         used = u64s(before)
         self.mask = 2 * self.mask + 1
-        self.slots = bytearray(8 * (self.mask + 1))
+        self.slots = cleared(8 * (self.mask + 1))
         for slot in range(len(before) // 8):
             if used[slot] != 0:  # of a renewed name, the last id only
                 put(self.slots, self.mask, used[slot])
@@ -200,10 +241,19 @@ class TopicTable:
     def _make_room(self, size: int) -> int:
         """Make room for one more name of this size."""
         if self.name_bytes + size > len(self.names):
-            resize(self.names, len(self.names) + max(size, len(self.names) // 4))
+            resize(self.names, len(self.names) + max(size, len(self.names) // 2))
+            advise_large_pages(self.names)
         if 4 * (self.count + 2) > len(self.ends):
-            resize(self.ends, len(self.ends) + len(self.ends) // 16 * 4 + 4 * _LEAST_NAMES)
+            resize(self.ends, len(self.ends) + len(self.ends) // 8 * 4 + 4 * _LEAST_NAMES)
         return 0
+
+
+def table_of(names: Sequence[bytes]) -> TopicTable:
+    """Return a table of names as they are, in this order; one that comes twice has two ids."""
+    table = TopicTable(0, 1 << 31, 0xFFFFFFFF)
+    for name in names:
+        table.append(pointer(name), 0, len(name))
+    return table
 
 
 def put(column: bytearray, mask: int, entry: int) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from everlog.base import Records
+from everlog.base import Records, TopicTable
 
 Block = bytes | bytearray | memoryview
 
@@ -121,6 +121,6 @@ class Classes(Protocol):
 class Indexer(Protocol):
     """The builder of the side file's topic section."""
 
-    def build(self, names: Sequence[bytes], batch_topics: Sequence[memoryview]) -> bytes:
-        """Build it from the names by topic id, and each batch's column of topic ids (format `I`)."""
+    def build(self, names: TopicTable, batch_topics: Sequence[memoryview]) -> list[bytes]:
+        """Build it, in parts, from the names by topic id and each batch's column of topic ids (format `I`)."""
         ...

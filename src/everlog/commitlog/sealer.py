@@ -63,10 +63,9 @@ class Sealer:
 
     def finish(self, segment: Segment, reader: SegmentReader) -> None:
         """Write the side file, and let readers find the segment by it."""
-        names = reader.table.all_names()
-        topics, contents = self._index(reader, names)
+        topics, contents = self._index(reader)
         reader.kept = {}
-        self.write_side(reader, SEALED | contents, topics, names)
+        self.write_side(reader, SEALED | contents, topics)
         path = side_path(self._catalog.directory, segment.base_offset)
         reader.side = side_file.SideFile(path, self._catalog.disk.open(path))
         self._catalog.keep(segment.base_offset, reader)
@@ -157,7 +156,7 @@ class Sealer:
         if run:
             yield gather([(part, None) for part in run], True)
 
-    def _index(self, reader: SegmentReader, names: list[bytes]) -> tuple[bytes | None, int]:
+    def _index(self, reader: SegmentReader) -> tuple[list[bytes] | None, int]:
         """Return the indexer's section, None without an indexer or if a batch can't be read; and what is in it."""
         columns, contents = [], HOLLOW
         for topics, flags in self._columns(reader):
@@ -170,7 +169,7 @@ class Sealer:
                 contents &= ~HOLLOW
         if len(columns) != len(reader.index):
             return None, contents & ~HOLLOW
-        return self._indexer.build(names, columns) if self._indexer is not None else None, contents
+        return self._indexer.build(reader.table, columns) if self._indexer is not None else None, contents
 
     def _columns(self, reader: SegmentReader) -> Iterator[tuple[memoryview, bytes]]:
         """Yield the topic ids and the flags of every batch that can be read."""
@@ -184,14 +183,11 @@ class Sealer:
             if found is not None:
                 yield found
 
-    def write_side(
-        self, reader: SegmentReader, flags: int, topics: bytes | None = None, names: list[bytes] | None = None
-    ) -> None:
+    def write_side(self, reader: SegmentReader, flags: int, topics: list[bytes] | None = None) -> None:
         """Write the side file of what a segment holds now."""
         directory, base = self._catalog.directory, reader.header.base_offset
-        index = reader.index
-        names = reader.table.all_names() if names is None else names
-        rows = len(index)
+        index, names = reader.index, reader.table
+        rows, topic_count = len(index), len(names)
         first_time, last_time = index.times()
         summary = SideSummary(
             flags=flags,
@@ -203,14 +199,13 @@ class Sealer:
             last_time=last_time,
             covered=reader.file.size() if flags & SEALED else index.file_end(rows - 1) if rows else HEADER_BYTES,
             batches=rows,
-            topics=len(names),
+            topics=topic_count,
         )
-        sections = [("batches", index.to_bytes()), ("names", side_file.pack_names(names))]
-        if reader.table.publishers is not None:
-            publishers = reader.table.publishers.all_names()
-            sections.append((side_file.PUBLISHERS, side_file.pack_publishers(publishers)))
+        sections = [("batches", [index.to_bytes()]), ("names", [side_file.pack_names(names, topic_count)])]
+        if names.publishers is not None:
+            sections.append((side_file.PUBLISHERS, [side_file.pack_publishers(names.publishers)]))
         if reader.reports:
-            sections.append(("damage", side_file.pack_damage(reader.reports)))
+            sections.append(("damage", [side_file.pack_damage(reader.reports)]))
         if topics is not None:
             sections.append((TOPICS, topics))
         path = side_path(directory, base)

@@ -6,13 +6,12 @@ describes, and made again from the log if it is missing, damaged or of another v
 
 import json
 import struct
-from array import array
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from itertools import accumulate
 
 import crc32c
 
+from everlog.base import TopicTable
 from everlog.commitlog.damage import CorruptFile, Damage
 from everlog.commitlog.ports import Disk, File
 
@@ -130,8 +129,8 @@ def _summary(head: bytes) -> SideSummary:
     return SideSummary(flags, check, damaged, base, end, first, last, covered, batches, topics)
 
 
-def encode(summary: SideSummary, sections: Sequence[tuple[str, bytes]]) -> list[bytes]:
-    """Return the blocks of a side file, in order."""
+def encode(summary: SideSummary, sections: Sequence[tuple[str, Sequence[bytes]]]) -> list[bytes]:
+    """Return the blocks of a side file, in order, given each section's parts."""
     if len(sections) > MAX_SECTIONS:
         raise ValueError(f"a side file has at most {MAX_SECTIONS} sections")
     flags, check, damaged, *rest = astuple(summary)
@@ -139,11 +138,15 @@ def encode(summary: SideSummary, sections: Sequence[tuple[str, bytes]]) -> list[
     _HEAD.pack_into(head, 0, MAGIC, VERSION, flags, check, damaged, *rest)
     blocks: list[bytes] = []
     at = HEADER_BYTES
-    for k, (name, data) in enumerate(sections):
-        _SECTION.pack_into(head, _SECTIONS_AT + _SECTION.size * k, name.encode(), at, len(data), crc32c.crc32c(data), 0)
-        padding = bytes(-len(data) % 8)
-        blocks += [data, padding]
-        at += len(data) + len(padding)
+    for k, (name, parts) in enumerate(sections):
+        size, check = 0, 0
+        for part in parts:
+            size += len(part)
+            check = crc32c.crc32c(part, check)
+        _SECTION.pack_into(head, _SECTIONS_AT + _SECTION.size * k, name.encode(), at, size, check, 0)
+        padding = bytes(-size % 8)
+        blocks += [*parts, padding]
+        at += size + len(padding)
     struct.pack_into("<I", head, HEADER_BYTES - 4, crc32c.crc32c(head[:-4]))
     return [bytes(head), *blocks]
 
@@ -182,9 +185,10 @@ def unpack_damage(data: bytes, path: str) -> list[Damage]:
     return [Damage(path, *report) for report in json.loads(data)]
 
 
-def pack_publishers(names: Sequence[bytes]) -> bytes:
+def pack_publishers(names: TopicTable) -> bytes:
     """Return publishers' names by id as a section: how many there are, then as topic names."""
-    return _ENDS.pack(len(names)) + pack_names(names)
+    count = len(names)
+    return _ENDS.pack(count) + pack_names(names, count)
 
 
 def unpack_publishers(data: bytes) -> list[bytes]:
@@ -192,9 +196,9 @@ def unpack_publishers(data: bytes) -> list[bytes]:
     return unpack_names(data[_ENDS.size :], _ENDS.unpack_from(data)[0])
 
 
-def pack_names(names: Sequence[bytes]) -> bytes:
-    """Return topic names by id as a section: their ends, then their bytes."""
-    return b"".join((array("I", accumulate(map(len, names))).tobytes(), *names))
+def pack_names(names: TopicTable, count: int) -> bytes:
+    """Return the first names of a table by id as a section: their ends, then their bytes."""
+    return names.packed(0, count)
 
 
 def unpack_names(data: bytes, count: int) -> list[bytes]:

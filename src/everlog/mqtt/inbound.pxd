@@ -4,6 +4,7 @@ from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from everlog.base.columns cimport AckRun, MessageColumns, PublishRun
 from everlog.base.memory cimport copy, pointer, resize, text_ok, u16s, u32s
 from everlog.base.topic_table cimport TopicTable
+from everlog.mqtt.lookahead cimport is_worth_it, look_ahead
 
 cdef enum:
     _BAD = -1
@@ -58,7 +59,7 @@ cdef class Decoder:
 
     @cython.locals(columns=MessageColumns, source="unsigned char*", last_topic=Py_ssize_t, row=Py_ssize_t,
                    run=Py_ssize_t, any_flags="unsigned int", acks=Py_ssize_t, ack_kind="unsigned int",
-                   need=Py_ssize_t, first="unsigned int", length=Py_ssize_t, at=Py_ssize_t, shift="unsigned int",
+                   need=Py_ssize_t, ahead=Py_ssize_t, first="unsigned int", length=Py_ssize_t, at=Py_ssize_t, shift="unsigned int",
                    byte="unsigned int", end=Py_ssize_t, kind="unsigned int", flags=int)
     cdef list _parse(self, data, Py_ssize_t position, Py_ssize_t size)
 

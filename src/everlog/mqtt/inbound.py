@@ -25,6 +25,7 @@ from everlog.mqtt.reasons import Reason
 if not cython.compiled:
     from everlog.base import HAS_ALIAS, HAS_EXPIRY, AckRun, MessageColumns, PublishRun, TopicTable
     from everlog.base.memory import Buffer, copy, pointer, resize, text_ok, u16s, u32s
+    from everlog.mqtt.lookahead import is_worth_it, look_ahead
 
     _BAD = -1
     _NO_ID = 0xFFFFFFFF
@@ -241,12 +242,9 @@ class Decoder:
         columns = self.columns
         columns.source = data
         source = pointer(data)
-        row = 0
-        run = 0
-        any_flags = 0
-        acks = 0
-        ack_kind = 0
+        row = run = any_flags = acks = ack_kind = 0
         need = 2
+        ahead = size if self.is_mounted or not is_worth_it(self.table) else position
         last_topic = self.topics_made + self.max_new_topics
         while True:
             if len(events) >= self.max_events or self.topics_made >= last_topic:
@@ -292,6 +290,8 @@ class Decoder:
                     run = row
                 if row == columns.capacity:
                     columns.grow()
+                if position >= ahead:
+                    ahead = look_ahead(self.table, source, position, size)
                 flags = self._publish(source, first, at, end, row)
                 if flags != _BAD:
                     any_flags |= flags

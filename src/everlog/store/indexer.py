@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import crc32c
 
-from everlog.base import StorageError
+from everlog.base import StorageError, TopicTable
 from everlog.store.row_postings import build_row_postings
-from everlog.topics import build_index
+from everlog.topics import index_parts
 
 MAGIC = b"EVSX"
 VERSION = 1
@@ -22,12 +22,13 @@ HEADER = struct.Struct("<4sIQQII")
 class TopicIndexer:
     """The log's `Indexer`."""
 
-    def build(self, names: Sequence[bytes], batch_topics: Sequence[memoryview]) -> bytes:
-        """Return the section of a segment with these topics, given each batch's column of topic ids."""
-        index = build_index(names)
+    def build(self, names: TopicTable, batch_topics: Sequence[memoryview]) -> list[bytes]:
+        """Return the section of a segment with these topics, in parts, given each batch's column of topic ids."""
+        index = index_parts(names)
+        size = sum(map(len, index))
         postings = build_row_postings(names, batch_topics)
-        head = HEADER.pack(MAGIC, VERSION, len(index), len(postings), 0, 0)[:-4]
-        return b"".join((head, struct.pack("<I", crc32c.crc32c(head)), index, bytes(-len(index) % 8), postings))
+        head = HEADER.pack(MAGIC, VERSION, size, len(postings), 0, 0)[:-4]
+        return [head, struct.pack("<I", crc32c.crc32c(head)), *index, bytes(-size % 8), postings]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import cython
 from everlog.base import UsageError
 
 if not cython.compiled:
+    from everlog.base import TopicTable
     from everlog.base.memory import blank, check_of, copy, filled, pointer, put32, put64, u32s
 
 _MAGIC = 0x4C525645  # "EVRL"
@@ -21,14 +22,14 @@ _ENTRY_BYTES = 12
 _MARK_BYTES = 20
 
 
-def build_row_postings(names: Sequence[bytes], batch_topics: Sequence[memoryview]) -> bytes:
-    """Return the postings of topics, whose names are in the order of ids, given each batch's column of topic ids."""
-    topics = len(names)
+def build_row_postings(names: TopicTable, batch_topics: Sequence[memoryview]) -> bytes:
+    """Return the postings of topics, whose ids are those of the table, given each batch's column of topic ids."""
+    topics = names.count
     counts = bytearray(4 * (topics + 1))
     rows = 0
     for column in batch_topics:
         rows += count_topics(column, counts, topics)
-    name_bytes = sum(map(len, names))
+    name_bytes = names.name_bytes
     if rows > 0xFFFFFFFF or name_bytes > 0xFFFFFFFF:
         raise UsageError(f"a segment of {rows} records with {name_bytes} bytes of names is too large for row postings")
     rows_at = _HEADER_BYTES + _ENTRY_BYTES * topics
@@ -80,27 +81,27 @@ def place_rows(column: memoryview, places: bytearray, out: bytearray, rows_at: i
     return total
 
 
-def write_entries(names: Sequence[bytes], ends: bytearray, out: bytearray, rows_at: int, names_at: int) -> int:
+def write_entries(names: TopicTable, ends: bytearray, out: bytearray, rows_at: int, names_at: int) -> int:
     """Write names and entries; after the rows were placed, a topic's next place is where its list ends."""
     holder = bytearray(_MARK_BYTES)
     mark = pointer(holder)
     end = u32s(ends)
+    name_ends = u32s(names.ends)
     begin = 0
     name_begin = 0
-    for topic in range(len(names)):
-        name = names[topic]
-        size = len(name)
+    copy(out, names_at, pointer(names.names), 0, names.name_bytes)
+    for topic in range(names.count):
         stop = end[topic]
-        copy(out, names_at + name_begin, pointer(name), 0, size)
-        check = entry_check(mark, topic, begin, stop, name_begin, name_begin + size)
+        name_end = name_ends[topic + 1]
+        check = entry_check(mark, topic, begin, stop, name_begin, name_end)
         check = check_of(out, rows_at + 4 * begin, 4 * (stop - begin), check)
-        check = check_of(out, names_at + name_begin, size, check)
+        check = check_of(out, names_at + name_begin, name_end - name_begin, check)
         at = _HEADER_BYTES + _ENTRY_BYTES * topic
         put32(out, at, stop)
-        put32(out, at + 4, name_begin + size)
+        put32(out, at + 4, name_end)
         put32(out, at + 8, check)
         begin = stop
-        name_begin += size
+        name_begin = name_end
     return 0
 
 

@@ -2,7 +2,7 @@
 
 from everlog.topics.filter_relations import covers, overlap
 from everlog.topics.index import TopicIndex
-from everlog.topics.index_builder import build_index
+from everlog.topics.index_builder import build_index, index_parts
 from everlog.topics.index_format import CorruptTopicIndex
 from everlog.topics.match_cache import MatchCache
 from everlog.topics.names import (

@@ -1,11 +1,12 @@
 """Builds the topic index of a segment that is being sealed from the names of its topics."""
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from crc32c import crc32c
 from pyroaring import BitMap
 
+from everlog.base import TopicTable
 from everlog.topics.index_format import (
     BATCHES,
     COUNT,
@@ -30,13 +31,18 @@ FEW = 16  # topics of a token that stand in its row; those of more are a bitmap
 _STEP = 1024  # names
 
 
-def build_index(names: Sequence[bytes]) -> bytes:
-    """Return the index of the topics `names`, which are in the order of their ids."""
+def build_index(names: TopicTable) -> bytes:
+    """Return the index of topics, whose ids are those of the table."""
+    return b"".join(index_parts(names))
+
+
+def index_parts(names: TopicTable) -> list[bytes]:
+    """Return the index of topics, whose ids are those of the table, in parts."""
     topics = TopicTokens()
     for first in range(0, len(names), _STEP):  # other threads have a turn between two steps
-        topics.extend(names, first, min(first + _STEP, len(names)))
+        topics.extend(names, min(first + _STEP, len(names)))
     levels = topics.levels
-    depths = [BitMap(array("I", bytes(memoryview(level.topics)[: 4 * level.count]))) for level in levels]
+    depths = [_bitmap(memoryview(level.topics)[: 4 * level.count]) for level in levels]
     for depth in range(len(levels) - 1):  # those with one level more have this one too
         depths[depth] -= depths[depth + 1]
     writer = _Writer(entries=4 + len(levels) + sum(1 for ids in depths if ids))
@@ -83,29 +89,36 @@ class _Writer:
         refs: list[bytes] = []
         for start in range(0, len(level), ROWS_PER_BLOCK):
             stop = min(start + ROWS_PER_BLOCK, len(level))
-            bitmaps = [self.put(_packed(BitMap(array("I", ids)))) for ids in level.many(start, stop, FEW)]
+            bitmaps = [self.put(_packed(_bitmap(memoryview(ids)))) for ids in level.many(start, stop, FEW)]
             first.append(level.token(start))
             refs.append(self.put(level.block(start, stop, FEW, b"".join(bitmaps))))
         self.add(LEVEL, number, COUNT.pack(len(first)) + pack_column(first) + b"".join(refs))
 
-    def blocks(self, rows: Sequence[bytes]) -> Iterator[bytes]:
-        """Write rows in blocks and yield the references to the blocks."""
-        for start in range(0, len(rows), ROWS_PER_BLOCK):
-            yield self.put(pack_block(rows[start : start + ROWS_PER_BLOCK]))
+    def blocks(self, names: TopicTable) -> Iterator[bytes]:
+        """Write names in blocks and yield the references to the blocks."""
+        for start in range(0, len(names), ROWS_PER_BLOCK):
+            stop = min(start + ROWS_PER_BLOCK, len(names))
+            yield self.put(COUNT.pack(stop - start) + names.packed(start, stop))
 
     def empty_blocks(self, rows: int) -> bytes:
-        """Write blocks of so many empty postings and return the references to them."""
-        whole = pack_block([IDS] * ROWS_PER_BLOCK)
-        refs = [self.put(whole) for _ in range(rows // ROWS_PER_BLOCK)]
-        if rows % ROWS_PER_BLOCK:
-            refs.append(self.put(pack_block([IDS] * (rows % ROWS_PER_BLOCK))))
-        return b"".join(refs)
+        """Write a block of empty postings and return references to it for so many rows."""
+        whole, rest = divmod(rows, ROWS_PER_BLOCK)
+        refs = self.put(pack_block([IDS] * ROWS_PER_BLOCK)) * whole if whole else b""
+        return refs + self.put(pack_block([IDS] * rest)) if rest else refs
 
-    def finish(self, *, topics: int, depth: int) -> bytes:
-        """Return the whole index."""
+    def finish(self, *, topics: int, depth: int) -> list[bytes]:
+        """Return the whole index, in parts."""
         directory = b"".join(self._directory)
         header = Header(ROWS_PER_BLOCK, topics, 0, depth, self._entries, self._position, crc32c(directory))
-        return b"".join((pack_header(header), directory, *self._parts))
+        return [pack_header(header), directory, *self._parts]
+
+
+def _bitmap(ids: memoryview) -> BitMap:
+    """Return the bitmap of ids that rise, packed as u32s."""
+    rising = ids.cast("I")
+    if rising and rising[-1] - rising[0] == len(rising) - 1:
+        return BitMap(range(rising[0], rising[-1] + 1))
+    return BitMap(array("I", ids.tobytes()))
 
 
 def _packed(ids: BitMap) -> bytes:

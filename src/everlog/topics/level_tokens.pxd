@@ -18,6 +18,9 @@ cdef class LevelTokens:
     @cython.locals(token=Py_ssize_t)
     cdef int add(self, const unsigned char* names, Py_ssize_t start, Py_ssize_t size, Py_ssize_t topic) except -1
 
+    @cython.locals(tokens="uint32_t*")
+    cdef int add_again(self, Py_ssize_t topic) except -1
+
     @cython.locals(total=Py_ssize_t, count=Py_ssize_t, begins="uint32_t*", ids="uint32_t*", topics="uint32_t*",
                    tokens="uint32_t*", column=bytearray, spare=bytearray, keys=bytearray, order="uint32_t*",
                    other="uint32_t*", key="uint64_t*", names="unsigned char*", ends="uint32_t*", token=Py_ssize_t,
@@ -40,10 +43,13 @@ cdef class TopicTokens:
     cdef readonly Py_ssize_t count
     cdef readonly list levels, dollar
 
-    @cython.locals(k=Py_ssize_t, name=bytes, source="unsigned char*", size=Py_ssize_t, topic=Py_ssize_t,
-                   start=Py_ssize_t, number=Py_ssize_t, end=Py_ssize_t, level=LevelTokens)
-    cpdef extend(self, object names, Py_ssize_t first, Py_ssize_t stop)
+    @cython.locals(source="unsigned char*", ends="uint32_t*", topic=Py_ssize_t, start=Py_ssize_t, name_end=Py_ssize_t,
+                   same_end=Py_ssize_t,                   number=Py_ssize_t, end=Py_ssize_t, level=LevelTokens)
+    cpdef extend(self, TopicTable table, Py_ssize_t stop)
 
+
+@cython.locals(one=Py_ssize_t, two=Py_ssize_t, most=Py_ssize_t, count=Py_ssize_t)
+cdef Py_ssize_t shared(const unsigned char* names, uint32_t* ends, Py_ssize_t topic) noexcept nogil
 
 @cython.locals(i=Py_ssize_t, token=Py_ssize_t)
 cdef void group(uint32_t* begins, uint32_t* ids, uint32_t* topics, uint32_t* tokens, Py_ssize_t total,

@@ -5,8 +5,6 @@ of topics lets other threads go on in between; what takes long without a break r
 Owned by whoever builds the index.
 """
 
-from collections.abc import Sequence
-
 import cython
 
 from everlog.base import UsageError
@@ -47,6 +45,17 @@ class LevelTokens:
             raise UsageError(f"a level of {self.table.count} tokens is too large for an index")
         u32s(self.topics)[self.count] = topic
         u32s(self.tokens)[self.count] = token
+        self.count += 1
+        return 0
+
+    def add_again(self, topic: int) -> int:
+        """Note that a topic has the token of the last one that has the level."""
+        if 4 * self.count == len(self.topics):
+            self.topics.extend(bytes(len(self.topics)))
+            self.tokens.extend(bytes(len(self.tokens)))
+        tokens = u32s(self.tokens)
+        u32s(self.topics)[self.count] = topic
+        tokens[self.count] = tokens[self.count - 1]
         self.count += 1
         return 0
 
@@ -151,28 +160,46 @@ class TopicTokens:
         self.levels: list[LevelTokens] = []
         self.dollar: list[int] = []  # the topics that begin with $
 
-    def extend(self, names: Sequence[bytes], first: int, stop: int) -> None:
-        """Add the next topics, which are `first` to before `stop` of the names."""
-        for k in range(first, stop):
-            name = names[k]
-            source = pointer(name)
-            size = len(name)
-            topic = self.count
-            if size and source[0] == _DOLLAR:
+    def extend(self, table: TopicTable, stop: int) -> None:
+        """Add the topics of a table from those that are here to before `stop`."""
+        if stop > table.count:
+            raise UsageError(f"no {stop} topics in a table of {table.count}")
+        source = pointer(table.names)
+        ends = u32s(table.ends)
+        for topic in range(self.count, stop):
+            start = ends[topic]
+            name_end = ends[topic + 1]
+            same_end = start + shared(source, ends, topic)
+            if start < name_end and source[start] == _DOLLAR:
                 self.dollar.append(topic)
-            start = 0
             number = 0
-            while start <= size:
+            while start <= name_end:
                 end = start
-                while end < size and source[end] != _SLASH:
+                while end < name_end and source[end] != _SLASH:
                     end += 1
                 if number == len(self.levels):
                     self.levels.append(LevelTokens())
                 level = self.levels[number]
-                level.add(source, start, end - start, topic)
+                if end < same_end:
+                    level.add_again(topic)
+                else:
+                    level.add(source, start, end - start, topic)
                 start = end + 1
                 number += 1
             self.count = topic + 1
+
+
+def shared(names: Buffer, ends: memoryview, topic: int) -> int:
+    """Return how many bytes a name begins with as the one before does."""
+    if topic == 0:
+        return 0
+    one = ends[topic - 1]
+    two = ends[topic]
+    most = min(two - one, ends[topic + 1] - two)
+    count = 0
+    while count < most and names[one + count] == names[two + count]:
+        count += 1
+    return count
 
 
 def group(begins: memoryview, ids: memoryview, topics: memoryview, tokens: memoryview, total: int, count: int) -> None:

@@ -1,7 +1,7 @@
 cimport cython
 from libc.stdint cimport uint32_t
 
-from everlog.base.memory cimport pointer, u32s
+from everlog.base.memory cimport pointer, resize, u32s
 from everlog.base.topic_table cimport TopicTable
 
 cdef Py_ssize_t _HEAD_WORDS, _SLICE_IDS, _FIRST_WORDS, _FEW_IDS, _LEAPS

@@ -14,7 +14,7 @@ from everlog.base import UsageError
 
 if not cython.compiled:
     from everlog.base import TopicTable
-    from everlog.base.memory import Buffer, pointer, u32s
+    from everlog.base.memory import Buffer, pointer, resize, u32s
 
 _HEAD_WORDS = 4
 _SLICE_IDS = 1024
@@ -117,7 +117,7 @@ class TokenPostings:
         start = self.used
         self.used += size + 1
         if 4 * self.used > len(self.words):
-            self.words.extend(bytes(len(self.words) // 8 * 4 + 4 * (_SLICE_IDS + 1)))
+            resize(self.words, len(self.words) // 8 * 12 + 4 * (_SLICE_IDS + 1))
         if ids == 0:
             head[h] = start
         else:

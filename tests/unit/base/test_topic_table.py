@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from everlog.base import TopicTable, UsageError
+from everlog.base import TopicTable, UsageError, table_of
 
 
 @pytest.mark.parametrize("seed", [0, 1, -1, 1 << 63, (1 << 64) - 1, 1 << 70])
@@ -142,3 +142,24 @@ def test_names_that_come_again_in_their_order_have_their_last_ids() -> None:
     names += [b"m%d" % number for number in range(100)]
     assert [table.intern(name) for name in names] == ids
     assert table.lookup(b"n100") == table.lookup(b"") == -1
+
+
+def test_names_are_packed_with_where_each_ends() -> None:
+    table = table_of([b"a/b", b"", b"\xc3\xa9", b"a/b"])
+    ends = [int.from_bytes(table.packed(0, 4)[4 * k : 4 * k + 4], "little") for k in range(4)]
+    assert ends == [3, 3, 5, 8]
+    assert table.packed(0, 4)[16:] == b"a/b\xc3\xa9a/b"
+    assert table.packed(2, 3) == b"\x02\0\0\0\xc3\xa9"
+    assert table.packed(4, 4) == b""
+    for first, stop in ((0, 5), (3, 2), (-1, 2)):
+        with pytest.raises(IndexError):
+            table.packed(first, stop)
+
+
+def test_names_as_they_are_keep_their_order_and_are_found() -> None:
+    names = [b"t/%d" % (n * 7919 % 4096) for n in range(4096)]
+    table = table_of(names)
+    table.place_rest()
+    assert [table.lookup(name) for name in reversed(names)] == list(range(4095, -1, -1))
+    assert table.lookup(b"t/4096") == -1
+    assert table.intern(b"new") == 4096

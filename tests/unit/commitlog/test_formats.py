@@ -5,14 +5,14 @@ from random import Random
 import pytest
 from tests.simulated_disk import SimulatedDisk
 
-from everlog.base import StorageError
+from everlog.base import StorageError, table_of
 from everlog.commitlog import CorruptFile, Damage, side_file
 from everlog.commitlog.damage import DamageList
 from everlog.commitlog.mark import MARK_BYTES, SLOT_SPACING, Mark, MarkFile, read_marks, read_slot
 from everlog.commitlog.side_file import SideFile, SideSummary
 
 SUMMARY = SideSummary(1, 0xFFFFFFFF, 1, 10, 1 << 63, 5, 6, 1 << 40, 0xFFFFFFFF, 3)
-SECTIONS = [("batches", b"12345"), ("names", b""), ("topics", bytes(range(200)))]
+SECTIONS = [("batches", [b"12345"]), ("names", [b""]), ("topics", [bytes(range(90)), b"", bytes(range(90, 200))])]
 
 
 def written() -> tuple[SimulatedDisk, SideFile]:
@@ -26,7 +26,7 @@ def test_a_side_file_comes_back_section_by_section() -> None:
     assert disk.list("d") == ["x.idx"]
     assert side.summary == SUMMARY
     assert side.summary.sealed
-    assert [(name, side.read(name)) for name in side.names] == SECTIONS
+    assert [(name, side.read(name)) for name in side.names] == [(name, b"".join(parts)) for name, parts in SECTIONS]
     section = side.section("topics")
     assert section is not None
     assert section.size == 200
@@ -67,7 +67,7 @@ def test_what_is_no_side_file_is_refused(data: bytes) -> None:
 
 def test_names_and_reports_come_back() -> None:
     names = [b"a/b", b"", b"\xc3\xa9"]
-    assert side_file.unpack_names(side_file.pack_names(names), 3) == names
+    assert side_file.unpack_names(side_file.pack_names(table_of(names), 3), 3) == names
     reports = [Damage("p", 8, "what", 1, 2), Damage("p", 16, "else")]
     assert side_file.unpack_damage(side_file.pack_damage(reports), "p") == reports
 

@@ -19,9 +19,9 @@ class Recorder:
     def __init__(self) -> None:
         self.calls: list[tuple[list[bytes], list[list[int]]]] = []
 
-    def build(self, names: Sequence[bytes], batch_topics: Sequence[memoryview]) -> bytes:
-        self.calls.append((list(names), [list(column) for column in batch_topics]))
-        return b"section %d" % len(names)
+    def build(self, names: TopicTable, batch_topics: Sequence[memoryview]) -> list[bytes]:
+        self.calls.append((names.all_names(), [list(column) for column in batch_topics]))
+        return [b"section ", b"%d" % len(names)]
 
 
 def filled(

@@ -555,3 +555,44 @@ def test_memory_stays_flat_over_a_gigabyte() -> None:
     grown_kb, buffered = map(int, done.stdout.split())
     assert grown_kb < 10 * 1024
     assert buffered == 0
+
+
+# Tables that are looked into ahead
+
+
+@pytest.mark.skipif(not IS_COMPILED, reason="there is no memory to wait for")
+@pytest.mark.parametrize("mount", [b"", b"m/"])
+def test_names_of_a_large_table_are_found_in_any_order_and_new_ones_added(mount: bytes) -> None:
+    table = TopicTable()
+    for number in range(20_000):
+        table.intern(mount + b"t/%d" % number)
+    decoder = Decoder(MessageColumns(16), table, version=5, mount=mount, max_aliases=10)
+    numbers = [number * 7919 % 21_000 for number in range(500)] + list(range(300, 400)) + [20_999, 0]
+    stream = b"".join(
+        publish(f"t/{number}", b"x" * (number % 300), alias=1 if number % 11 == 0 else None) + PING * (number % 13 == 0)
+        for number in numbers
+    )
+    found = []
+    for event in decoder.feed(stream):
+        if isinstance(event, PublishRun):
+            topics = memoryview(event.columns.topics).cast("I")
+            found += [table.name(topics[row]) for row in range(event.start, event.stop)]
+        else:
+            assert isinstance(event, Pingreq)
+    assert found == [mount + b"t/%d" % number for number in numbers]
+    assert table.count == len(set(table.all_names())) == 20_000 + len({n for n in numbers if n >= 20_000})
+
+
+@pytest.mark.skipif(not IS_COMPILED, reason="there is no memory to wait for")
+@pytest.mark.parametrize(
+    "tail", [b"", b"\x30", b"\x30\xff\xff\xff\x7f", b"\x30\xff\xff\xff\xff\x01", b"\x30\x05\xff\xff"]
+)
+def test_what_follows_may_be_cut_anywhere_or_malformed(tail: bytes) -> None:
+    table = TopicTable()
+    for number in range(20_000):
+        table.intern(b"t/%d" % number)
+    data = publish("t/77") + publish("t/5") + tail
+    for size in range(1, len(data) + 1):
+        decoder = Decoder(MessageColumns(16), table, version=5)
+        runs = [event for event in decoder.feed(data[:size]) if isinstance(event, PublishRun)]
+        assert sum(map(len, runs)) == (size >= len(publish("t/77"))) + (size >= len(publish("t/77") + publish("t/5")))

@@ -6,14 +6,15 @@ from array import array
 import crc32c
 import pytest
 
-from everlog.base import StorageError, row_column
+from everlog.base import StorageError, row_column, table_of
 from everlog.store import TopicIndexer
 from everlog.store.indexer import HEADER, read_plan
 from everlog.store.row_finder import RowFinder
 from everlog.topics import TopicIndex, parse_filter
 
 NAMES = [b"a/b", b"a/c", "ü/b".encode()]
-SECTION = TopicIndexer().build(NAMES, [memoryview(array("I", [0, 2])), memoryview(array("I", [1, 0]))])
+COLUMNS = [memoryview(array("I", [0, 2])), memoryview(array("I", [1, 0]))]
+SECTION = b"".join(TopicIndexer().build(table_of(NAMES), COLUMNS))
 
 
 def test_a_section_holds_the_topic_index_and_the_row_lists() -> None:
@@ -26,7 +27,7 @@ def test_a_section_holds_the_topic_index_and_the_row_lists() -> None:
 
 
 def test_a_segment_without_records_has_a_section_too() -> None:
-    section = TopicIndexer().build([], [])
+    section = b"".join(TopicIndexer().build(table_of([]), []))
     plan = read_plan(section[: HEADER.size], len(section))
     assert RowFinder(section[plan.postings_at :]).rows == 0
 

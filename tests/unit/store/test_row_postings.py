@@ -14,7 +14,7 @@ from tests.messages import EXPIRY, Message, segment_batches
 from tests.stores import numbered
 
 from everlog import _kernels
-from everlog.base import Records, StorageError, TopicTable, UsageError, row_column
+from everlog.base import Records, StorageError, TopicTable, UsageError, row_column, table_of
 from everlog.store.row_finder import RowFinder, to_flags
 from everlog.store.row_postings import build_row_postings
 from everlog.store.row_reader import RowReader
@@ -33,9 +33,10 @@ class Made:
             self.positions.append(len(data))
             data += records.to_bytes() + GAP
         self.log = bytes(data)
-        self.names = self.batches[-1].table.all_names()
+        self.table = self.batches[-1].table
+        self.names = self.table.all_names()
         self.rows = [row for records in self.batches for row in records.rows()]
-        self.postings = build_row_postings(self.names, [topics_of(records) for records in self.batches])
+        self.postings = build_row_postings(self.table, [topics_of(records) for records in self.batches])
 
     def finder(self, postings: object = None) -> RowFinder:
         return RowFinder(self.postings if postings is None else postings)
@@ -122,7 +123,7 @@ def test_rows_are_taken_as_they_were_written(runs: list[list[bytes]], data: st.D
 def test_many_rows_are_sorted_over_every_digit() -> None:
     topics = [n * 7919 % 3 for n in range(9_000)]
     postings = build_row_postings(
-        [b"a", b"b", b"c"], [memoryview(array("I", topics[at : at + 1000])) for at in range(0, 9000, 1000)]
+        table_of([b"a", b"b", b"c"]), [memoryview(array("I", topics[at : at + 1000])) for at in range(0, 9000, 1000)]
     )
     found = RowFinder(postings).find(row_column([0, 2]), 0, 9_000)
     assert found is not None
@@ -222,7 +223,7 @@ def test_what_can_not_be_asked_is_refused() -> None:
     with pytest.raises(UsageError):
         row_reader.offset(len(made.rows))
     with pytest.raises(UsageError):
-        build_row_postings([b"a"], [memoryview(array("I", [1]))])
+        build_row_postings(table_of([b"a"]), [memoryview(array("I", [1]))])
 
 
 def test_a_segment_that_is_not_the_indexed_one_is_not_read() -> None:

@@ -2,7 +2,7 @@ import pytest
 from crc32c import crc32c
 from pyroaring import BitMap
 
-from everlog.base import StorageError, UsageError
+from everlog.base import StorageError, UsageError, table_of
 from everlog.topics import (
     CorruptTopicIndex,
     SectionCache,
@@ -41,7 +41,7 @@ class Reads:
 
 
 def index_of(names):
-    return build_index([name.encode() for name in names])
+    return build_index(table_of([name.encode() for name in names]))
 
 
 def name_of(index, topic_id):
@@ -197,3 +197,40 @@ def read_all(data):
     for text in FILTERS:
         index.match(parse_filter(text))
     return list(index.names(BitMap(range(index.topic_count))))
+
+
+def test_a_bitmap_of_ids_without_a_gap_and_one_with_gaps_are_read_alike():
+    names = [f"a/{'x' if n % 3 else 'y'}/{n}" for n in range(400)]
+    index = TopicIndex.from_buffer(index_of(names))
+    assert list(index.match(parse_filter("a/#"))) == list(range(400))
+    assert list(index.match(parse_filter("+/y/+"))) == list(range(0, 400, 3))
+    assert index.match(parse_filter("a/+")) == BitMap()
+
+
+@pytest.mark.parametrize(
+    "text", ["a/b", "a/b/+", "a/+", "+/b/#", "+/b/c", "a/#", "/", "//", "+/+", "/+/c", "", "a/bb/c"]
+)
+def test_names_that_begin_as_the_one_before_have_their_own_levels(text):
+    names = [
+        "a/b",
+        "a/b/c",
+        "a/bb/c",
+        "a/b/cc",
+        "a/",
+        "a",
+        "a//c",
+        "/",
+        "//",
+        "//c",
+        "/c",
+        "$a/b",
+        "$a/c",
+        "a/c/c",
+        "b/c/c",
+    ]
+    for order in (names, names[::-1], sorted(names)):
+        index = TopicIndex.from_buffer(index_of(order))
+        if text:
+            flt = parse_filter(text)
+            assert list(index.match(flt)) == [i for i, name in enumerate(order) if matches(flt, name)]
+        assert [name for _, name in index.names(BitMap(range(len(order))))] == order

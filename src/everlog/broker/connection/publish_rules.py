@@ -7,7 +7,7 @@ from logging import WARNING
 from everlog.base import DROPPED, QOS_BITS, QOS_SHIFT, PublishRun, Unavailable
 from everlog.broker.auth import Security
 from everlog.broker.connection.refused_acks import NOT_ALLOWED, NOT_KEPT, NOT_RETAINED, Refused
-from everlog.broker.connection.run_checks import distinct_topics, drop_unkeepable, note_reserved
+from everlog.broker.connection.run_checks import any_begins, distinct_topics, drop_unkeepable, note_reserved
 from everlog.broker.connection.traffic import Traffic
 from everlog.broker.events import event
 from everlog.broker.registry import bridge_state
@@ -34,7 +34,7 @@ class PublishRules:
         note_reserved(table, reserved)
         if self._awaited is not None:
             prefix, call = self._awaited
-            if any(name.startswith(prefix) for name in table.all_names(first)):
+            if any_begins(table, first, prefix):
                 self._awaited = None
                 call()
 

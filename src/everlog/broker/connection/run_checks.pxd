@@ -2,7 +2,7 @@ cimport cython
 from libc.stdint cimport uint32_t
 
 from everlog.base.columns cimport PublishRun
-from everlog.base.memory cimport pointer, u32s
+from everlog.base.memory cimport equal, pointer, u32s
 from everlog.base.topic_table cimport TopicTable
 
 cdef int _DOLLAR
@@ -25,3 +25,6 @@ cpdef Py_ssize_t drop_reserved(PublishRun run, bytearray reserved) except -1
 @cython.locals(known=Py_ssize_t, count=Py_ssize_t, ends="uint32_t*", names="unsigned char*", marks="unsigned char*",
                topic=Py_ssize_t)
 cpdef Py_ssize_t note_reserved(TopicTable table, bytearray reserved) except -1
+
+@cython.locals(ends="uint32_t*", names="unsigned char*", size=Py_ssize_t, topic=Py_ssize_t, start=Py_ssize_t)
+cpdef bint any_begins(TopicTable table, Py_ssize_t first, bytes prefix) except -1

@@ -4,7 +4,7 @@ import cython
 
 if not cython.compiled:
     from everlog.base import PublishRun, TopicTable
-    from everlog.base.memory import pointer, u32s
+    from everlog.base.memory import equal, pointer, u32s
 
 _DOLLAR = 0x24
 
@@ -80,3 +80,15 @@ def note_reserved(table: TopicTable, reserved: bytearray) -> int:
     for topic in range(known, count):
         marks[topic] = ends[topic + 1] > ends[topic] and names[ends[topic]] == _DOLLAR
     return count - known
+
+
+def any_begins(table: TopicTable, first: int, prefix: bytes) -> bool:
+    """Return whether a name of the table from id `first` on begins with a prefix."""
+    ends = u32s(table.ends)
+    names = pointer(table.names)
+    size = len(prefix)
+    for topic in range(first, table.count):
+        start = ends[topic]
+        if ends[topic + 1] - start >= size and equal(names, start, pointer(prefix), 0, size):
+            return True
+    return False

@@ -1,7 +1,7 @@
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 
-from everlog.base.memory cimport copy, get32, pointer, put32, put64, resize, u32s
+from everlog.base.memory cimport copy, get32, pointer, put32, put64, resize, room, u32s
 from everlog.base.records cimport property_size
 
 cdef uint64_t AT_MASK

@@ -9,7 +9,7 @@ Owned by the event loop's thread.
 import cython
 
 if not cython.compiled:
-    from everlog.base.memory import Buffer, copy, get32, pointer, put32, put64, resize, u32s
+    from everlog.base.memory import Buffer, copy, get32, pointer, put32, put64, resize, room, u32s
     from everlog.base.records import property_size
 
 ENTRY_BYTES = 28
@@ -126,9 +126,9 @@ class RetainedChunks:
         self.size_bytes += size
         if len(self._free):
             chunk = self._free.pop()
-            self.chunks[chunk] = bytearray(size)
+            self.chunks[chunk] = room(size)
             return chunk
-        self.chunks.append(bytearray(size))
+        self.chunks.append(room(size))
         self._alive.extend(bytes(4))
         return len(self.chunks) - 1
 

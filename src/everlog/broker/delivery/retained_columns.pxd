@@ -2,7 +2,7 @@ cimport cython
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from everlog.base.columns cimport MessageColumns, PublishRun
-from everlog.base.memory cimport copy, get32, get64, pointer, u32s, u64s
+from everlog.base.memory cimport copy, get32, get64, pointer, put32, put64, u32s, u64s
 from everlog.base.positions cimport NOT_KEPT
 from everlog.base.records cimport Layout, Records
 from everlog.base.topic_table cimport TopicTable
@@ -58,6 +58,10 @@ cdef class RetainedColumns:
     @cython.locals(known="uint32_t*", places="uint64_t*", ends="uint32_t*", slot=Py_ssize_t)
     cdef Py_ssize_t _slot(self, TopicTable table, Py_ssize_t topic) except -2
 
+    @cython.locals(place=uint64_t, out="unsigned char*", at=Py_ssize_t)
+    cdef bint _write_over(self, Py_ssize_t slot, const unsigned char* source, Py_ssize_t begin, Py_ssize_t middle,
+                          Py_ssize_t end, uint32_t flags, uint64_t now_us, uint32_t publisher) except -1
+
     @cython.locals(chunks=RetainedChunks, index=RetainedIndex, properties=Py_ssize_t, payload=Py_ssize_t,
                    size=Py_ssize_t, place=uint64_t, is_new=bint, out="unsigned char*", at=Py_ssize_t, ends="uint32_t*",
                    name=Py_ssize_t, never=bint)
@@ -72,7 +76,7 @@ cdef class RetainedColumns:
     cdef int _set_publisher(self, Py_ssize_t slot, uint32_t publisher) except -1
     cdef uint32_t _client(self, uint32_t publisher) except? 0
 
-    @cython.locals(names=TopicTable, start=Py_ssize_t, marks="unsigned char*", own=bint)
+    @cython.locals(names=TopicTable, start=Py_ssize_t, marks="unsigned char*")
     cdef int _changed(self, Py_ssize_t slot) except -1
 
     @cython.locals(_=Py_ssize_t, slot=Py_ssize_t, name=bytes)

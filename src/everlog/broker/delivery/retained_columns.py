@@ -11,7 +11,7 @@ from everlog.base import UsageError
 
 if not cython.compiled:
     from everlog.base import DROPPED, HAS_ALIAS, NOT_KEPT, RETAIN, PublishRun, Records, TopicTable
-    from everlog.base.memory import Buffer, copy, get32, get64, pointer, u32s, u64s
+    from everlog.base.memory import Buffer, copy, get32, get64, pointer, put32, put64, u32s, u64s
     from everlog.broker.delivery.retained_chunks import AT_MASK, ENTRY_BYTES, RetainedChunks, copy_without_alias
     from everlog.broker.delivery.retained_index import NOBODY, NOWHERE, RetainedIndex
     from everlog.broker.delivery.retained_reader import RetainedReader
@@ -98,6 +98,11 @@ class RetainedColumns:
                     if not is_kept:
                         self.unkept.append(row)
                 continue
+            source = pointer(columns.source)
+            if slot >= 0 and self._write_over(slot, source, begin, middle, end, flag, now_us, publisher):
+                if not is_kept:
+                    self.unkept.append(row)
+                continue
             size = ENTRY_BYTES + end - begin
             before = 0 if slot < 0 else self.chunks.entry_size(u64s(self.index.places)[slot])
             more = size - before
@@ -107,11 +112,11 @@ class RetainedColumns:
                 refused.append(row)
                 continue
             room -= more
-            source = pointer(columns.source)
             self._put(slot, source, begin, middle, middle, end, flag, now_us, table, topics[row], publisher, -1)
             if not is_kept:
                 self.unkept.append(row)
         if taken:
+            self.index.names.place_rest()
             self._tidy(_MOVED_EACH * taken)
         return refused
 
@@ -181,6 +186,25 @@ class RetainedColumns:
             return -1
         known[topic] = slot + 1
         return slot
+
+    def _write_over(
+        self, slot: int, source: Buffer, begin: int, middle: int, end: int, flags: int, now_us: int, publisher: int
+    ) -> bool:
+        """Replace a message by one of the same size where it is; return whether that is all that there is to do."""
+        if self._next is not None or flags & HAS_ALIAS:
+            return False
+        place = u64s(self.index.places)[slot]
+        out = pointer(self.chunks.chunks[place >> 32])
+        at = place & AT_MASK
+        if get32(out, at + 16) != middle - begin or get32(out, at + 20) != end - middle:
+            return False
+        put64(out, at + 8, now_us)
+        put32(out, at + 24, flags & _STORED_FLAGS)
+        copy(out, at + ENTRY_BYTES, source, begin, end - begin)
+        u32s(self.index.publishers)[slot] = publisher
+        if not pointer(self.index.marks)[slot]:
+            self._changed(slot)
+        return True
 
     def _put(
         self,
@@ -277,11 +301,12 @@ class RetainedColumns:
 
     def _changed(self, slot: int) -> int:
         """Have the change of a topic stored; those that begin with $ are the broker's own, and are not."""
+        marks = pointer(self.index.marks)
+        if marks[slot] or not self.stores:
+            return 0
         names = self.index.names
         start = u32s(names.ends)[slot]
-        marks = pointer(self.index.marks)
-        own = u32s(names.ends)[slot + 1] > start and pointer(names.names)[start] == _DOLLAR
-        if self.stores and not marks[slot] and not own:
+        if u32s(names.ends)[slot + 1] == start or pointer(names.names)[start] != _DOLLAR:
             marks[slot] = 1
             self.queue.add(slot)
         return 0

@@ -1,7 +1,7 @@
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 
-from everlog.base.memory cimport copy, pointer, put64, u32s, u64s
+from everlog.base.memory cimport copy, pointer, put64, resize, u32s, u64s
 from everlog.base.topic_table cimport TopicTable
 from everlog.topics.token_postings cimport TokenPostings
 

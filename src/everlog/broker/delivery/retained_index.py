@@ -9,7 +9,7 @@ import cython
 
 if not cython.compiled:
     from everlog.base import TopicTable
-    from everlog.base.memory import Buffer, copy, pointer, put64, u32s, u64s
+    from everlog.base.memory import Buffer, copy, pointer, put64, resize, u32s, u64s
     from everlog.topics import TokenPostings
 
 NOWHERE = 0xFFFFFFFFFFFFFFFF  # in place of where a message is: it was removed
@@ -42,9 +42,9 @@ class RetainedIndex:
     ) -> int:
         """Add a topic whose number is above all others; return its slot, or -1 if there is no room for names.
 
-        One that `is_new` never had a slot.
+        One that `is_new` never had a slot; whoever adds many of them has `names` place them together.
         """
-        slot = self.names.add(source, start, size) if is_new else self.names.find_or_add(source, start, size)
+        slot = self.names.append(source, start, size) if is_new else self.names.find_or_add(source, start, size)
         if 0 <= slot < self.postings.count:
             slot = self.names.renew(slot)
         if slot < 0:
@@ -61,10 +61,10 @@ class RetainedIndex:
     def _grow(self) -> int:
         more = self.capacity // 4 + _FIRST_SLOTS
         self.capacity += more
-        self.numbers.extend(bytes(8 * more))
-        self.places.extend(bytes(8 * more))
-        self.publishers.extend(bytes(4 * more))
-        self.marks.extend(bytes(more))
+        resize(self.numbers, 8 * self.capacity)
+        resize(self.places, 8 * self.capacity)
+        resize(self.publishers, 4 * self.capacity)
+        resize(self.marks, self.capacity)
         return 0
 
     def lower(self, number: int) -> int:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from crc32c import crc32c
 from pyroaring import BitMap
 
-from everlog.base import StorageError
+from everlog.base import StorageError, table_of
 from everlog.spark.lake.page_map import LeafPages, Numbers, PageMap, pack_group, unpack_group
 from everlog.topics import Filter, SectionCache, TopicIndex, build_index
 
@@ -65,7 +65,7 @@ def pack_topic_file(
 @lru_cache(1)
 def _index_of(names: tuple[str, ...]) -> bytes:
     """Return the index of topics; the files that a worker writes often have the same ones."""
-    return build_index([name.encode() for name in names])
+    return build_index(table_of([name.encode() for name in names]))
 
 
 class TopicFile:

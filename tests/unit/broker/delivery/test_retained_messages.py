@@ -307,3 +307,22 @@ def test_whether_a_subscription_can_get_something_is_known_of_filters_without_wi
     assert stage.retained.may_have(parse_filter("a/b"))
     assert stage.retained.may_have(parse_filter("other/#"))
     assert not stage.retained.may_have(parse_filter("a/c"))
+
+
+def test_a_message_of_the_same_size_takes_the_place_of_the_one_before():
+    stage = Stage(max_messages=100)
+    short, long = Properties(content_type="c"), Properties(content_type="ccc")
+    stage.take("t/a", b"12345", "one", qos=1, packet_id=1, properties=short)
+    stage.take_changes()
+    before = stage.retained.size_bytes
+    for payload, properties in ((b"54321", short), (b"333", long), (b"22222", short), (b"7777777", Properties())):
+        stage.now_us += 1
+        stage.take("t/a", payload, "two", qos=0, dup=False, properties=properties)
+        (records,) = stage.batches("t/+")
+        ((offset, time_us, _, flags, stored, found),) = records.rows()
+        assert (offset, time_us, found, flags & 0x07) == (RETAINED, stage.now_us, payload, 1)
+        assert stored.count(b"c") == len(properties.content_type or "")
+        assert [name for name, _ in stage.take_changes()] == ["t/a"]
+    assert stage.retained.size_bytes == before
+    assert not list(stage.batches("t/+", not_from=b"two"))
+    assert list(stage.batches("t/+", not_from=b"one"))
