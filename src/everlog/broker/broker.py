@@ -151,6 +151,7 @@ class Broker:
             if part is not None:
                 await part.stop()
         self.connections.gate.close()
+        self.connections.close()
         if self.router.catchup.cold is not None:
             await asyncio.to_thread(self.router.catchup.cold.close)
 

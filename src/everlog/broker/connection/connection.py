@@ -19,6 +19,7 @@ from everlog.broker.auth import Authenticator
 from everlog.broker.connection.output import Output
 from everlog.broker.connection.socket_reader import SocketReader
 from everlog.broker.connection.traffic import Traffic
+from everlog.broker.connection.wire import Wire
 from everlog.broker.events import event as report
 from everlog.broker.limits import Limits
 from everlog.broker.metrics import Metrics
@@ -201,7 +202,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin with a peer that has connected; it has a while to say CONNECT."""
-        self.output.transport = wire = cast(asyncio.Transport, transport)
+        wire = cast(asyncio.Transport, transport)
+        self.output.begin(wire)
         self.reader.last_seen = self._shared.traffic.time()
         if _log.isEnabledFor(DEBUG):
             self._peer = self._peer or peer_of(transport)  # to be told when it is gone
@@ -228,7 +230,7 @@ class Connection(asyncio.BufferedProtocol):
         self._end()
         self.reader.decoder.drop()
         self._shared.lost(self)
-        self.output.transport = None
+        self.output.end()
         self.output.on_free = self.reader.connection = None  # so that nothing refers to itself, and memory is free now
 
     # What the rest of the broker calls
@@ -383,13 +385,15 @@ class Connection(asyncio.BufferedProtocol):
             output.transport.write(data)
 
 
-def peer_of(transport: asyncio.BaseTransport) -> str:
+def peer_of(transport: Any) -> str:
     """Return where a peer connects from, for the log."""
     peer = transport.get_extra_info("peername")
     return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer or "local")
 
 
-def file_number_of(transport: asyncio.BaseTransport | None) -> int:
+def file_number_of(transport: Any) -> int:
     """Return the number of a transport's socket; 0 if it has none."""
+    if isinstance(transport, Wire):
+        return transport.fd
     wire = None if transport is None else transport.get_extra_info("socket")
     return 0 if wire is None else int(wire.fileno())
