@@ -47,6 +47,7 @@ from everlog.sessions import Session
 _log = logging.getLogger("everlog.broker")
 _EVENTS_PER_STEP = 64  # packets or runs of one client, before the time is looked at
 _REFUSED_UNREAD = (Reason.UNSUPPORTED_PROTOCOL_VERSION, Reason.CLIENT_IDENTIFIER_NOT_VALID)
+_CONNECTING, _CLOSING = State.CONNECTING, State.CLOSING  # an enum's members are slow to look up
 _BEFORE_CONNACK = (State.WAITING, State.CONNECTING, State.AUTHENTICATING)
 
 
@@ -190,7 +191,8 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def takes_packets(self) -> bool:
         """Whether it neither waits for a decision about the client, nor works on an earlier packet, nor closes."""
-        return not (self._works or self.is_entering or self.state in (State.CONNECTING, State.CLOSING))
+        state = self.state
+        return not (state is _CONNECTING or state is _CLOSING or self._works or self.is_entering)
 
     @property
     def is_trusted(self) -> bool:
@@ -240,7 +242,7 @@ class Connection(asyncio.BufferedProtocol):
 
         `server` is where it may go instead.
         """
-        if self.state is State.CLOSING or self.output.transport is None:
+        if self.state is _CLOSING or self.output.transport is None:
             return
         self.closing_reason, self.closing_code = why, reason
         words = why if told is None else told
@@ -288,7 +290,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def dispatch(self, event: object) -> bool:
         """Handle what is not a run on an open connection, if it may come now; return False if the rest must wait."""
-        if self.state is State.CLOSING:
+        if self.state is _CLOSING:
             return True
         if isinstance(event, PeerError):
             raise event
@@ -305,7 +307,7 @@ class Connection(asyncio.BufferedProtocol):
                 packet = replace(packet, will=pack_pairs(packet.will))
             self.output.connect, self.output.version = packet, self.reader.decoder.version
         self._shared.handlers[packet.type](self, packet)
-        return self.takes_packets or self.state is State.CLOSING
+        return self.takes_packets or self.state is _CLOSING
 
     def work(self, steps: Steps, then: Callable[[Any], None]) -> None:
         """Work on a packet in turns, and tell `then` the result; what the client sends meanwhile waits.
@@ -353,7 +355,7 @@ class Connection(asyncio.BufferedProtocol):
         self.close(reason, str(error), told="the log takes no messages now")
 
     def _end(self) -> None:
-        self.state = State.CLOSING
+        self.state = _CLOSING
         self.reader.is_open = False
         works, self._works = self._works, []
         for one in works:

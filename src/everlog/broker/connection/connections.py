@@ -107,6 +107,10 @@ class Connections:
             self._poller = new_poller(asyncio.get_running_loop())
         return self._poller
 
+    def at_end(self, call: Callable[[], None]) -> bool:
+        """Have something called when all that is read in this turn is read; False if nothing is being read."""
+        return self._poller is not None and self._poller.at_end(call)
+
     def close(self) -> None:
         """Cut off whoever is still there, at the broker's end."""
         if self._poller is not None:

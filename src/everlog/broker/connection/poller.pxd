@@ -10,7 +10,7 @@ cdef enum:
 
 
 cdef long long _TURN_NS, _SEND_NS, _LET_GO_NS, _NEVER
-cdef int _IN, _ACCEPTED_A_TURN
+cdef int _IN, _ACCEPTED_A_TURN, _MANY
 
 
 cdef class Port:
@@ -25,6 +25,8 @@ cdef class Poller:
     cdef TurnEnd _end
     cdef list _sockets
     cdef public bint is_closed
+    cdef bint _is_reading, _is_called_soon
+    cdef list _ends
     cdef int _fds[_ROOM]
     cdef int _masks[_ROOM]
 
@@ -33,6 +35,9 @@ cdef class Poller:
 
     @cython.locals(k=int)
     cpdef turn(self)
+    cdef int _find(self) except -1
+    cdef int _call(self, object call) except -1
+    cpdef bint at_end(self, object call) except -1
 
     @cython.locals(wire=Wire)
     cdef int _ready(self, int fd, int mask) except -1

@@ -33,6 +33,7 @@ _TURN_NS = 1_000_000  # for the reads of a turn; others on the loop wait meanwhi
 _SEND_NS = 2_000_000  # for sending what was written
 _LET_GO_NS = 500_000  # for telling protocols that their connections are gone
 _NEVER = 1 << 62
+_MANY = 8  # sockets that have something at once: when these are read a turn looks for more
 _IN = 0x01  # EPOLLIN
 _ACCEPTED_A_TURN = 64
 _SHORT_S = 0.5  # until the next try after the system had no file or memory for a connection
@@ -61,6 +62,9 @@ class Poller:
         self._count = 0  # events that were found
         self._next = 0  # of them
         self._until = 0
+        self._is_reading = False  # within the reads of a turn, whose end is still to come
+        self._is_called_soon = False
+        self._ends: list[Callable[[], object]] = []  # what is called then
         self.is_closed = False
         if not cython.compiled:
             self._fds, self._masks = [0] * _ROOM, [0] * _ROOM
@@ -122,18 +126,40 @@ class Poller:
         """Read from all sockets that have something, as long as a turn may take."""
         if self.is_closed:
             return
-        self._end.is_asked = True  # it comes below
+        self._is_reading = self._end.is_asked = True  # the end comes below
         self._until = now_ns() + _TURN_NS
         if self._next >= self._count:
-            self._next = 0
-            self._count = find_ready(self._epoll, self._fds, self._masks, _ROOM)
+            self._find()
         while self._next < self._count:
             k = self._next
             self._next = k + 1
             self._ready(self._fds[k], self._masks[k])
             if now_ns() >= self._until:
                 break
+            if self._next == self._count >= _MANY:  # more have come meanwhile, most likely, and one commit is for all
+                self._find()
+        self._is_reading = False
+        while self._ends:
+            self._call(self._ends.pop(0))
         self._finish()
+
+    def _find(self) -> int:
+        self._next = 0
+        self._count = find_ready(self._epoll, self._fds, self._masks, _ROOM)
+        return 0
+
+    def _call(self, call: Callable[[], object]) -> int:
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - reported, as of any call of the loop
+            self._report(error, None)
+        return 0
+
+    def at_end(self, call: Callable[[], object]) -> bool:
+        """Have something called when this turn has read, before what was written leaves; False if it does not read."""
+        if self._is_reading:
+            self._ends.append(call)
+        return self._is_reading
 
     def _ready(self, fd: int, mask: int) -> int:
         """Take one socket's turn; its number may be another's by now, who then has nothing to read."""
@@ -184,10 +210,13 @@ class Poller:
     # Ends of turns
 
     def _end_soon(self) -> None:
-        self._loop.call_soon(self.end_turn)
+        if not self._is_called_soon:  # it may have been asked for before a turn that has had its own end
+            self._is_called_soon = True
+            self._loop.call_soon(self.end_turn)
 
     def end_turn(self) -> None:
         """Send what was written, and let go of connections that are over, as far as there is time."""
+        self._is_called_soon = False
         if not self.is_closed:
             self._finish()
 

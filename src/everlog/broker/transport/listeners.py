@@ -9,6 +9,7 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from everlog.base import EverlogError, Unavailable, UsageError
@@ -194,13 +195,10 @@ def _keep_alive(listening: int, idle_s: float) -> None:
 def _factory(connections: Connections, listener: Listener, tls: LiveTls | None) -> Callable[[], asyncio.BaseProtocol]:
     certificates = None if tls is None or listener.client_ca_file is None else ClientCertificates(tls)
 
-    def connection() -> Connection:
-        return connections.new(certificates, listener.allow_anonymous, listener.mount_point)
-
-    def make() -> Connection | WebSocket:
-        if listener.kind in ("tcp", "tls"):
-            return connection()
-        return WebSocket(connection, listener.path, listener.origins)
+    connection = partial(connections.new, certificates, listener.allow_anonymous, listener.mount_point)
+    make: Callable[[], Connection | WebSocket] = connection
+    if listener.kind in ("ws", "wss"):
+        make = partial(WebSocket, connection, listener.path, listener.origins)
 
     if tls is None and not listener.is_proxied:
         return make

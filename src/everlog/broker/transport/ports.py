@@ -1,6 +1,7 @@
 """The listening sockets of a plain TCP listener, which the poller takes connections from."""
 
 import asyncio
+import errno
 import logging
 import socket
 from collections.abc import Callable
@@ -55,7 +56,12 @@ async def open_ports(poller: Poller, place: Place, make: Callable[[], Any]) -> P
     ports: list[Port] = []
     try:
         for family, address in dict.fromkeys((one[0], one[4]) for one in found):
-            listening = socket.create_server(address, family=family, backlog=place.backlog)
+            try:
+                listening = socket.create_server(address, family=family, backlog=place.backlog)
+            except OSError as error:
+                if error.errno == errno.EAFNOSUPPORT and len(found) > 1:  # such as IPv6 where it is switched off
+                    continue
+                raise
             listening.setblocking(False)
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # accepted sockets inherit it
             ports.append(Port(listening, make, _no_file))

@@ -292,15 +292,7 @@ async def test_the_poller_rests_when_a_paused_peer_has_reset(stage: Stage) -> No
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     peer.close()
     await turns(20)
-    wakes: list[int] = []
-    looked = select.epoll()
-    with contextlib.closing(looked):
-        for number in os.listdir("/proc/self/fd"):
-            with contextlib.suppress(OSError):
-                if "eventpoll" in os.readlink(f"/proc/self/fd/{number}") and int(number) != looked.fileno():
-                    looked.register(int(number), select.EPOLLIN)
-        wakes += [fd for fd, _ in looked.poll(0)]
-    assert wakes == []
+    assert pollers_awake() == []
     sides[0].wire.resume_reading()
     await until(lambda: "lost" in sides[0].events)
 
@@ -466,3 +458,84 @@ async def test_a_closed_poller_has_told_everybody(stage: Stage) -> None:
     stage.poller.close()
     assert side.events == ["made", "lost"]
     assert peer.recv(1) == b""
+
+
+async def test_what_is_asked_for_in_a_read_is_called_when_all_have_been_read(stage: Stage) -> None:
+    pairs = [stage.pair() for _ in range(20)]
+    seen: list[int] = []
+
+    def ask() -> None:
+        if not seen:
+            seen.append(0)
+            assert stage.poller.at_end(lambda: seen.append(sum(len(side.data) for side, _ in pairs)))
+
+    for side, peer in pairs:
+        side.on_data = ask
+        peer.send(b"x")
+    stage.poller.turn()
+    assert seen == [0, 20]
+    assert not stage.poller.at_end(ask), "no turn reads now"
+
+
+async def test_what_comes_while_many_are_read_belongs_to_the_turn(stage: Stage) -> None:
+    pairs = [stage.pair() for _ in range(20)]
+    late, late_peer = stage.pair()
+    for side, peer in pairs:
+        side.on_data = lambda: late_peer.send(b"y") and None
+        peer.send(b"x")
+    stage.poller.turn()
+    assert late.data == b"y" * 20
+
+
+async def test_a_call_that_fails_at_the_end_is_reported_and_the_turn_ends(stage: Stage) -> None:
+    side, peer = stage.pair()
+
+    def fail() -> None:
+        raise ValueError("broken")
+
+    def answer() -> None:
+        stage.poller.at_end(fail)
+        side.wire.write(b"answer")
+
+    side.on_data = answer
+    peer.send(b"x")
+    stage.poller.turn()
+    assert peer.recv(100) == b"answer"
+    assert isinstance(stage.failures.pop()["exception"], ValueError)
+
+
+async def test_the_end_of_a_turn_is_called_once_however_often_it_is_asked_for(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Callable[[], None]] = []
+    pairs = [stage.pair() for _ in range(400)]
+    for side, peer in pairs:
+        side.on_lost = lambda: [None for _ in range(20_000)] and None  # a while
+        peer.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(stage.loop, "call_soon", asked.append)
+        for _ in range(5):
+            stage.poller.turn()
+        assert len(asked) == 1
+        while asked:
+            asked.pop()()
+            assert len(asked) <= 1
+    assert all("lost" in side.events for side, _ in pairs)
+
+
+async def test_the_poller_rests_while_what_has_come_waits(stage: Stage) -> None:
+    side, peer = stage.pair()
+    side.wire.pause_reading()
+    peer.send(b"x")
+    await turns(20)
+    assert pollers_awake() == []
+
+
+def pollers_awake() -> list[int]:
+    """Return which pollers of this process would be called now."""
+    with contextlib.closing(select.epoll()) as looked:
+        for number in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):
+                if "eventpoll" in os.readlink(f"/proc/self/fd/{number}") and int(number) != looked.fileno():
+                    looked.register(int(number), select.EPOLLIN)
+        return [fd for fd, _ in looked.poll(0)]
