@@ -25,6 +25,7 @@ cdef class Poller:
     cdef TurnEnd _end
     cdef list _sockets
     cdef public bint is_closed
+    cdef public long long turn_ns
     cdef bint _is_reading, _is_called_soon
     cdef list _ends
     cdef int _fds[_ROOM]

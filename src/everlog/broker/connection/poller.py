@@ -65,6 +65,7 @@ class Poller:
         self._is_reading = False  # within the reads of a turn, whose end is still to come
         self._is_called_soon = False
         self._ends: list[Callable[[], object]] = []  # what is called then
+        self.turn_ns = _TURN_NS
         self.is_closed = False
         if not cython.compiled:
             self._fds, self._masks = [0] * _ROOM, [0] * _ROOM
@@ -127,7 +128,7 @@ class Poller:
         if self.is_closed:
             return
         self._is_reading = self._end.is_asked = True  # the end comes below
-        self._until = now_ns() + _TURN_NS
+        self._until = now_ns() + self.turn_ns
         if self._next >= self._count:
             self._find()
         while self._next < self._count:
