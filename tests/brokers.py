@@ -5,16 +5,15 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from everlog.broker import Broker
+from everlog.broker import Broker, Listener, Listening, listen
 from tests.inside import Inside
 from tests.memory_log import MemoryLog
 
 
-async def serve_on(broker: Broker) -> tuple[asyncio.Server, int]:
-    """Listen for plain TCP on a free port of the running event loop; the server and its port."""
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(broker.connections.new, "127.0.0.1", 0)
-    return server, server.sockets[0].getsockname()[1]
+async def serve_on(broker: Broker) -> tuple[Listening, int]:
+    """Listen for plain TCP on a free port of the running event loop; what listens, and its port."""
+    listening = await listen(broker.connections, [Listener("127.0.0.1", 0)])
+    return listening, listening.addresses()[0].port
 
 
 class RunningBroker:

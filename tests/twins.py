@@ -65,6 +65,8 @@ _HOMES = {
     "everlog.sessions.window": ("Window",),
     "everlog.broker.delivery.partition": ("Partitioner", "merge_rows"),
     "everlog.broker.delivery.pending_acks": ("AckQueue", "PendingAcks"),
+    "everlog.broker.connection.wire": ("Receiver", "Wire"),
+    "everlog.broker.connection.poller": ("Poller", "Port"),
     "everlog.broker.connection.run_checks": ("count_qos_2", "distinct_topics", "drop_reserved", "drop_unkeepable"),
 }
 
@@ -139,6 +141,10 @@ class Twin:
     merge_rows: Any
     AckQueue: Any
     PendingAcks: Any
+    Receiver: Any
+    Wire: Any
+    Poller: Any
+    Port: Any
     count_qos_2: Any
     distinct_topics: Any
     drop_reserved: Any

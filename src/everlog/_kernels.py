@@ -92,6 +92,8 @@ KERNELS = (
     "everlog.broker.delivery.router",
     "everlog.broker.connection.run_checks",
     "everlog.broker.connection.traffic",
+    "everlog.broker.connection.wire",
+    "everlog.broker.connection.poller",
     "everlog.broker.connection.output",
     "everlog.broker.connection.socket_reader",
     "everlog.broker.registry.subscriptions",

@@ -68,7 +68,7 @@ class Broker:
         retained = RetainedMessages(limits.retained_messages, limits.retained_bytes)
         bounds = (limits.unwritten_bytes, limits.audiences_bytes, limits.spill_bytes, due_us, forwarder)
         max_topics = max(limits.topics, _CACHED_TOPICS)
-        self.router = Router(log, table, retained, soon, now_us, max_topics, *bounds)
+        self.router = Router(log, table, retained, self._loop.at_end, now_us, max_topics, *bounds)
         self.router.kept.configure(keep or (), never, aged)
         self.router.names_publishers = publishers
         self.router.absent_qos_0 = limits.absent_qos_0
@@ -89,6 +89,7 @@ class Broker:
         turns = Turns(soon)
         self.registry = Registry(self.router, self.groups, subscriptions, *shared, turns, holding)
         self.connections = Connections(self.router, self.registry, subscriptions, *shared, soon, turns, holding)
+        self._loop.takes_to_end = self.connections.at_end
         self.reports = Reports(self.router, self.registry, self.groups, self.connections, space)
 
     def time(self) -> float:
@@ -151,6 +152,7 @@ class Broker:
             if part is not None:
                 await part.stop()
         self.connections.gate.close()
+        self.connections.close()
         if self.router.catchup.cold is not None:
             await asyncio.to_thread(self.router.catchup.cold.close)
 

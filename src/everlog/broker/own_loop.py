@@ -12,6 +12,7 @@ class OwnLoop:
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
+        self.takes_to_end: Callable[[Callable[[], None]], bool] = lambda call: False  # calls it after this turn's reads
 
     def begin(self) -> asyncio.AbstractEventLoop:
         """Take the loop that runs, and return it."""
@@ -23,6 +24,10 @@ class OwnLoop:
         """Have something called in the next turn, from the loop's own thread."""
         assert self._loop is not None
         return self._loop.call_soon(call)
+
+    def at_end(self, call: Callable[[], None]) -> object:
+        """Have something called after all that is read in this turn: at its end, or in the next turn."""
+        return self.takes_to_end(call) or self.soon(call)
 
     def wake(self, call: Callable[[], None]) -> None:
         """Have something called on the loop's thread, from any."""

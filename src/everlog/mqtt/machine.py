@@ -25,6 +25,8 @@ class State(Enum):
     REAUTHENTICATING = auto()  # open, while the client authenticates again
     CLOSING = auto()  # nothing more is read
 
+    __hash__ = object.__hash__  # of its place, as it is compared; an enum's own is a call in Python
+
 
 class Event(Enum):
     """A step that a packet's type does not tell, or that the server takes."""
@@ -35,6 +37,8 @@ class Event(Enum):
     CHALLENGE = auto()  # AUTH with continue sent
     CONFIRM = auto()  # AUTH with success sent
     CLOSE = auto()  # CONNACK with an error or DISCONNECT sent, connection lost, or time is up
+
+    __hash__ = object.__hash__
 
 
 Step: TypeAlias = PacketType | Event

@@ -19,6 +19,7 @@ from everlog.broker.auth import Authenticator
 from everlog.broker.connection.output import Output
 from everlog.broker.connection.socket_reader import SocketReader
 from everlog.broker.connection.traffic import Traffic
+from everlog.broker.connection.wire import Wire
 from everlog.broker.events import event as report
 from everlog.broker.limits import Limits
 from everlog.broker.metrics import Metrics
@@ -46,6 +47,7 @@ from everlog.sessions import Session
 _log = logging.getLogger("everlog.broker")
 _EVENTS_PER_STEP = 64  # packets or runs of one client, before the time is looked at
 _REFUSED_UNREAD = (Reason.UNSUPPORTED_PROTOCOL_VERSION, Reason.CLIENT_IDENTIFIER_NOT_VALID)
+_CONNECTING, _CLOSING = State.CONNECTING, State.CLOSING  # an enum's members are slow to look up
 _BEFORE_CONNACK = (State.WAITING, State.CONNECTING, State.AUTHENTICATING)
 
 
@@ -189,7 +191,8 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def takes_packets(self) -> bool:
         """Whether it neither waits for a decision about the client, nor works on an earlier packet, nor closes."""
-        return not (self._works or self.is_entering or self.state in (State.CONNECTING, State.CLOSING))
+        state = self.state
+        return not (state is _CONNECTING or state is _CLOSING or self._works or self.is_entering)
 
     @property
     def is_trusted(self) -> bool:
@@ -201,7 +204,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin with a peer that has connected; it has a while to say CONNECT."""
-        self.output.transport = wire = cast(asyncio.Transport, transport)
+        wire = cast(asyncio.Transport, transport)
+        self.output.begin(wire)
         self.reader.last_seen = self._shared.traffic.time()
         if _log.isEnabledFor(DEBUG):
             self._peer = self._peer or peer_of(transport)  # to be told when it is gone
@@ -228,7 +232,7 @@ class Connection(asyncio.BufferedProtocol):
         self._end()
         self.reader.decoder.drop()
         self._shared.lost(self)
-        self.output.transport = None
+        self.output.end()
         self.output.on_free = self.reader.connection = None  # so that nothing refers to itself, and memory is free now
 
     # What the rest of the broker calls
@@ -238,7 +242,7 @@ class Connection(asyncio.BufferedProtocol):
 
         `server` is where it may go instead.
         """
-        if self.state is State.CLOSING or self.output.transport is None:
+        if self.state is _CLOSING or self.output.transport is None:
             return
         self.closing_reason, self.closing_code = why, reason
         words = why if told is None else told
@@ -286,7 +290,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def dispatch(self, event: object) -> bool:
         """Handle what is not a run on an open connection, if it may come now; return False if the rest must wait."""
-        if self.state is State.CLOSING:
+        if self.state is _CLOSING:
             return True
         if isinstance(event, PeerError):
             raise event
@@ -303,7 +307,7 @@ class Connection(asyncio.BufferedProtocol):
                 packet = replace(packet, will=pack_pairs(packet.will))
             self.output.connect, self.output.version = packet, self.reader.decoder.version
         self._shared.handlers[packet.type](self, packet)
-        return self.takes_packets or self.state is State.CLOSING
+        return self.takes_packets or self.state is _CLOSING
 
     def work(self, steps: Steps, then: Callable[[Any], None]) -> None:
         """Work on a packet in turns, and tell `then` the result; what the client sends meanwhile waits.
@@ -351,7 +355,7 @@ class Connection(asyncio.BufferedProtocol):
         self.close(reason, str(error), told="the log takes no messages now")
 
     def _end(self) -> None:
-        self.state = State.CLOSING
+        self.state = _CLOSING
         self.reader.is_open = False
         works, self._works = self._works, []
         for one in works:
@@ -383,13 +387,15 @@ class Connection(asyncio.BufferedProtocol):
             output.transport.write(data)
 
 
-def peer_of(transport: asyncio.BaseTransport) -> str:
+def peer_of(transport: Any) -> str:
     """Return where a peer connects from, for the log."""
     peer = transport.get_extra_info("peername")
     return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer or "local")
 
 
-def file_number_of(transport: asyncio.BaseTransport | None) -> int:
+def file_number_of(transport: Any) -> int:
     """Return the number of a transport's socket; 0 if it has none."""
+    if isinstance(transport, Wire):
+        return transport.fd
     wire = None if transport is None else transport.get_extra_info("socket")
     return 0 if wire is None else int(wire.fileno())

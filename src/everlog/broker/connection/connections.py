@@ -1,5 +1,6 @@
 """The connections of a broker: made, swept, held back while too much is under way, and closed."""
 
+import asyncio
 import logging
 import time
 from collections import deque
@@ -12,6 +13,7 @@ from everlog.broker.auth import Security
 from everlog.broker.connection.connect_gate import ConnectGate
 from everlog.broker.connection.connection import Certificates, Connection, Shared
 from everlog.broker.connection.packet_handlers import PacketHandlers
+from everlog.broker.connection.poller import Poller, new_poller
 from everlog.broker.connection.publish_rules import PublishRules
 from everlog.broker.connection.socket_reader import SocketReader
 from everlog.broker.connection.traffic import Traffic
@@ -76,6 +78,7 @@ class Connections:
             self._lost,
             handlers,
         )
+        self._poller: Poller | None = None
         self._open: dict[Sink, Connection] = {}  # by their outputs
         self._ended: deque[Connection] = deque()  # those of them to close, since their peers send no more
         self._ends = 0  # peers that ended in this turn, and earlier ones whose connections are closed in it
@@ -97,6 +100,21 @@ class Connections:
         what stands before all topics of its client.
         """
         return Connection(self._shared, certificates, allow_anonymous, mount)
+
+    def poller(self) -> Poller | None:
+        """Return what looks after plain TCP connections on the running loop; None: the loop itself has to."""
+        if self._poller is None:
+            self._poller = new_poller(asyncio.get_running_loop())
+        return self._poller
+
+    def at_end(self, call: Callable[[], None]) -> bool:
+        """Have something called when all that is read in this turn is read; False if nothing is being read."""
+        return self._poller is not None and self._poller.at_end(call)
+
+    def close(self) -> None:
+        """Cut off whoever is still there, at the broker's end."""
+        if self._poller is not None:
+            self._poller.close()
 
     def _admit(self, connection: Connection) -> int | None:
         self._open[connection.output] = connection

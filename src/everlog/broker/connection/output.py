@@ -6,6 +6,7 @@ is in the tables; whatever is sent behind it waits too, in order. Owned by the e
 """
 
 import asyncio
+import socket
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -20,9 +21,12 @@ from everlog.sessions import Packets, Session
 if not cython.compiled:
     from everlog.broker.connection.raw_send import send_parts
     from everlog.broker.connection.traffic import Traffic
+    from everlog.broker.connection.wire import Wire
 
 _REASON_CHARACTERS = 500  # of a reason string; the rest is left out
 _UNKNOWN = -2
+_QUICK_ACK: int | None = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
+_INTERNET = (socket.AF_INET, socket.AF_INET6)
 _FLUSH_S = 5.0  # a peer that does not read what was written before the end is cut off then
 
 
@@ -45,7 +49,8 @@ class Output:
 
     def __init__(self, traffic: Traffic, write_behind: WriteBehind | None, max_bytes: int) -> None:
         self.traffic = traffic
-        self.transport: Any = None
+        self.transport: Any = None  # set by `begin`
+        self._wire: Wire | None = None  # the same, if it is one of our own
         self.session: Session | None = None
         self.connect: Connect | None = None
         self.version = 0  # of the protocol, once a CONNECT has said it
@@ -58,6 +63,16 @@ class Output:
         self._fd = _UNKNOWN  # of the socket that parts are sent to, -1 if they can't be
         self._held: Held | None = None
         self._early: deque[tuple[int, bytes]] | None = None  # what waits for room, with the batch that has its id
+
+    def begin(self, transport: Any) -> None:
+        """Send by a transport from now on."""
+        self.transport = transport
+        if isinstance(transport, Wire):
+            self._wire = transport
+
+    def end(self) -> None:
+        """Send nothing more: the transport is gone."""
+        self.transport = self._wire = None
 
     def write(self, data: Packets) -> None:
         """Send bytes, or parts of packets, unless the connection is gone."""
@@ -87,7 +102,15 @@ class Output:
         if self._held is not None:
             self._add(self._held, data)
         elif self.transport is not None and not self.is_closing:
-            self.traffic.bytes_out += len(data)
+            self._pass_on(data)
+        return 0
+
+    def _pass_on(self, data: bytes) -> int:
+        """Hand bytes to the transport, which is there."""
+        self.traffic.bytes_out += len(data)
+        if self._wire is not None:
+            self._wire.write(data)
+        else:
             self.transport.write(data)
         return 0
 
@@ -98,7 +121,12 @@ class Output:
         """
         transport = self.transport
         sent = 0
-        if self._held is None and transport is not None and not self.is_closing:
+        if self._held is None and self._wire is not None and not self.is_closing:
+            sent = self._wire.send_parts(parts)
+            self.traffic.bytes_out += sent
+            if sent == sum(map(len, parts)):
+                return 0
+        elif self._held is None and transport is not None and not self.is_closing:
             if self._fd == _UNKNOWN:
                 self._fd = _plain_socket(transport)
                 if self._fd < 0 and self.session is not None:
@@ -188,8 +216,7 @@ class Output:
             self._held = None
         if self.transport is None or self.is_closing:
             return
-        self.traffic.bytes_out += len(data)
-        self.transport.write(data)
+        self._pass_on(data)
         if held.full and held.size_bytes == 0 and self.transport.get_write_buffer_size() <= self._max_bytes:
             held.full = False
             self.resume_writing()
@@ -231,8 +258,7 @@ class Output:
             held.has_messages = True
             self._add(held, data)
         if ready and self.transport is not None and not self.is_closing:
-            self.traffic.bytes_out += sum(map(len, ready))
-            self.transport.write(b"".join(ready))
+            self._pass_on(b"".join(ready))
 
     # What asyncio calls
 
@@ -252,6 +278,15 @@ class Output:
         if not self.is_full and self.on_free is not None:
             self.on_free()
 
+    def confirm_receipt(self) -> None:
+        """Have TCP confirm at once what has arrived, since no answer will."""
+        if self._wire is not None:
+            self._wire.confirm_receipt()
+        elif self.transport is not None:
+            wire = self.transport.get_extra_info("socket")
+            if wire is not None and _QUICK_ACK is not None and wire.family in _INTERNET:
+                wire.setsockopt(socket.IPPROTO_TCP, _QUICK_ACK, 1)
+
     # The end
 
     def is_stuck(self) -> bool:
@@ -261,6 +296,8 @@ class Output:
     def unsent_bytes(self) -> int:
         """Return how much was written and has not left."""
         held = 0 if self._held is None else self._held.size_bytes
+        if self._wire is not None:
+            return held + self._wire.get_write_buffer_size()
         return held if self.transport is None else held + int(self.transport.get_write_buffer_size())
 
     def close(self) -> None:

@@ -3,15 +3,17 @@ cimport cython
 from everlog.base.columns cimport AckRun, PublishRun
 from everlog.base.topic_table cimport TopicTable
 from everlog.broker.connection.output cimport Output
+from everlog.broker.connection.raw_socket cimport receive_into
 from everlog.broker.connection.run_checks cimport count_qos_2, drop_reserved
 from everlog.broker.connection.traffic cimport Traffic
+from everlog.broker.connection.wire cimport Receiver
 from everlog.broker.delivery.pending_acks cimport AckQueue
 from everlog.broker.delivery.router cimport Router
 from everlog.mqtt.inbound cimport Decoder
 from everlog.mqtt.outbound cimport write_acks, write_answers, write_told_acks
 
 
-cdef class SocketReader:
+cdef class SocketReader(Receiver):
     cdef public Traffic traffic
     cdef public Decoder decoder
     cdef public Output output
@@ -22,6 +24,11 @@ cdef class SocketReader:
     cdef AckQueue _acks
     cdef object _named
     cdef bint _publishes, _paused, _blocked, _held, _in_line
+
+    cdef object _room(self)
+
+    @cython.locals(size=Py_ssize_t)
+    cpdef Py_ssize_t receive_from(self, int fd) except? -1
 
     @cython.locals(traffic=Traffic, decoder=Decoder, known=Py_ssize_t, events=list)
     cdef int _receive(self, data, Py_ssize_t size, bint in_room) except -1

@@ -4,7 +4,6 @@ A run of PUBLISHes is checked, answered and handed to the router, a run of acks 
 else is for the connection. Owned by the event loop's thread.
 """
 
-import socket
 from collections.abc import Generator
 from typing import Any, Protocol
 
@@ -18,8 +17,10 @@ from everlog.sessions import Session
 if not cython.compiled:
     from everlog.base import AckRun, PublisherName, PublishRun
     from everlog.broker.connection.output import Output
+    from everlog.broker.connection.raw_socket import receive_into
     from everlog.broker.connection.run_checks import count_qos_2, drop_reserved
     from everlog.broker.connection.traffic import Traffic
+    from everlog.broker.connection.wire import Receiver
     from everlog.broker.delivery.pending_acks import AckQueue
     from everlog.mqtt import Decoder, write_acks, write_answers, write_told_acks
 
@@ -33,8 +34,6 @@ _ALIVE_BYTES = 1024  # so much at once of a packet that is not whole yet is a si
 _TOLD_BYTES = 5  # of an ack with a reason
 _NOT_SENT = "no message with this packet identifier is under way"
 _NOT_RECEIVED = "no message with this packet identifier waits to be released"
-_QUICK_ACK: int | None = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
-_INTERNET = (socket.AF_INET, socket.AF_INET6)
 
 
 class Dispatcher(Protocol):
@@ -50,7 +49,7 @@ class Dispatcher(Protocol):
     def not_taken(self, error: EverlogError) -> None: ...
 
 
-class SocketReader:
+class SocketReader(Receiver):
     """The reading half of one connection."""
 
     def __init__(self, traffic: Traffic, decoder: Decoder, output: Output) -> None:
@@ -74,7 +73,17 @@ class SocketReader:
 
     def get_buffer(self, sizehint: int) -> Any:
         """Return the buffer that all connections share, most often: what is read is used up before the next read."""
+        return self._room()
+
+    def _room(self) -> Any:
         return self.traffic.buffer if self._blocked else self.decoder.room_in(self.traffic.buffer)
+
+    def receive_from(self, fd: int) -> int:
+        """Read once from a socket; return how many bytes, 0 at the peer's end, below 0 the number of an error."""
+        size = receive_into(fd, self._room())
+        if size > 0:
+            self._receive(self.traffic.buffer, size, True)
+        return size
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take bytes that have arrived in the buffer."""
@@ -241,16 +250,9 @@ class SocketReader:
             output.send_early()
         traffic.router.acked(session)
         if self._publishes and sent == traffic.bytes_out:
-            self._confirm_receipt()
+            # else Nagle's algorithm, which most clients have, holds their next PUBLISH back for 40 ms
+            output.confirm_receipt()
         return 0
-
-    def _confirm_receipt(self) -> None:
-        """Have TCP confirm an ack at once, since nothing answers it: 40 ms later a client with Nagle's algorithm, which
-        most have, would have held its next PUBLISH back for so long."""
-        transport = self.output.transport
-        wire = transport.get_extra_info("socket") if transport is not None else None
-        if wire is not None and _QUICK_ACK is not None and wire.family in _INTERNET:
-            wire.setsockopt(socket.IPPROTO_TCP, _QUICK_ACK, 1)
 
     def _released(self, run: AckRun, session: Session) -> int:
         """Answer PUBRELs with PUBCOMPs, known or not [MQTT-4.3.3-11]; MQTT 5 says which."""

@@ -22,6 +22,11 @@ class _Trusted:
 async def connect_inside(connections: Connections) -> socket.socket:
     """Return the client's end of a new connection; called on the broker's event loop."""
     ours, theirs = socket.socketpair()
+    poller = connections.poller()
+    if poller is not None:
+        ours.setblocking(False)
+        poller.add(ours.detach(), None, connections.new(_Trusted()))
+        return theirs
     loop = asyncio.get_running_loop()
     await loop.connect_accepted_socket(lambda: connections.new(_Trusted()), ours)
     return theirs

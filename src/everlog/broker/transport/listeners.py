@@ -1,4 +1,7 @@
-"""The listeners: from their descriptions to listening sockets, over TCP, TLS, WebSocket or both."""
+"""The listeners: from their descriptions to listening sockets, over TCP, TLS, WebSocket or both.
+
+Plain TCP is for the poller where there is one, all else for the event loop.
+"""
 
 import asyncio
 import errno
@@ -6,12 +9,14 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from everlog.base import EverlogError, Unavailable, UsageError
 from everlog.broker.connection import Connection, Connections
 from everlog.broker.transport.client_certificates import ClientCertificates
 from everlog.broker.transport.handshake import Handshake
+from everlog.broker.transport.ports import Ports, open_ports
 from everlog.broker.transport.tls import LiveTls, TlsFiles
 from everlog.broker.transport.websocket import WebSocket
 
@@ -61,7 +66,7 @@ class Listening:
     """The open listeners of a broker."""
 
     def __init__(self) -> None:
-        self._servers: list[tuple[Listener, asyncio.Server]] = []
+        self._servers: list[tuple[Listener, asyncio.Server | Ports]] = []
         self._tls: list[LiveTls] = []
         self.closed = False
 
@@ -100,14 +105,16 @@ class Listening:
         if listener.kind in ("tls", "wss"):
             tls = LiveTls(_files(listener))
             self._tls.append(tls)
+        make = _factory(connections, listener, tls)
+        poller = connections.poller() if listener.kind == "tcp" and not listener.is_proxied else None
+        server: asyncio.Server | Ports
         try:
-            server = await asyncio.get_running_loop().create_server(
-                _factory(connections, listener, tls),
-                listener.host,
-                listener.port,
-                backlog=listener.backlog,
-                reuse_address=True,
-            )
+            if poller is not None:
+                server = await open_ports(poller, listener, make)
+            else:
+                server = await asyncio.get_running_loop().create_server(
+                    make, listener.host, listener.port, backlog=listener.backlog, reuse_address=True
+                )
         except OSError as error:
             raise cannot_listen(listener.host, listener.port, error) from error
         self._servers.append((listener, server))
@@ -188,13 +195,10 @@ def _keep_alive(listening: int, idle_s: float) -> None:
 def _factory(connections: Connections, listener: Listener, tls: LiveTls | None) -> Callable[[], asyncio.BaseProtocol]:
     certificates = None if tls is None or listener.client_ca_file is None else ClientCertificates(tls)
 
-    def connection() -> Connection:
-        return connections.new(certificates, listener.allow_anonymous, listener.mount_point)
-
-    def make() -> Connection | WebSocket:
-        if listener.kind in ("tcp", "tls"):
-            return connection()
-        return WebSocket(connection, listener.path, listener.origins)
+    connection = partial(connections.new, certificates, listener.allow_anonymous, listener.mount_point)
+    make: Callable[[], Connection | WebSocket] = connection
+    if listener.kind in ("ws", "wss"):
+        make = partial(WebSocket, connection, listener.path, listener.origins)
 
     if tls is None and not listener.is_proxied:
         return make
