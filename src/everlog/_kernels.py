@@ -92,6 +92,7 @@ KERNELS = (
     "everlog.broker.connection.traffic",
     "everlog.broker.connection.output",
     "everlog.broker.connection.socket_reader",
+    "everlog.broker.registry.filter_runs",
     "everlog.broker.registry.subscriptions",
     "everlog.broker.registry.registry",
     "everlog.broker.connection.connection",
