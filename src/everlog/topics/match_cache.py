@@ -135,7 +135,7 @@ class MatchCache(Generic[K, V, R]):
     def _invalidate(self, flt: Filter) -> int:
         dropped = 0
         for generation in (self._young, self._old):
-            if generation.results:
+            if generation.results and generation.postings.may_match(flt):
                 dropped += self._drop(generation, generation.postings.select(flt) & generation.cached)
         return dropped
 

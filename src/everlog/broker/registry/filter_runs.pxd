@@ -6,6 +6,7 @@ from everlog.broker.delivery.retained_columns cimport RetainedColumns
 from everlog.broker.delivery.router cimport Router
 from everlog.sessions.session cimport Session
 from everlog.sessions.session_memory cimport SessionMemory, filter_bytes
+from everlog.topics.token_postings cimport TokenWalk
 
 
 cdef int _EVERYTHING
@@ -28,6 +29,9 @@ cdef class FilterRuns:
                    size=Py_ssize_t, options=int, qos=int, no_local=bint)
     cdef Py_ssize_t _take(self, Session session, bytes data, Py_ssize_t at, object identifier, bytearray reasons,
                           list exact, list ones, list others) except -1
+
+    @cython.locals(walk=TokenWalk)
+    cdef bint _may_be_retained(self, RetainedColumns retained, bytes pattern, int wild) except -1
 
     @cython.locals(source="const unsigned char*", levels=Py_ssize_t, wild=int, everything=int,
                    place=Py_ssize_t, byte=int)

@@ -15,8 +15,9 @@ from everlog.topics import Filter
 
 if not cython.compiled:
     from everlog.base.memory import part, pointer
-    from everlog.broker.delivery import Router
+    from everlog.broker.delivery import RetainedColumns, Router
     from everlog.sessions import Session, SessionMemory, filter_bytes
+    from everlog.topics import TokenWalk
 
 _EVERYTHING = 2
 _RUN = 64  # filters without wildcards, granted in well below a tenth of a millisecond
@@ -101,7 +102,7 @@ class FilterRuns:
             if room < 0 or text in subscriptions:
                 break
             options = source[stop]
-            if retained.live > 0 and (wild or retained.number_of(part(source, begin, stop)) >= 0):
+            if retained.live > 0 and self._may_be_retained(retained, part(source, begin, stop), wild):
                 break
             qos = min(options & 3, self._max_qos)
             no_local = (options & 4) != 0
@@ -117,6 +118,14 @@ class FilterRuns:
             reasons.append(qos)
             at = stop + 1
         return at
+
+    def _may_be_retained(self, retained: RetainedColumns, pattern: bytes, wild: int) -> bool:
+        """Return whether a filter may match a retained topic."""
+        if wild:
+            walk = TokenWalk(pattern)
+            retained.index.postings.begin(walk, 0)
+            return not walk.is_over
+        return retained.number_of(pattern) >= 0
 
     def _look_at(self, data: bytes, begin: int, stop: int) -> int:
         """Return 1 if a filter has wildcards, EVERYTHING if nothing else is in it, 0 if it has none.

@@ -56,10 +56,13 @@ class Wishes:
     in_order: bool = False  # a shared group's messages of a topic one after the other
 
 
+NO_WISHES = Wishes()
+
+
 def wishes_of(properties: Properties) -> Wishes:
     """Return the wishes in these properties; several beginnings are joined, and so are refused."""
     if not properties.user_properties:
-        return Wishes()
+        return NO_WISHES
     pairs = list(islice(properties.user_properties, _MOST_WISHES))
     begins = [value for key, value in pairs if key == FROM]
     return Wishes(

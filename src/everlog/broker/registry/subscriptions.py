@@ -16,6 +16,7 @@ from everlog.broker.groups import GroupRegistry
 from everlog.broker.limits import Limits
 from everlog.broker.metrics import Metrics
 from everlog.broker.registry.replay_request import (
+    NO_WISHES,
     PREFIX,
     Answer,
     ReplayRequests,
@@ -37,7 +38,6 @@ if not cython.compiled:
     from everlog.broker.registry.filter_runs import FilterRuns
     from everlog.sessions import Session
 
-_NO_WISHES = Wishes()
 _RUN = 64  # filters of a client that leaves, taken back in well below a tenth of a millisecond
 _EXACT_PER_STEP = 8  # filters without wildcards, each of which concerns one topic
 _log = logging.getLogger("everlog.broker")
@@ -113,11 +113,11 @@ class Subscriptions:
         answer = Answer(wishes, places)
         granted: dict[Subscription, int] = {}  # a filter that is named again, with the same options, changes nothing
         entries = packet.subscriptions
-        is_plain = wishes == _NO_WISHES
         identifiers = packet.properties.subscription_identifiers
         identifier = identifiers[0] if identifiers else 0
         try:
             if isinstance(entries, LongList):
+                is_plain = wishes == NO_WISHES
                 at, end, number = entries.begin, len(entries.body), 0
                 while at < end:
                     begin = at
@@ -145,7 +145,8 @@ class Subscriptions:
         finally:
             if answer.replayed:
                 session.go_on()
-        answer.end = show_positions(self._router.routed)
+        if answer.begins:
+            answer.end = show_positions(self._router.routed)
         return answer
 
     def _rewind(self, session: Session, replayed: dict[str, Sequence[int]]) -> Steps:

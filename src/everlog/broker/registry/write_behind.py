@@ -1,3 +1,4 @@
+# cython: boundscheck=True, wraparound=True, cdivision=False
 """Write-behind of sessions, shared groups and retained messages: changes are marked, and written a little later.
 
 Marking adds to a set; what is written is taken from the sessions when a batch is made, so many changes of one session
