@@ -56,6 +56,36 @@ def test_trie_matches_what_the_reference_matches(changes, topics):
         assert actual(trie.match(topic)) == expected(model, topic)
 
 
+@given(CHANGES, st.lists(TOPICS, min_size=1, max_size=12, unique=True), st.booleans(), st.integers(1, 5))
+def test_filters_that_come_and_go_many_at_a_time_leave_what_they_leave_one_by_one(changes, topics, knows_ids, size):
+    tries = [SubscriptionTrie(), SubscriptionTrie()]
+    ids = {topic: i for i, topic in enumerate(topics)}
+    id_of = (lambda name: ids.get(name, -1)) if knows_ids else None
+    dropped = [[], []]
+    caches = [
+        MatchCache(trie, list, on_drop=some.extend, id_of=id_of) for trie, some in zip(tries, dropped, strict=True)
+    ]
+    for start in range(0, len(changes), size):
+        for is_insert, key in {(is_insert, key) for is_insert, _, key in changes[start : start + size]}:
+            some = [one for put, one, of in changes[start : start + size] if put == is_insert and of == key]
+            for flt in some:
+                caches[0].insert(flt, key, start) if is_insert else caches[0].remove(flt, key)
+            plain = [flt for flt in some if flt.is_exact and flt.group is None]
+            if is_insert:
+                caches[1].insert_exact(plain, key, [start] * len(plain))
+                for flt in some:
+                    if flt not in plain:
+                        caches[1].insert(flt, key, start)
+            else:
+                for text in caches[1].remove_exact([flt.text for flt in some], key):
+                    caches[1].remove(parse_filter(text), key)
+        assert len(tries[0]) == len(tries[1])
+        for i, topic in enumerate(topics):
+            found = actual(tries[0].match(topic))
+            assert actual(caches[0].lookup(i, topic)) == actual(caches[1].lookup(i, topic)) == found
+    assert sorted(set(dropped[0])) == sorted(set(dropped[1]) & set(dropped[0]))
+
+
 @given(CHANGES, st.lists(TOPICS, min_size=1, max_size=12, unique=True), st.sampled_from([2, 6, 100]))
 def test_cache_gives_what_the_trie_gives_and_drops_exactly_what_changed(changes, topics, max_topics):
     trie = SubscriptionTrie()

@@ -13,20 +13,25 @@ E = TypeVar("E")
 class LongList(Generic[E]):
     """Well-formed entries, from `begin` to the end of `body`; each is made when its turn comes. Equal to a tuple."""
 
-    __slots__ = ("_begin", "_body", "_read")
+    __slots__ = ("_read", "begin", "body")
 
     def __init__(self, body: bytes, begin: int, read: Callable[[Reader], E]) -> None:
-        self._body = body
-        self._begin = begin
+        self.body = body
+        self.begin = begin
         self._read = read
 
     @property
     def raw(self) -> bytes:
         """The entries as they were sent."""
-        return self._body[self._begin :]
+        return self.body[self.begin :]
+
+    def read(self, at: int) -> tuple[E, int]:
+        """Return the entry that begins at a place of `body`, and where the next one does."""
+        reader = Reader(self.body, at, len(self.body))
+        return self._read(reader), reader.pos
 
     def __iter__(self) -> Iterator[E]:
-        reader = Reader(self._body, self._begin, len(self._body))
+        reader = Reader(self.body, self.begin, len(self.body))
         while reader.pos < reader.end:
             yield self._read(reader)
 

@@ -12,7 +12,7 @@ import cython
 from everlog.base import UsageError
 from everlog.mqtt import primitives
 from everlog.mqtt.entry_scan import skip_filters
-from everlog.mqtt.long_list import LONG_BYTES, LongList
+from everlog.mqtt.long_list import LongList
 from everlog.mqtt.packet_type import PacketType
 from everlog.mqtt.packets import Suback, Subscribe, Subscription, Unsuback, Unsubscribe
 from everlog.mqtt.primitives import malformed, protocol_error
@@ -23,6 +23,7 @@ if not cython.compiled:
     from everlog.mqtt.primitives import Reader
 
 NO_LOCAL, RETAIN_AS_PUBLISHED = 0x04, 0x08
+_LONG_BYTES = 256  # of filters; what is longer stays bytes, of which kernels take many at a time
 _FAILURE = Reason.UNSPECIFIED_ERROR  # the one error code of a 3.1.1 SUBACK
 _AT_MOST_FAILURE = bytes(min(code, _FAILURE) for code in range(256))
 
@@ -36,7 +37,7 @@ def _read_list(
 
     A long list is checked, and its entries are read `again` when they are used.
     """
-    if reader.end - reader.pos <= LONG_BYTES:
+    if reader.end - reader.pos <= _LONG_BYTES:
         entries = []
         while reader.pos < reader.end:
             entries.append(read(reader))

@@ -1,3 +1,4 @@
+# cython: boundscheck=True, wraparound=True, cdivision=False
 """The journal of the session tables: changes are durable here before the tables have them.
 
 One file of a fixed size, written from its beginning again when the tables have all of it, which

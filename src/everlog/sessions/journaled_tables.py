@@ -1,3 +1,4 @@
+# cython: boundscheck=True, wraparound=True, cdivision=False
 """Session tables whose changes are durable in a journal first: who waits for them does not wait for SQLite.
 
 Every batch is numbered and goes to the journal; the tables follow now and then, with many batches as one, and store the
@@ -136,14 +137,13 @@ class JournaledTables:
 
     def take_behind(self) -> bool:
         """Set aside what the tables do not have yet; return whether there is any, so that `follow` is to be called."""
-        if self._following is None:
-            self._following = MergedChanges()
         if self._behind:
-            self._following.add(self._behind.changes())
+            if self._following is None:
+                self._following = self._behind
+            else:
+                self._following.add(self._behind.changes())
             self._behind = MergedChanges()
             self._follows_to = self._number
-        if not self._following:
-            self._following = None
         return self._following is not None
 
     def follow(self) -> None:

@@ -1,3 +1,4 @@
+# cython: boundscheck=True, wraparound=True, cdivision=False
 """Batches of changes for the session tables that are written as one: of each row, the last state counts."""
 
 from everlog.sessions.tables import (

@@ -1,3 +1,4 @@
+# cython: boundscheck=True, wraparound=True, cdivision=False
 """The binary values in the columns of session tables, and a whole session as one byte string.
 
 `docs/formats/session-tables.md` describes the stored ones. A whole session is packed only in memory, where a client
@@ -179,7 +180,8 @@ def pack_subscription(one: Subscribed, committed: Sequence[int]) -> Subscription
     """Return a subscription as it is stored, with no begin above the committed end: a crash cuts what lies there."""
     # the options of the SUBSCRIBE packet (section 3.8.3.1), and in its reserved bits what messages are to tell
     options = one.qos | one.no_local << 2 | one.retain_as_published << 3 | one.retain_handling << 4 | one.tells << 6
-    return SubscriptionRow(one.filter, options, one.identifier, pack_offsets(tuple(map(min, one.since, committed))))
+    since = tuple([min(at, end) for at, end in zip(one.since, committed, strict=False)])
+    return SubscriptionRow(one.filter, options, one.identifier, pack_offsets(since))
 
 
 def unpack_subscription(row: SubscriptionRow) -> Subscribed:

@@ -1,3 +1,4 @@
+# cython: boundscheck=True, wraparound=True, cdivision=False
 """Sessions and shared groups turned into stored rows, and made from them again.
 
 `settle` and `settle_group` adapt what a broker finds at start: nobody is connected then, and nothing counts that the
@@ -45,6 +46,7 @@ from everlog.sessions.tables import (
 )
 from everlog.sessions.window import RELEASED
 
+_LIVE_BYTES = pack_offsets((LIVE,))
 _SHARD_BYTE = INFLIGHT_BYTES - 1  # of a message under way, the last byte of its position
 
 
@@ -57,16 +59,22 @@ def row_of(session: Session) -> SessionRow:
 
 def cursor_of(session: Session, committed: Sequence[int]) -> Cursor:
     """Return the progress of a session as it is now; `committed` is where each shard's committed records end."""
-    lag = session.lag
-    shards = range(len(committed))
+    lag, received, unsure, doubt, feeds = (
+        session.lag,
+        session.received_bits,
+        session.unsure,
+        session.doubt,
+        session.feeds,
+    )
+    shards = len(committed)
     return Cursor(
-        pack_offsets(tuple(lag.get(shard, LIVE) for shard in shards)),
+        pack_offsets(tuple([lag.get(shard, LIVE) for shard in range(shards)])) if lag else _LIVE_BYTES * shards,
         session.next_id,
         session.packed_inflight(),
-        pack_ids(session.received_bits),
-        pack_unsure(session.unsure) if session.unsure else b"",
-        pack_offsets(tuple(session.doubt.get(shard, 0) for shard in shards)) if session.doubt else b"",
-        pack_feeds(session.feeds) if session.feeds else b"",
+        pack_ids(received) if received is not None else b"",
+        pack_unsure(unsure) if unsure else b"",
+        pack_offsets(tuple([doubt.get(shard, 0) for shard in range(shards)])) if doubt else b"",
+        pack_feeds(feeds) if feeds else b"",
     )
 
 

@@ -16,5 +16,9 @@ cdef class Subscriber(Publisher):
     @cython.locals(grown="long long")
     cpdef long long take_growth(self) except? -1
     cpdef subscribe(self, one)
+    cpdef int add(self, str text, one, Py_ssize_t size, bint no_local) except -1
     cpdef unsubscribe(self, str text)
+
+    @cython.locals(text=str, found=list)
+    cpdef list shared_filters(self)
     cpdef str mounted(self, str text)

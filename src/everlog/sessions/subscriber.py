@@ -68,6 +68,21 @@ class Subscriber(Publisher):
         self.no_local += one.no_local - (old.no_local if old is not None else False)
         return old
 
+    def add(self, text: str, one: Subscribed, size: int, no_local: bool) -> int:
+        """Hold a subscription to a filter that it does not have yet and that takes so many bytes (`filter_bytes`)."""
+        self.subscriptions[text] = one
+        self._filter_bytes += size
+        self.no_local += no_local
+        return 0
+
+    def shared_filters(self) -> list[str]:
+        """Return its filters that are shared groups'."""
+        found = []
+        for text in self.subscriptions:
+            if text.startswith("$share/"):
+                found.append(text)
+        return found
+
     def unsubscribe(self, text: str) -> Subscribed | None:
         """Give up a subscription; return it if there was one."""
         old = self.subscriptions.pop(text, None)

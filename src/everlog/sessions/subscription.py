@@ -4,7 +4,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 
-class Subscribed(Struct, frozen=True):
+class Subscribed(Struct, frozen=True, gc=False):
     """A subscription as the session holds it; `since` is the offset in each shard that it begins at."""
 
     filter: str

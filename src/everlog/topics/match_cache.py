@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from pyroaring import BitMap
 
 from everlog.base import UsageError
-from everlog.topics.names import Filter
+from everlog.topics.names import Filter, known_filter
 from everlog.topics.postings import Postings
 from everlog.topics.trie import Subscription, SubscriptionTrie
 
@@ -47,7 +47,8 @@ class MatchCache(Generic[K, V, R]):
 
     At most `max_topics` results are kept; at the limit the half used longest ago is dropped. While the cache is in use,
     filters are changed through it and not in the trie itself. An id stands for one name until `forget`. `on_drop` is
-    told the ids of dropped results, so that a copy elsewhere can follow.
+    told the ids of dropped results, so that a copy elsewhere can follow. If `id_of` returns the one id of a name, -1 if
+    it has none, filters without wildcards look for no other.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class MatchCache(Generic[K, V, R]):
         *,
         max_topics: int = MAX_TOPICS,
         on_drop: Callable[[Iterable[int]], None] | None = None,
+        id_of: Callable[[str], int] | None = None,
     ) -> None:
         if max_topics < 2:
             raise UsageError("a match cache holds at least 2 topics")
@@ -64,6 +66,7 @@ class MatchCache(Generic[K, V, R]):
         self._trie = trie
         self._make = make
         self._on_drop = on_drop
+        self._id_of = id_of
         self._half_topics = max_topics // 2
         self._young: _Generation[R] = _Generation()
         self._old: _Generation[R] = _Generation()
@@ -94,12 +97,45 @@ class MatchCache(Generic[K, V, R]):
             self.invalidate(flt)
         return old
 
+    def insert_exact(self, filters: list[Filter], key: K, values: list[V]) -> None:
+        """Do what `insert` does with filters without wildcards that are no groups', each with its value."""
+        self._trie.insert_exact(filters, key, values)
+        self.version += 1
+        if self._young.results or self._old.results:
+            for flt in filters:
+                self._invalidate_exact(flt.pattern)
+
+    def remove_exact(self, texts: list[str], key: K) -> list[str]:
+        """Do what `remove` does with those filters that have no wildcards and are no groups'; return the others."""
+        others = self._trie.remove_exact(texts, key)
+        self.version += 1
+        if len(others) < len(texts) and (self._young.results or self._old.results):
+            for text in texts:
+                self._invalidate_exact(text)
+        return others
+
     def invalidate(self, flt: Filter) -> int:
         """Drop exactly the results of the topics that `flt` matches and return how many there were."""
         self.version += 1
+        if not (self._young.results or self._old.results):
+            return 0
+        return self._invalidate_exact(flt.pattern) if flt.is_exact else self._invalidate(flt)
+
+    def _invalidate_exact(self, name: str) -> int:
+        """Drop the results of the topic with a name."""
+        if self._id_of is None:
+            return self._invalidate(known_filter(name))
+        topic_id = self._id_of(name)
         dropped = 0
         for generation in (self._young, self._old):
-            if generation.results:
+            if topic_id in generation.results:
+                dropped += self._drop(generation, BitMap((topic_id,)))
+        return dropped
+
+    def _invalidate(self, flt: Filter) -> int:
+        dropped = 0
+        for generation in (self._young, self._old):
+            if generation.results and generation.postings.may_match(flt):
                 dropped += self._drop(generation, generation.postings.select(flt) & generation.cached)
         return dropped
 

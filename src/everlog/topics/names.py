@@ -23,7 +23,7 @@ SHARE_PREFIX = "$share/"
 _KNOWN_FILTERS = 16_384  # kept parsed
 
 
-class Filter(Struct, frozen=True):
+class Filter(Struct, frozen=True, gc=False):
     """A valid topic filter; `pattern` is its text without the `$share/<group>/` in front."""
 
     text: str

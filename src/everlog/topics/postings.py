@@ -138,6 +138,13 @@ class Postings:
             self._extend(first_id, chunk)
             first_id += len(chunk)
 
+    def may_match(self, flt: Filter) -> bool:
+        """Return whether `flt` may match a topic, by its first level alone."""
+        if not self._all:
+            return False
+        first = flt.pattern.partition("/")[0]
+        return first == "+" or first == "#" or first in self.levels[0]
+
     def select(self, flt: Filter) -> BitMap:
         """Return the ids of the topics that `flt` matches."""
         return select(flt, self)

@@ -15,4 +15,10 @@ cdef class Node:
 
 cdef tuple _put(bucket, new)
 cdef tuple _take(bucket, flt, key)
+
+@cython.locals(added=Py_ssize_t, place=Py_ssize_t, text=str)
+cdef Py_ssize_t _put_exact(dict exact, list filters, key, list values) except -1
+
+@cython.locals(text=str, others=list)
+cdef list _take_exact(dict exact, list texts, key)
 cdef _collect(bucket, list found)

@@ -117,6 +117,16 @@ class SubscriptionTrie(Generic[K, V]):
         self._count -= old is not None
         return old
 
+    def insert_exact(self, filters: list[Filter], key: K, values: list[V]) -> None:
+        """Subscribe `key` to filters without wildcards that are no groups', each with the value at its place."""
+        self._count += _put_exact(self._exact, filters, key, values)
+
+    def remove_exact(self, texts: list[str], key: K) -> list[str]:
+        """Unsubscribe `key` from those filters that have no wildcards and are no groups'; return the others."""
+        others = _take_exact(self._exact, texts, key)
+        self._count -= len(texts) - len(others)
+        return others
+
     def match(self, topic: str) -> list[Subscription[K, V]]:
         """Return every subscription to every filter that matches `topic`, in no promised order."""
         found: list[Subscription[K, V]] = []
@@ -188,6 +198,42 @@ def _put(bucket: _Bucket, new: Subscription[Any, Any]) -> tuple[_Bucket, Subscri
     old = bucket.get(slot)
     bucket[slot] = new
     return bucket, old
+
+
+def _put_exact(exact: dict[str, _Bucket], filters: list[Filter], key: Any, values: list[Any]) -> int:
+    """Put subscriptions into their buckets; return how many replaced none."""
+    added = 0
+    for place in range(len(filters)):
+        flt = filters[place]
+        new = Subscription(flt, key, values[place])
+        text: str = flt.pattern
+        bucket = exact.get(text)
+        if bucket is None:
+            exact[text] = new
+            added += 1
+        else:
+            exact[text], old = _put(bucket, new)
+            added += old is None
+    return added
+
+
+def _take_exact(exact: dict[str, _Bucket], texts: list[str], key: Any) -> list[str]:
+    """Take the plain subscriptions of a key out of their buckets; return the filters that none was found for."""
+    others: list[str] = []
+    for text in texts:
+        bucket = exact.get(text)
+        if bucket is None:
+            others.append(text)
+        elif isinstance(bucket, dict):
+            if bucket.pop((None, key), None) is None:
+                others.append(text)
+            elif not bucket:
+                del exact[text]
+        elif bucket.key == key and bucket.filter.group is None:
+            del exact[text]
+        else:
+            others.append(text)
+    return others
 
 
 def _take(bucket: _Bucket, flt: Filter, key: Any) -> tuple[_Bucket, Subscription[Any, Any] | None]:

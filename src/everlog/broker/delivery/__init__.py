@@ -6,6 +6,7 @@ from everlog.broker.delivery.history import History
 from everlog.broker.delivery.ports import Forwarder, Log, Sink
 from everlog.broker.delivery.read_rights import ReadRights
 from everlog.broker.delivery.redelivery import batch_of
+from everlog.broker.delivery.retained_columns import RetainedColumns
 from everlog.broker.delivery.retained_messages import RetainedMessages
 from everlog.broker.delivery.retained_saving import RetainedSaving, Unsaved
 from everlog.broker.delivery.router import Router

@@ -25,6 +25,8 @@ cdef class Audiences:
 
     cpdef subscribe(self, session, flt, subscribed)
     cpdef bint unsubscribe(self, session, flt) except -1
+    cpdef subscribe_exact(self, session, list filters, list subscribed)
+    cpdef list unsubscribe_exact(self, session, list texts)
 
     @cython.locals(names=Names)
     cpdef list split_at_once(self, Records records, Py_ssize_t first_row, Py_ssize_t stop_row)

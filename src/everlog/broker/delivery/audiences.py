@@ -55,7 +55,7 @@ class Audiences:
         self._target_of = target_of
         self._trie: SubscriptionTrie[Session, Subscribed] = SubscriptionTrie()
         self._cache: MatchCache[Session, Subscribed, int] = MatchCache(
-            self._trie, self._make, max_topics=max_topics, on_drop=self._unknow
+            self._trie, self._make, max_topics=max_topics, on_drop=self._unknow, id_of=self._id_of
         )
         self.column = bytearray()
         self._numbers = AudienceNumbers()
@@ -75,6 +75,20 @@ class Audiences:
         was_there = self._cache.remove(flt, session) is not None
         self.filters = len(self._trie)
         return was_there
+
+    def subscribe_exact(self, session: Session, filters: list[Filter], subscribed: list[Subscribed]) -> None:
+        """Do what `subscribe` does with many filters without wildcards that are no groups'."""
+        self._cache.insert_exact(filters, session, subscribed)
+        self.filters = len(self._trie)
+
+    def unsubscribe_exact(self, session: Session, texts: list[str]) -> list[str]:
+        """Let go of those filters that have no wildcards and are no groups'; return the others."""
+        others = self._cache.remove_exact(texts, session)
+        self.filters = len(self._trie)
+        return others
+
+    def _id_of(self, name: str) -> int:
+        return self._table.lookup(name.encode())
 
     def detach(self, session: Session) -> None:
         """Let go of a session that has left, once all its filters are gone."""

@@ -95,6 +95,8 @@ class KeptTopics:
         self._counts[flt.pattern, min_qos] = count + 1
         if count == 0:
             self._trie.insert(flt, min_qos, min_qos)
+            if not self._postings.may_match(flt):
+                return
             found = self._postings.select(flt)
             if min_qos == SPILLED:
                 found -= self._spilled
@@ -111,6 +113,8 @@ class KeptTopics:
         elif count == 1:
             del self._counts[flt.pattern, min_qos]
             self._trie.remove(flt, min_qos)
+            if not self._postings.may_match(flt):
+                return 0
             changed = self._spilled if min_qos == SPILLED else self._by_lowest[min_qos]
             return self._forget(self._postings.select(flt) & changed)
         return 0

@@ -11,7 +11,7 @@ from everlog.broker.delivery.retained_reader import RetainedWalk
 from everlog.broker.delivery.retained_saving import RetainedSaving
 from everlog.mqtt import TELL_PLACE, encode_identifiers
 from everlog.sessions import MergedSubscription, OutgoingRows, RetainedFeed, Session, Subscribed
-from everlog.topics import Filter
+from everlog.topics import Filter, TokenWalk
 
 _ROWS = 512  # of a batch for a subscriber
 _BYTES = 64 << 10
@@ -67,9 +67,19 @@ class RetainedMessages:
     # New subscriptions
 
     def may_have(self, flt: Filter) -> bool:
-        """Return whether a new subscription can get something; for a filter without wildcards that is known."""
+        """Return whether a new subscription can get something; for a filter without wildcards that is known.
+
+        Others can't get anything if no topic has one of their levels, such as a client's own name.
+        """
         columns = self.columns
-        return columns.live > 0 and (not flt.is_exact or columns.number_of(flt.pattern.encode()) >= 0)
+        if columns.live == 0:
+            return False
+        pattern = flt.pattern.encode()
+        if flt.is_exact:
+            return columns.number_of(pattern) >= 0
+        walk = TokenWalk(pattern)
+        columns.index.postings.begin(walk, 0)
+        return not walk.is_over
 
     def feed(self, session: Session, flt: Filter, one: Subscribed) -> RetainedFeed:
         """Return what a new subscription gets: RETAIN set, at most at its QoS, and while it lasts."""

@@ -79,8 +79,8 @@ class RetainedSaving:
     @property
     def has_unnamed(self) -> bool:
         """Whether the tables lack the number of a topic."""
-        named = max((one.stop for one in self._named), default=0)
-        return max(self._number, named) < self._columns.next_number
+        number = self._columns.next_number
+        return self._number < number and all(one.stop < number for one in self._named)
 
     def unkept(self, names: Iterable[bytes]) -> bool:
         """Have topics that a message in no log has changed stored with the next batch; return whether they are."""
@@ -98,6 +98,9 @@ class RetainedSaving:
     def take(self, named_below: int = 0) -> Unsaved:
         """Return changes for the next batch; it may store that somebody is owed topics numbered below `named_below`."""
         columns = self._columns
+        if self._is_level():
+            self.at, self._number = self.reached(), columns.next_number
+            return Unsaved(at=self.at)
         if self._goal is None:
             self._goal = _Goal(columns.queue.added, self.reached(), columns.next_number)
         changes = columns.take_changes(min(self.rows_each, max(_ROWS, len(columns.queue) // _BATCHES)))
@@ -114,6 +117,10 @@ class RetainedSaving:
         unsaved.rows = {topic: self._row(topic, message) for topic, message in messages.items()}
         unsaved.at = self.at
         return unsaved
+
+    def _is_level(self) -> bool:
+        """Return whether the tables have all that is retained, and nothing that goes when they do."""
+        return self._goal is None and not (self._urgent or self._after or self._named or len(self._columns.queue))
 
     def _row(self, topic: str, message: bytes | None) -> RetainedRow:
         return RetainedRow(topic, message, self._after[topic][1] if topic in self._after else 0)

@@ -162,6 +162,10 @@ class Spills:
         if one is not None:
             one.is_whole = False
 
+    def has(self, session: Session) -> bool:
+        """Return whether a session is spilled."""
+        return session in self._sessions
+
     def unsubscribed(self, session: Session, flt: Filter) -> None:
         """Let go of a filter that a session has given up."""
         one = self._sessions.get(session)

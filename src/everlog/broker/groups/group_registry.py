@@ -165,10 +165,9 @@ class GroupRegistry:
 
     def ended(self, session: Session) -> Steps:
         """Give up all places of a session that is forgotten, in steps."""
-        for text in session.subscriptions:
-            if text.startswith(SHARED_PREFIX):
-                self.unsubscribed(session, parse_filter(text))
-                yield
+        for text in session.shared_filters():
+            self.unsubscribed(session, parse_filter(text))
+            yield
 
     def _make(self, group: SharedGroup, since: Sequence[int] | None, ordered: bool) -> DurableGroup:
         """Make a group durable. One with other members goes on where it is; a new one begins where the log ends."""

@@ -1,3 +1,4 @@
+# cython: boundscheck=True, wraparound=True, cdivision=False
 """What has changed in sessions, shared groups and retained messages, and the batch for the tables that it makes.
 
 Marks name what has changed; how it is now is taken from the sessions when a batch is made, in one go.
@@ -80,13 +81,13 @@ def changes_of(
     moved = [one for one in marks.moved if one.kept and sessions.get(one.client_id) is one]
     for session in moved:
         session.drop_confirmed(committed if proven is None else proven)
-    cursors = tuple((session.client_id, cursor_of(session, committed)) for session in moved)
+    cursors = tuple([(session.client_id, cursor_of(session, committed)) for session in moved])
     if retained is not None:
         marks.retained.add(retained.take(_owed_below(cursors) if retained.has_unnamed else 0))
     unsaved = marks.retained
     return Changes(
         tuple(marks.ended),
-        tuple(row_of(session) for client_id, session in marks.rows.items() if sessions.get(client_id) is session),
+        tuple([row_of(session) for client_id, session in marks.rows.items() if sessions.get(client_id) is session]),
         tuple(unsubscribed),
         tuple(subscribed),
         cursors,
@@ -94,10 +95,10 @@ def changes_of(
         tuple(unsaved.names.values()),
         tuple(unsaved.ended_names),
         unsaved.at,
-        tuple(key for key, row in groups.items() if row is None),
-        tuple(row for row in groups.values() if row is not None),
-        tuple(client_id for client_id, one in marks.wills.items() if not isinstance(one, WillRow)),
-        tuple(one for one in marks.wills.values() if isinstance(one, WillRow)),
+        tuple([key for key, row in groups.items() if row is None]),
+        tuple([row for row in groups.values() if row is not None]),
+        tuple([client_id for client_id, one in marks.wills.items() if not isinstance(one, WillRow)]),
+        tuple([one for one in marks.wills.values() if isinstance(one, WillRow)]),
         routed,
         now_us,
         tuple(marks.sent_wills),

@@ -18,6 +18,7 @@ from everlog.broker.metrics import Metrics
 from everlog.mqtt import (
     TELL_PLACE,
     TELL_PUBLISHER,
+    LongList,
     Properties,
     Publish,
     Reason,
@@ -55,10 +56,13 @@ class Wishes:
     in_order: bool = False  # a shared group's messages of a topic one after the other
 
 
+NO_WISHES = Wishes()
+
+
 def wishes_of(properties: Properties) -> Wishes:
     """Return the wishes in these properties; several beginnings are joined, and so are refused."""
     if not properties.user_properties:
-        return Wishes()
+        return NO_WISHES
     pairs = list(islice(properties.user_properties, _MOST_WISHES))
     begins = [value for key, value in pairs if key == FROM]
     return Wishes(
@@ -140,10 +144,21 @@ class ReplayRequests:
         assert cold is not None
         cold.find_places(session, asked, then)
 
+    def may_need_cold(self, packet: Subscribe, wishes: Wishes) -> bool:
+        """Return whether `cold_begins` is to be asked, without a look at each filter of a long packet."""
+        if self._router.catchup.cold is None:
+            return False
+        if wishes.begin is not None:
+            return True
+        filters = packet.subscriptions
+        if isinstance(filters, LongList):
+            return PREFIX.encode() in filters.body
+        return any(one.filter.startswith(PREFIX) for one in filters)
+
     def cold_begins(self, packet: Subscribe, wishes: Wishes) -> Generator[None, None, dict[str, Begin]]:
         """Return which of a packet's replays begin where only the cold tier knows, in steps."""
         asked: dict[str, Begin] = {}
-        for one in packet.subscriptions if self._router.catchup.cold is not None else ():
+        for one in packet.subscriptions:
             yield
             try:
                 text = split_filter(one.filter)[0] or wishes.begin

@@ -1,6 +1,7 @@
 cimport cython
 
 from everlog.broker.delivery.router cimport Router
+from everlog.broker.registry.filter_runs cimport FilterRuns
 from everlog.sessions.session cimport Session
 
 
@@ -8,8 +9,10 @@ cdef class Subscriptions:
     cdef public object memory
     cdef tuple _kept
     cdef Router _router
+    cdef FilterRuns _runs
     cdef object _groups, _replays, _security, _limits, _metrics, _write_behind
 
+    cdef _grant_next(self, Session session, wanted, packet, answer, dict granted)
     cdef _grant_one(self, Session session, asked, packet, answer)
 
     @cython.locals(text=str, in_order=bint, wants_retained=bint)

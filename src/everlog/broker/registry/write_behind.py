@@ -1,3 +1,4 @@
+# cython: boundscheck=True, wraparound=True, cdivision=False
 """Write-behind of sessions, shared groups and retained messages: changes are marked, and written a little later.
 
 Marking adds to a set; what is written is taken from the sessions when a batch is made, so many changes of one session
@@ -158,8 +159,9 @@ class WriteBehind:
         return self._batch
 
     def _write_soon(self) -> None:
-        """Write after this turn of the event loop, or where syncs are slow a little later: others share the batch.
+        """Write after the next turn of the event loop, or where syncs are slow a little later: others share the batch.
 
+        In that turn the rest of what a client has sent is read, such as a SUBSCRIBE right behind its CONNECT.
         Whom the last batch has set free answers within a few milliseconds, such as with the next PUBRECs of a small
         window; those would wait for this batch and the next.
         """
@@ -169,7 +171,7 @@ class WriteBehind:
         if self._linger_s:
             self._loop.call_later(self._linger_s, self._write_asked)
         else:
-            self._loop.call_soon(self._write_asked)
+            self._loop.call_soon(self._loop.call_soon, self._write_asked)
 
     def _write_asked(self) -> None:
         self._asked = False

@@ -300,12 +300,16 @@ def check(stage, model, text, random):
         assert records.base_offset == RETAINED | model.numbers[topic]
 
 
-def test_whether_a_subscription_can_get_something_is_known_of_filters_without_wildcards():
+def test_whether_a_subscription_can_get_something_is_known_where_a_level_is_no_topics():
     stage = Stage()
     assert not stage.retained.may_have(parse_filter("#"))
     stage.take("a/b", b"x")
     assert stage.retained.may_have(parse_filter("a/b"))
-    assert stage.retained.may_have(parse_filter("other/#"))
+    assert stage.retained.may_have(parse_filter("#"))
+    assert stage.retained.may_have(parse_filter("a/#"))
+    assert stage.retained.may_have(parse_filter("+/b"))
+    assert not stage.retained.may_have(parse_filter("other/#"))
+    assert not stage.retained.may_have(parse_filter("a/+/c"))
     assert not stage.retained.may_have(parse_filter("a/c"))
 
 
