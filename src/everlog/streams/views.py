@@ -8,7 +8,7 @@ file *and* its row in the catalogue are synced: `whole` is the position below wh
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from everlog.base import EverlogError, StorageError
 from everlog.streams.catalogue import Catalogue, Row, row_of
@@ -115,7 +115,7 @@ class Views:
         state.take(position, record, size)
         self.pending_bytes += size + ROW_BYTES
         self.pending_rows += 1
-        name, rows = state.name, len(state.pending)
+        name, rows = state.name, state.pending_rows
         if rows == 1:
             self._unapplied[name] = record.time_us
         if rows >= self._apply_rows or state.pending_bytes >= self._apply_bytes:
@@ -153,7 +153,7 @@ class Views:
         records = state.records(committed)
         if not records:
             return
-        before, last = state.pending_bytes, records[-1]
+        before, rows, first, last = state.pending_bytes, state.pending_rows, state.first_pending()[0], records[-1]
         removal = -1
         if state.has_removal:
             if any(_removes(record) for _, record in state.records(MOST_POSITION)[len(records) :]):
@@ -171,16 +171,16 @@ class Views:
         state.has_rows = removal < len(records) - 1
         state.applied(len(records))
         self.pending_bytes += state.pending_bytes - before
-        self.pending_rows -= len(records)
-        self._note_applied(state, records[0][0], last)
+        self.pending_rows += state.pending_rows - rows
+        self._note_applied(state, first, last)
 
-    def _note_applied(self, state: StreamState, first: int, last: tuple[int, Record | Appended]) -> None:
+    def _note_applied(self, state: StreamState, first: int, last: tuple[int, Any]) -> None:
         name = state.name
         self._withheld.setdefault(name, first)
         self._ripe.pop(name, None)
         self._unapplied.pop(name, None)
         if state.pending:
-            self._unapplied[name] = state.first_pending()[1].time_us
+            self._unapplied[name] = state.first_pending()[1]
         if not state.has_rows:
             self._rows.pop(name, None)
             self._gone[name] = last[0]
@@ -208,7 +208,7 @@ class Views:
                 continue
             left -= 1 if self.files.is_open(name) else OPENING
             self.apply(state, committed)
-            if len(state.pending) >= self.settings.apply_rows:  # of what is not committed yet
+            if state.pending_rows >= self.settings.apply_rows:  # of what is not committed yet
                 self._ripe[name] = None
                 left -= 1
         self._ripe.update(dict.fromkeys(busy))
