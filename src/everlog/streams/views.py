@@ -3,6 +3,7 @@
 Records gather per stream and are applied when enough have come, when they have waited long, when the stream is read, or
 when there is no room for more. Only committed records are applied. A stream's records leave the journal only when its
 file *and* its row in the catalogue are synced: `whole` is the position below which that is true of all streams.
+A little above 400 lines: what memory, files, catalogue and journal agree on is decided here alone.
 """
 
 from collections import OrderedDict
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from everlog.base import EverlogError, StorageError
 from everlog.streams.catalogue import Catalogue, Row, row_of
-from everlog.streams.effects import DropAll, PutKey, Record, SetConfig, decode_record
+from everlog.streams.effects import NO_POSITION, DropAll, PutKey, Record, SetConfig, decode_record
 from everlog.streams.fresh import Appended
 from everlog.streams.open_files import OpenFiles, sync_all
 from everlog.streams.plain_requests import PlainViews
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 APPLY_AT_ONCE = 32  # streams of which enough has gathered, after one commit; others have their turn later
 OPENING = 4  # as many as this count one whose file is not open
+LONG_REPLAY = 100_000  # records; opening files to learn what they have takes less time than so many
 
 
 class Views:
@@ -132,7 +134,15 @@ class Views:
                 f"the files have what is below {start}, and the journal begins at {journal.start}",
                 hint="what is between is lost here: restore the shard from its packs or a backup",
             )
+        is_long = journal.committed - start > LONG_REPLAY
+        filed: dict[str, int] = {}
         for position, name, effect in journal.read(start, journal.committed):
+            if is_long:
+                if name not in filed:
+                    filed[name] = self._filed(name)
+                if position <= filed[name]:
+                    self._unsynced.setdefault(name, position)
+                    continue
             record = decode_record(effect)
             time_us = max(time_us, record.time_us)
             state = self.find(name)
@@ -145,6 +155,13 @@ class Views:
         for name in self.away:
             self._be_away(self._states[name])
         return time_us
+
+    def _filed(self, name: str) -> int:
+        """Return up to where a stream's row and its file, which is open then, tell of all its records, if they do."""
+        state = self.find(name)
+        if state is None or state.is_hidden or name in self.away:
+            return NO_POSITION
+        return state.filed if self.files.applied_of(state) >= state.filed else NO_POSITION
 
     # ---- applying ----
 
