@@ -57,6 +57,7 @@ _HOMES = {
     "everlog.streams.plain_codec": ("Packer", "PlainCall"),
     "everlog.streams.row_runs": ("entry_run", "message_run"),
     "everlog.streams.message_blocks": ("DamagedBlock", "block_messages", "block_run", "pack_block"),
+    "everlog.streams.message_runs": ("MessageRun",),
     "everlog.streams.journal_rows": ("TurnRecords", "fill_columns"),
     "everlog.persist.arrivals": ("UnderWay",),
     "everlog.bench.persist.bus_link": ("Budget", "BusLink"),
@@ -129,6 +130,7 @@ class Twin:
     block_messages: Any
     block_run: Any
     pack_block: Any
+    MessageRun: Any
     TurnRecords: Any
     fill_columns: Any
     UnderWay: Any

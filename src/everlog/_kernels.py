@@ -80,6 +80,7 @@ KERNELS = (
     "everlog.streams.row_runs",
     "everlog.streams.row_messages",
     "everlog.streams.message_blocks",
+    "everlog.streams.message_runs",
     "everlog.persist.arrivals",
     "everlog.broker.turns",
     "everlog.broker.delivery.partition",

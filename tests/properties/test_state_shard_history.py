@@ -279,8 +279,10 @@ class Run:
         return [answer.result for answer in found[0]]
 
 
+@pytest.mark.parametrize("long_replay", [-1, 1 << 60])  # files are asked what they have, or not
 @pytest.mark.parametrize("seed", range(6))
-def test_what_is_read_is_what_the_journal_says(tmp_path, seed):
+def test_what_is_read_is_what_the_journal_says(tmp_path, seed, long_replay, monkeypatch):
+    monkeypatch.setattr("everlog.streams.views.LONG_REPLAY", long_replay)
     with watched(tmp_path / "shard") as power:
         run = Run(tmp_path / "shard", power, seed)
         for _ in range(100):
@@ -361,8 +363,10 @@ class TieredRun(Run):
                 self.names.add(record.pack)
 
 
+@pytest.mark.parametrize("long_replay", [-1, 1 << 60])
 @pytest.mark.parametrize("seed", range(4))
-def test_the_same_holds_with_a_bucket_and_servers_that_lose_their_disks(tmp_path, seed):
+def test_the_same_holds_with_a_bucket_and_servers_that_lose_their_disks(tmp_path, seed, long_replay, monkeypatch):
+    monkeypatch.setattr("everlog.streams.views.LONG_REPLAY", long_replay)
     with watched(tmp_path / "shard") as power:
         run = TieredRun(tmp_path / "shard", power, seed)
         for _ in range(100):

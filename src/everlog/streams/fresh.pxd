@@ -16,6 +16,8 @@ cdef class Asked:
     cdef readonly unsigned long long id
     cdef public bytes data
     cdef public bint is_write
+    cdef public long long position, time_us, previous, seq
+    cdef public int level
 
 
 @cython.locals(made=Asked)

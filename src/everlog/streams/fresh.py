@@ -50,7 +50,10 @@ class FreshEffect(Fresh):
 
 
 class Asked:
-    """Whoever asked a plain request: where the answer goes, and the answer when there is one."""
+    """Whoever asked a plain request: where the answer goes, and the answer when there is one.
+
+    One that appends to a stream whose messages nobody follows waits for its commit by itself, with what it is answered.
+    """
 
     def __init__(self, reply: str, correlation: bytes, id: int) -> None:
         self.reply = reply
@@ -58,6 +61,11 @@ class Asked:
         self.id = id
         self.data = b""
         self.is_write = False  # and was under way until it is answered
+        self.position = -1  # of its record
+        self.time_us = 0
+        self.previous = -1
+        self.seq = 0
+        self.level = 1  # at which it is answered
 
 
 def new_asked(reply: str, correlation: bytes, id: int) -> Asked:
@@ -68,6 +76,9 @@ def new_asked(reply: str, correlation: bytes, id: int) -> Asked:
     made.id = id
     made.data = b""
     made.is_write = False
+    made.position = made.previous = -1
+    made.time_us = made.seq = 0
+    made.level = 1
     return made
 
 

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
 from everlog.base import EverlogError
+from everlog.streams.effects import NO_POSITION
 from everlog.streams.stream_file import StreamFile, sync_directory
 from everlog.streams.stream_state import StreamState
 
@@ -105,6 +106,27 @@ class OpenFiles:
                 return None
             file = StreamFile(path, state.name, state.born, state.kind, create=True)
         return file
+
+    def applied_of(self, state: StreamState) -> int:
+        """Return up to where a stream's file has its records, or NO_POSITION; it is open then, if there is room for it.
+
+        For the time when a shard is opened: nobody else has files then.
+        """
+        path = self.path(state.name)
+        if state.name in self._files or len(self._files) >= self.most_open or not os.path.exists(path):
+            return NO_POSITION
+        try:
+            file = StreamFile(path, state.name, state.born, state.kind, create=False)
+        except EverlogError:  # whoever asks for the stream is told
+            return NO_POSITION
+        if file.is_stale:
+            file.close()
+            return NO_POSITION
+        self._files[state.name] = file
+        self.opened += 1
+        if self.touched is not None:
+            self.touched[state.name] = None
+        return file.applied
 
     def is_open(self, name: str) -> bool:
         """Return whether a stream's file is open."""

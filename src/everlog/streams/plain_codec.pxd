@@ -65,10 +65,21 @@ cdef class Packer:
     @cython.locals(value=bytes, size=Py_ssize_t, key=bytes, id=bytes, out="unsigned char*")
     cpdef Py_ssize_t pack(self, Appended one) except -1
 
+    @cython.locals(out="unsigned char*")
+    cpdef Py_ssize_t append(
+        self, long long epoch, long long previous, long long time_us, long long seq, long long messages,
+        long long total, bytes data, Py_ssize_t at, Py_ssize_t size
+    ) except -1
+
     cdef int _rest(self, unsigned char* out) except -1
 
-    @cython.locals(out="unsigned char*")
     cpdef bytes written(self, unsigned long long id, long long epoch, int level, Appended one)
+
+    @cython.locals(out="unsigned char*")
+    cpdef bytes done(
+        self, unsigned long long id, long long epoch, int level, long long position, long long time_us, long long seq,
+        long long previous
+    )
 
     @cython.locals(out="unsigned char*", size=Py_ssize_t)
     cpdef bytes entry(
@@ -95,5 +106,6 @@ cdef class Packer:
     @cython.locals(size=Py_ssize_t)
     cdef int _text(self, unsigned char* out, bytes data) except -1
 
-    @cython.locals(data=bytes, size=Py_ssize_t)
+    @cython.locals(data=bytes)
     cdef int _value(self, unsigned char* out, object value) except -1
+    cdef int _size(self, unsigned char* out, Py_ssize_t size) except -1

@@ -265,6 +265,12 @@ class Packer:
         """Write a plain write into `room` as the bytes of its `Record`; return how many they are."""
         value: bytes | None = one.value
         size = 0 if value is None else len(value)
+        if one.key is None and one.message_id is None:
+            data = b"" if value is None else value
+            size = -1 if value is None else size
+            return self.append(
+                one.epoch, one.previous, one.time_us, one.seq, one.messages, one.bytes, data, 0, size
+            )  # fmt: skip
         key = b"" if one.key is None else one.key.encode()
         id = b"" if one.message_id is None else one.message_id.encode()
         self._begin(256 + size + len(key) + len(id))
@@ -297,6 +303,40 @@ class Packer:
         self._byte(out, _NIL)
         return self._at
 
+    def append(
+        self, epoch: int, previous: int, time_us: int, seq: int, messages: int, total: int, data: bytes, at: int,
+        size: int,
+    ) -> int:  # fmt: skip
+        """Write a record into `room` as `pack` does: that a value, which is at a place in some bytes, was appended.
+
+        A size of -1 is an absent value.
+        """
+        self._begin(256 + (0 if size < 0 else size))
+        out = pointer(self.room)
+        self._byte(out, 0x9B)
+        self._number(out, epoch)
+        self._number(out, previous)
+        self._number(out, time_us)
+        self._number(out, seq)
+        self._number(out, messages)
+        self._number(out, total)
+        self._byte(out, 0x91)
+        self._byte(out, 0x99)
+        self._byte(out, 0)
+        self._number(out, seq)
+        if size < 0:
+            self._byte(out, _NIL)
+        else:
+            self._size(out, size)
+            copy(out, self._at, pointer(data), at, size)
+            self._at += size
+        self._rest(out)
+        self._byte(out, _NIL)
+        self._number(out, seq)
+        self._byte(out, 1)
+        self._byte(out, _NIL)
+        return self._at
+
     def _rest(self, out: bytearray) -> int:
         """Write what a plain effect does not have: headers, timestamp, expiry, upload, size, time of a copy."""
         self._byte(out, _NIL)
@@ -309,15 +349,19 @@ class Packer:
 
     def written(self, id: int, epoch: int, level: int, one: "Appended") -> bytes:
         """Return the `Reply` that a plain write is done."""
+        return self.done(id, epoch, level, one.position, one.time_us, one.seq, one.previous)
+
+    def done(self, id: int, epoch: int, level: int, position: int, time_us: int, seq: int, previous: int) -> bytes:
+        """Return the `Reply` that a plain write is done, of which these are the facts."""
         self._begin(256)
         out = pointer(self.room)
-        self._head(out, id, epoch, one.position, level)
+        self._head(out, id, epoch, position, level)
         self._byte(out, 0x98)
         self._all(out, _WRITTEN)
-        self._number(out, one.seq)
-        self._number(out, one.time_us)
-        self._number(out, one.position)
-        self._number(out, one.previous)
+        self._number(out, seq)
+        self._number(out, time_us)
+        self._number(out, position)
+        self._number(out, previous)
         self._byte(out, _FALSE)
         self._byte(out, _NIL)
         self._byte(out, 1)
@@ -438,11 +482,15 @@ class Packer:
         if value is None:
             return self._byte(out, _NIL)
         data: bytes = value
-        size = len(data)
+        self._size(out, len(data))
+        return self._all(out, data)
+
+    def _size(self, out: bytearray, size: int) -> int:
+        """Write how many bytes follow."""
         if size < 256:
             self._big(out, 0xC4, size, 1)
         elif size < 65_536:
             self._big(out, 0xC5, size, 2)
         else:
             self._big(out, 0xC6, size, 4)
-        return self._all(out, data)
+        return 0

@@ -7,6 +7,9 @@ from everlog.streams.stream_state cimport StreamState
 from everlog.streams.waiting cimport OpenTurn, Waiting
 
 
+cdef Py_ssize_t _SMALL
+
+
 @cython.final
 cdef class PlainRequests:
     cdef public bint is_open
@@ -31,6 +34,18 @@ cdef class PlainRequests:
     ) except -1
 
     @cython.locals(
+        call=PlainCall, turn=OpenTurn, now="long long", position="long long", seq="long long", size=Py_ssize_t,
+        total="long long", packed=Py_ssize_t, taken=Py_ssize_t
+    )
+    cdef int _add(self, StreamState state, bytes data, Asked asked) except -1
+
+    @cython.locals(turn=OpenTurn, now="long long")
+    cdef int _be_timed(self) except -1
+
+    @cython.locals(turn=OpenTurn, position="long long", rows=Py_ssize_t)
+    cdef int _note(self, StreamState state, Py_ssize_t packed, Py_ssize_t taken, object one, int level) except -1
+
+    @cython.locals(
         call=PlainCall, size=Py_ssize_t, name=str, value=bytes, message_id=str, total="long long", messages="long long",
         fresh=Fresh
     )
@@ -43,7 +58,7 @@ cdef class PlainRequests:
     @cython.locals(call=PlainCall)
     cdef object _new_id(self, StreamState state, bytes data)
 
-    @cython.locals(turn=OpenTurn, now="long long", position="long long", record=Appended, level=int, packed=Py_ssize_t, rows=Py_ssize_t, taken=Py_ssize_t)
+    @cython.locals(now="long long", position="long long", record=Appended, level=int, packed=Py_ssize_t, taken=Py_ssize_t)
     cdef int _decide(
         self, StreamState state, long long seq, long long messages, long long size, object value, str name,
         str message_id, Asked asked

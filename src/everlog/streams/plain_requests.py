@@ -11,6 +11,7 @@ from typing import Any
 import cython
 
 from everlog.streams.effects import PutKey
+from everlog.streams.message_blocks import VALUE_BYTES
 from everlog.streams.names import MOST_KEY_BYTES
 from everlog.streams.shard_settings import ShardSettings
 from everlog.streams.stream_state import ROW_BYTES
@@ -26,6 +27,7 @@ if not cython.compiled:
 
 NOT_PLAIN, DECIDED, ANSWERED = 0, 1, 2
 _KV = Kind.KV
+_SMALL = VALUE_BYTES
 _UNKNOWN = object()
 
 
@@ -111,6 +113,8 @@ class PlainRequests:
         size = call.value_size
         if not state.is_simple or size > self._most_bytes:
             return NOT_PLAIN
+        if call.id_size < 0 and size <= _SMALL and not (len(self.followed) and state.name in self.followed):
+            return self._add(state, data, asked)
         message_id = None
         if call.id_size >= 0:
             message_id = self._new_id(state, data)
@@ -122,8 +126,29 @@ class PlainRequests:
         else:
             size = 0
         seq = state.last_seq + 1
-        self._decide(state, seq, state.messages + 1, state.bytes + size, value, None, message_id, asked)
-        return DECIDED
+        return self._decide(state, seq, state.messages + 1, state.bytes + size, value, None, message_id, asked)
+
+    def _add(self, state: "StreamState", data: bytes, asked: "Asked") -> int:
+        """Append a small value to a stream that nobody follows: no object is made but `asked`."""
+        call = self._call
+        turn = self._turn
+        self._be_timed()
+        now = turn.time_us
+        position = turn.next
+        seq = state.last_seq + 1
+        size = call.value_size
+        total = state.bytes + (0 if size < 0 else size)
+        asked.is_write = True
+        asked.position = position
+        asked.time_us = now
+        asked.previous = state.position
+        asked.seq = seq
+        asked.level = call.level
+        packed = self.packer.append(
+            self._epoch, state.position, now, seq, state.messages + 1, total, data, call.value_at, size
+        )
+        taken = state.add(position, now, self._epoch, data, call.value_at, size)
+        return self._note(state, packed, taken, asked, call.level)
 
     def _put(self, state: "StreamState", data: bytes, asked: "Asked") -> int:
         call = self._call
@@ -153,8 +178,7 @@ class PlainRequests:
         if old is not None:
             total -= old.size
             messages -= 1
-        self._decide(state, state.last_seq + 1, messages, total, value, name, message_id, asked)
-        return DECIDED
+        return self._decide(state, state.last_seq + 1, messages, total, value, name, message_id, asked)
 
     def _known(self, state: "StreamState", key: str) -> Any:
         """Return what memory has of a key, None if that it has no value, or _UNKNOWN if the file has to tell."""
@@ -184,16 +208,10 @@ class PlainRequests:
         message_id: str | None,
         asked: "Asked",
     ) -> int:
-        turn = self._turn
-        if not turn.is_timed:
-            turn.is_timed = True
-            now = self._clock()
-            if now > turn.time_us:
-                turn.time_us = now
-        position = turn.next
-        record = appended(
-            position, turn.time_us, self._epoch, state.position, seq, messages, size, value, name, message_id
-        )
+        self._be_timed()
+        now = self._turn.time_us
+        position = self._turn.next
+        record = appended(position, now, self._epoch, state.position, seq, messages, size, value, name, message_id)
         record.level = level = self._call.level
         one: Any = record
         asked.is_write = True
@@ -203,21 +221,37 @@ class PlainRequests:
         else:
             record.asked = asked
         packed = self.packer.pack(record)
-        if level == 0:
-            turn.has_early = True
         taken = packed + self._row_bytes
         state.append(record, taken)
+        return self._note(state, packed, taken, one, level)
+
+    def _be_timed(self) -> int:
+        """Ask the clock once in a turn."""
+        turn = self._turn
+        if not turn.is_timed:
+            turn.is_timed = True
+            now = self._clock()
+            if now > turn.time_us:
+                turn.time_us = now
+        return 0
+
+    def _note(self, state: "StreamState", packed: int, taken: int, one: Any, level: int) -> int:
+        """Take a decision into the turn: its record, in the packer's room, and whoever waits for it."""
+        turn = self._turn
+        position = turn.next
+        if level == 0:
+            turn.has_early = True
         turn.add(state.name, self.packer.room, packed, one)
         turn.pending_rows += 1
         turn.pending_bytes += taken
-        rows = len(state.pending)
+        rows = state.pending_rows
         if rows == 1:
             self._unapplied[state.name] = turn.time_us
         if rows >= self._apply_rows or state.pending_bytes >= self._apply_bytes:
             self._ripe[state.name] = None
         if state.name not in self._unsynced:
             self._unsynced[state.name] = position
-        return 0
+        return DECIDED
 
     def _get(self, state: "StreamState", data: bytes, asked: "Asked") -> int:
         call = self._call

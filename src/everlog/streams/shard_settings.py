@@ -22,7 +22,7 @@ class ShardSettings:
     reply_bytes: int = 256 << 10  # of a chunk in a series of replies
     value_bytes: int = 1 << 20  # larger values are left out of replies and events, and read in parts
     sync_us: int = 60_000_000  # files are synced, and the journal trimmed, so often,
-    sync_records: int = 250_000  # or after so many records
+    sync_records: int = 1_000_000  # or after so many records; those behind are read again after a crash
     keep_records: int = 1_000_000  # in the journal, for followers that come back
     expire_rows: int = 1_000  # of a stream at a time
 

@@ -38,7 +38,7 @@ from everlog.streams.stream_state import StreamState
 from everlog.streams.tier import Tier
 from everlog.streams.values import ErrorCode, Level
 from everlog.streams.views import Views
-from everlog.streams.waiting import OpenTurn, Waiting, take_early, take_reached
+from everlog.streams.waiting import OpenTurn, Waiting, take_early, take_reached, unanswered
 from everlog.streams.writes import Writes
 
 Answers = Callable[[Any], None]  # takes an Answer, or a series of them
@@ -79,7 +79,7 @@ class StateShard:
         self.committed = journal.committed
         self._followed: dict[str, Any] = {}  # streams whose events are told
         self._feed: Callable[[list[FeedEvent]], None] | None = None
-        self._waiting: deque[Waiting | Appended] = deque()  # appended and not committed
+        self._waiting: deque[Waiting | Appended | Asked] = deque()  # appended and not committed
         self._later: deque[tuple[int, Callable[[], None], Answers]] = deque()  # reads that wait for a commit
         self._reached = -1  # the end of a commit that was reported while it was asked for, on the same thread
         self._asking = 0  # the thread that asks for a commit just now
@@ -289,7 +289,7 @@ class StateShard:
         if self._reached >= 0:
             self._on_commit(self._reached)
 
-    def _answer_early(self, decided: list[Waiting | Appended]) -> None:
+    def _answer_early(self, decided: list[Waiting | Appended | Asked]) -> None:
         """Answer what asked for no more than memory, and tell followers of it if they know all before it."""
         plain, early = take_early(decided, self.plain.packer, self.epoch, Level.MEMORY)
         events = []
@@ -367,7 +367,7 @@ class StateShard:
         waiting = [*self._waiting, *self._turn.take()[1]]
         self._waiting.clear()
         failure = self.failure_of(error)
-        plain = [one.asked for one in waiting if one.asked is not None]
+        plain = unanswered(waiting)
         for asked in plain:
             asked.data = self.plain.packer.framed(asked.id, encode(failure))
         if plain:

@@ -36,6 +36,7 @@ from everlog.streams.effects import (
 )
 from everlog.streams.fresh import Appended
 from everlog.streams.message_blocks import DamagedBlock, block_run
+from everlog.streams.message_runs import MessageRun, unpacked
 from everlog.streams.row_runs import entry_run, message_run
 from everlog.streams.values import Config, Kind
 
@@ -116,19 +117,23 @@ class StreamFile:
 
     # ---- writing ----
 
-    def apply(self, records: Sequence[tuple[int, Record | Appended]], config: Config, forgotten: int) -> None:
+    def apply(
+        self, records: Sequence[tuple[int, Record | Appended | MessageRun]], config: Config, forgotten: int
+    ) -> None:
         """Bring the view to the position of the last of these records; those it has already are left out.
 
         Message ids of records up to the position `forgotten` are forgotten.
         """
-        if records and records[0][0] <= self.applied:
-            records = [one for one in records if one[0] > self.applied]
-        if not records:
+        every = list(records)
+        in_blocks = are_kept_in_blocks(config) and "messages" in self._has
+        if not (in_blocks and self._are_next(every)):
+            every = [one for one in unpacked(every) if one[0] > self.applied]
+        if not every:
             return
-        position, last = records[-1]
+        position, last = every[-1]
         with self.changed() as connection:
             execute = connection.execute
-            self._write(list(records), are_kept_in_blocks(config))
+            self._write(every, in_blocks)
             if "ids" in self._has:
                 execute("DELETE FROM ids WHERE position <= ?", (forgotten,))
             execute(
@@ -159,9 +164,22 @@ class StreamFile:
         """Note which tables and indexes there are."""
         self._has = {row[0] for row in self._connection.execute("SELECT name FROM sqlite_master")}
 
+    def _are_next(self, records: list[tuple[int, Any]]) -> bool:
+        """Return whether these are nothing but runs of messages, as long as blocks are, that continue the stream."""
+        seq, position = self._last_seq + 1, self.applied
+        for last_position, one in records:
+            if type(one) is not MessageRun or one.seq != seq or one.position <= position:
+                return False
+            seq, position = one.last_seq + 1, last_position
+        return bool(seq - self._last_seq > LEAST_RUN)
+
     def _write(self, records: list[tuple[int, Any]], in_blocks: bool) -> None:
+        if type(records[0][1]) is MessageRun:
+            self._need("blocks")
+            for _, run in records:
+                self._connection.execute(tables.PUT_BLOCK, run.block())
+            return
         at, count, last_seq = 0, len(records), self._last_seq
-        in_blocks = in_blocks and "messages" in self._has
         while at < count:
             if in_blocks:
                 start, at = at, self._put_blocks(records, at, last_seq)

@@ -1,6 +1,7 @@
 cimport cython
 
 from everlog.streams.fresh cimport Appended
+from everlog.streams.message_runs cimport MessageRun
 from everlog.streams.overlay cimport Overlay
 
 
@@ -22,9 +23,16 @@ cdef class StreamState:
     cdef public bint is_hidden, is_removed, has_removal, has_rows, has_queues, is_plain, is_simple, is_simple_store
     cdef readonly Overlay known
     cdef Py_ssize_t unseen
+    cdef readonly Py_ssize_t pending_rows
+    cdef MessageRun _run
     cdef public dict front
 
     cpdef int append(self, Appended record, Py_ssize_t size) except -1
 
-    @cython.locals(found=list, appended=Appended)
+    @cython.locals(run=MessageRun, held=Py_ssize_t)
+    cpdef Py_ssize_t add(
+        self, long long position, long long time_us, long long epoch, bytes data, Py_ssize_t at, Py_ssize_t size
+    ) except -1
+
+    @cython.locals(found=list, appended=Appended, run=MessageRun, rest=MessageRun)
     cpdef list records(self, long long committed)

@@ -26,6 +26,7 @@ from everlog.streams.values import Config, Kind
 
 if not cython.compiled:
     from everlog.streams.fresh import Appended
+    from everlog.streams.message_runs import MessageRun
     from everlog.streams.overlay import Overlay
 
 ROW_BYTES = 400  # about what a record in memory takes beside its value
@@ -87,8 +88,11 @@ class StreamState:
         self.has_removal = False  # whether a pending record removed it
         self.has_rows = False  # whether there is a file
         self.filed = NO_POSITION  # what the file had applied when the stream's row in the catalogue was written
-        self.pending: list[Appended | tuple[int, Record]] = []  # plain writes as they are, others with their positions
+        # plain writes as they are, others with their positions
+        self.pending: list[Appended | MessageRun | tuple[int, Record]] = []
+        self.pending_rows = 0
         self.pending_bytes = 0
+        self._run: MessageRun | None = None  # the last one that is pending, if that is a run
         self.known = Overlay()  # what pending records changed; of a stream, those before `unseen`
         self.unseen = 0
         self.oldest: deque[tuple[int, int]] = deque()  # (seq, size) of the oldest messages, as far as they were read
@@ -121,6 +125,8 @@ class StreamState:
     def append(self, record: Appended, size: int) -> int:
         """Be as a plain write says, for which this stream or store is simple; `size` is what it takes in memory."""
         self.pending.append(record)
+        self.pending_rows += 1
+        self._run = None
         self.pending_bytes += size
         self.last = self.position = record.position
         self.epoch = record.epoch
@@ -133,6 +139,26 @@ class StreamState:
             self._take_id(record.position, record)
         return 0
 
+    def add(self, position: int, time_us: int, epoch: int, data: bytes, at: int, size: int) -> int:
+        """Be as after an append of a small value, for which this stream is simple; return what it takes in memory.
+
+        The value is at a place in some bytes; a size of -1 is an absent one.
+        """
+        run = self._run
+        if run is None or not run.takes(epoch, position, time_us, size):
+            run = self._run = MessageRun(epoch, self.position, self.last_seq + 1, self.messages, self.bytes)
+            self.pending.append(run)
+        held = run.add(position, time_us, data, at, size)
+        self.pending_rows += 1
+        self.pending_bytes += held
+        self.last = self.position = position
+        self.epoch = epoch
+        self.time_us = time_us
+        self.last_seq += 1
+        self.messages = run.messages
+        self.bytes = run.bytes
+        return held
+
     def take(self, position: int, record: Record, size: int) -> None:
         """Be as the record says, whose encoded size is given."""
         overlay = self.overlay
@@ -140,6 +166,8 @@ class StreamState:
         if record.previous == NO_POSITION and record.is_visible:
             self._be_born(position)
         self.pending.append((position, record))
+        self.pending_rows += 1
+        self._run = None
         self.unseen = len(self.pending)
         self.pending_bytes += size + ROW_BYTES
         self.last = position
@@ -158,20 +186,43 @@ class StreamState:
     @property
     def overlay(self) -> Overlay:
         """What pending records changed: all of them."""
+        if self.unseen < len(self.pending):
+            self._unpack()
         while self.unseen < len(self.pending):
             found = self.pending[self.unseen]
             if isinstance(found, Appended):
                 self.known.take(found.position, found)
-            else:
+            elif not isinstance(found, MessageRun):
                 self.known.take(*found)
             self.unseen += 1
         return self.known
 
+    def _unpack(self) -> None:
+        """Have the messages of runs one by one: somebody looks at what is pending."""
+        pending = self.pending
+        if any(isinstance(one, MessageRun) for one in pending):
+            self.pending, self._run = [], None
+            for one in pending:
+                if isinstance(one, MessageRun):
+                    self.pending += [record for _, record in one.records()]
+                else:
+                    self.pending.append(one)
+
     def records(self, committed: int) -> list[Any]:
-        """Return the pending records below a position, each with its own."""
+        """Return the pending records below a position, each with its own; of a run of messages, that of the last."""
         found: list[Any] = []
-        for one in self.pending:
-            if isinstance(one, Appended):
+        for at, one in enumerate(self.pending):
+            if isinstance(one, MessageRun):
+                run = one
+                if run.position >= committed:
+                    break
+                rest = run.cut(committed)
+                if rest is not None:
+                    self.pending.insert(at + 1, rest)
+                    if self._run is run:
+                        self._run = rest
+                found.append((run.last_position, run))
+            elif isinstance(one, Appended):
                 appended = one
                 if appended.position >= committed:
                     break
@@ -182,10 +233,14 @@ class StreamState:
                 found.append(one)
         return found
 
-    def first_pending(self) -> tuple[int, "Record | Appended"]:
-        """Return the first pending record, of which there is one, with its position."""
+    def first_pending(self) -> tuple[int, int]:
+        """Return position and time of the first pending record, of which there is one."""
         first = self.pending[0]
-        return (first.position, first) if isinstance(first, Appended) else first
+        if isinstance(first, MessageRun):
+            return first.position, first.first_us
+        if isinstance(first, Appended):
+            return first.position, first.time_us
+        return first[0], first[1].time_us
 
     def _take_effects(self, position: int, record: Record) -> None:
         self.known.take(position, record)
@@ -287,6 +342,9 @@ class StreamState:
         pending = self.pending
         for k in reversed(range(count)):
             one = pending[k]
+            if isinstance(one, MessageRun):
+                self.applied_position, self.applied_epoch = one.last_position, one.epoch
+                break
             position, record = (one.position, one) if isinstance(one, Appended) else one
             if record.is_visible:
                 self.applied_position, self.applied_epoch = position, record.epoch
@@ -294,18 +352,28 @@ class StreamState:
         if self.kind is Kind.KV:
             self._keep_front(self.overlay)
         del pending[:count]
+        if not pending:
+            self._run = None
         self.known.clear()
         self.unseen = 0
-        self.pending_bytes = 0
         self.has_removal = self.has_removal and bool(self.pending)
+        self._count_pending()
+        if self.kind is Kind.KV:
+            self.overlay  # noqa: B018 - plain requests ask what is known without a look at what is pending
+
+    def _count_pending(self) -> None:
+        self.pending_rows = self.pending_bytes = 0
         for one in self.pending:
+            if isinstance(one, MessageRun):
+                self.pending_rows += one.count
+                self.pending_bytes += one.held_bytes
+                continue
+            self.pending_rows += 1
             self.pending_bytes += ROW_BYTES
             if isinstance(one, Appended):
                 self.pending_bytes += 0 if one.value is None else len(one.value)
             else:
                 self.pending_bytes += sum(len(getattr(effect, "value", None) or b"") for effect in one[1].effects)
-        if self.kind is Kind.KV:
-            self.overlay  # noqa: B018 - plain requests ask what is known without a look at what is pending
 
     def _keep_front(self, overlay: Overlay) -> None:
         """Go on answering for the keys that changed, as far as there is room."""

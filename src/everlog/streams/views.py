@@ -3,16 +3,17 @@
 Records gather per stream and are applied when enough have come, when they have waited long, when the stream is read, or
 when there is no room for more. Only committed records are applied. A stream's records leave the journal only when its
 file *and* its row in the catalogue are synced: `whole` is the position below which that is true of all streams.
+A little above 400 lines: what memory, files, catalogue and journal agree on is decided here alone.
 """
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from everlog.base import EverlogError, StorageError
 from everlog.streams.catalogue import Catalogue, Row, row_of
-from everlog.streams.effects import DropAll, PutKey, Record, SetConfig, decode_record
+from everlog.streams.effects import NO_POSITION, DropAll, PutKey, Record, SetConfig, decode_record
 from everlog.streams.fresh import Appended
 from everlog.streams.open_files import OpenFiles, sync_all
 from everlog.streams.plain_requests import PlainViews
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 APPLY_AT_ONCE = 32  # streams of which enough has gathered, after one commit; others have their turn later
 OPENING = 4  # as many as this count one whose file is not open
+LONG_REPLAY = 100_000  # records; opening files to learn what they have takes less time than so many
 
 
 class Views:
@@ -115,7 +117,7 @@ class Views:
         state.take(position, record, size)
         self.pending_bytes += size + ROW_BYTES
         self.pending_rows += 1
-        name, rows = state.name, len(state.pending)
+        name, rows = state.name, state.pending_rows
         if rows == 1:
             self._unapplied[name] = record.time_us
         if rows >= self._apply_rows or state.pending_bytes >= self._apply_bytes:
@@ -132,7 +134,15 @@ class Views:
                 f"the files have what is below {start}, and the journal begins at {journal.start}",
                 hint="what is between is lost here: restore the shard from its packs or a backup",
             )
+        is_long = journal.committed - start > LONG_REPLAY
+        filed: dict[str, int] = {}
         for position, name, effect in journal.read(start, journal.committed):
+            if is_long:
+                if name not in filed:
+                    filed[name] = self._filed(name)
+                if position <= filed[name]:
+                    self._unsynced.setdefault(name, position)
+                    continue
             record = decode_record(effect)
             time_us = max(time_us, record.time_us)
             state = self.find(name)
@@ -146,6 +156,13 @@ class Views:
             self._be_away(self._states[name])
         return time_us
 
+    def _filed(self, name: str) -> int:
+        """Return up to where a stream's row and its file, which is open then, tell of all its records, if they do."""
+        state = self.find(name)
+        if state is None or state.is_hidden or name in self.away:
+            return NO_POSITION
+        return state.filed if self.files.applied_of(state) >= state.filed else NO_POSITION
+
     # ---- applying ----
 
     def apply(self, state: StreamState, committed: int) -> None:
@@ -153,7 +170,7 @@ class Views:
         records = state.records(committed)
         if not records:
             return
-        before, last = state.pending_bytes, records[-1]
+        before, rows, first, last = state.pending_bytes, state.pending_rows, state.first_pending()[0], records[-1]
         removal = -1
         if state.has_removal:
             if any(_removes(record) for _, record in state.records(MOST_POSITION)[len(records) :]):
@@ -171,16 +188,16 @@ class Views:
         state.has_rows = removal < len(records) - 1
         state.applied(len(records))
         self.pending_bytes += state.pending_bytes - before
-        self.pending_rows -= len(records)
-        self._note_applied(state, records[0][0], last)
+        self.pending_rows += state.pending_rows - rows
+        self._note_applied(state, first, last)
 
-    def _note_applied(self, state: StreamState, first: int, last: tuple[int, Record | Appended]) -> None:
+    def _note_applied(self, state: StreamState, first: int, last: tuple[int, Any]) -> None:
         name = state.name
         self._withheld.setdefault(name, first)
         self._ripe.pop(name, None)
         self._unapplied.pop(name, None)
         if state.pending:
-            self._unapplied[name] = state.first_pending()[1].time_us
+            self._unapplied[name] = state.first_pending()[1]
         if not state.has_rows:
             self._rows.pop(name, None)
             self._gone[name] = last[0]
@@ -208,7 +225,7 @@ class Views:
                 continue
             left -= 1 if self.files.is_open(name) else OPENING
             self.apply(state, committed)
-            if len(state.pending) >= self.settings.apply_rows:  # of what is not committed yet
+            if state.pending_rows >= self.settings.apply_rows:  # of what is not committed yet
                 self._ripe[name] = None
                 left -= 1
         self._ripe.update(dict.fromkeys(busy))

@@ -26,8 +26,8 @@ cdef class OpenTurn:
     cpdef int add(self, str name, object data, Py_ssize_t size, object one) except -1
 
 
-@cython.locals(one=Waiting, record=Appended, asked=Asked, plain=list, others=list, fed=list, code=int)
+@cython.locals(one=Waiting, record=Appended, asked=Asked, who=Asked, plain=list, others=list, fed=list, code=int)
 cpdef tuple take_reached(object waiting, long long committed, Packer packer, long long epoch, object level)
 
-@cython.locals(asked=Asked, plain=list, early=list, code=int)
+@cython.locals(asked=Asked, who=Asked, plain=list, early=list, code=int)
 cpdef tuple take_early(list decided, Packer packer, long long epoch, object level)

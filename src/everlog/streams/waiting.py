@@ -49,19 +49,19 @@ class OpenTurn:
         self.time_us = time_us
         self.is_timed = False  # the clock was asked in this turn
         self.records = TurnRecords()
-        self.decided: list[Waiting | Appended] = []
+        self.decided: list[Waiting | Appended | Asked] = []
         self.pending_rows = 0  # of plain writes, which the views do not count yet
         self.pending_bytes = 0
         self.has_early = False  # something of this turn is answered before its commit
 
-    def add(self, name: str, data: "Buffer", size: int, one: "Waiting | Appended") -> int:
+    def add(self, name: str, data: "Buffer", size: int, one: "Waiting | Appended | Asked") -> int:
         """Add a record, the first bytes of a buffer, with whoever waits for it; its position is `next`."""
         self.next += 1
         self.records.add(name, data, size)
         self.decided.append(one)
         return 0
 
-    def take(self) -> "tuple[Any, list[Waiting | Appended]]":
+    def take(self) -> "tuple[Any, list[Waiting | Appended | Asked]]":
         """Return records and those who wait for them, and begin a new turn."""
         records, decided = self.records, self.decided
         self.records, self.decided = TurnRecords(len(decided), records.size), []
@@ -70,7 +70,7 @@ class OpenTurn:
 
 
 def take_reached(
-    waiting: "deque[Waiting | Appended]", committed: int, packer: "Packer", epoch: int, level: Level
+    waiting: "deque[Waiting | Appended | Asked]", committed: int, packer: "Packer", epoch: int, level: Level
 ) -> "tuple[list[Asked], list[Waiting], list[Waiting]]":
     """Take those off whose records are committed: plain ones with their answers, others, and those to be fed."""
     plain: list[Asked] = []
@@ -80,6 +80,15 @@ def take_reached(
     first = waiting.popleft
     while waiting:
         found = first()
+        if isinstance(found, Asked):
+            who = found
+            if who.position >= committed:
+                waiting.appendleft(who)
+                break
+            if not who.data:  # else it was answered early
+                who.data = packer.done(who.id, epoch, code, who.position, who.time_us, who.seq, who.previous)
+                plain.append(who)
+            continue
         if isinstance(found, Appended):
             record = found
             if record.position >= committed:
@@ -109,7 +118,7 @@ def take_reached(
 
 
 def take_early(
-    decided: "list[Waiting | Appended]", packer: "Packer", epoch: int, level: Level
+    decided: "list[Waiting | Appended | Asked]", packer: "Packer", epoch: int, level: Level
 ) -> "tuple[list[Asked], list[Waiting]]":
     """Return those that asked for no more than a level: plain ones with their answers, and all that are no records."""
     plain: list[Asked] = []
@@ -117,6 +126,11 @@ def take_early(
     code = int(level)
     for found in decided:
         if found.level != code:
+            continue
+        if isinstance(found, Asked):
+            who = found
+            who.data = packer.done(who.id, epoch, code, who.position, who.time_us, who.seq, who.previous)
+            plain.append(who)
             continue
         if not isinstance(found, Appended):
             early.append(found)
@@ -127,3 +141,15 @@ def take_early(
             asked.data = packer.written(asked.id, epoch, code, record)
             plain.append(asked)
     return plain, early
+
+
+def unanswered(waiting: "list[Waiting | Appended | Asked]") -> "list[Asked]":
+    """Return who asked plain requests and has no answer yet."""
+    found: list[Asked] = []
+    for one in waiting:
+        if isinstance(one, Asked):
+            if not one.data:
+                found.append(one)
+        elif one.asked is not None:
+            found.append(one.asked)
+    return found

@@ -35,6 +35,32 @@ def test_rows_gather_before_they_are_applied(tmp_path):
     owner.shard.close()
 
 
+def test_a_long_replay_leaves_out_what_rows_and_files_tell(tmp_path, monkeypatch):
+    monkeypatch.setattr("everlog.streams.views.LONG_REPLAY", 0)
+    owner = Owner(tmp_path / "shard", settings=ShardSettings(apply_rows=10, sync_us=10**15))
+    for name in ("s", "t", "u"):
+        owner.add(name, *[b"%d" % number for number in range(12)])
+    owner.tick()  # writes the rows
+    owner.add("s", *[b"more"] * 5)
+    owner.add("u", *[b"more"] * 12)
+    missing = owner.shard.views.files.path("t")
+    damaged = owner.shard.views.files.path("u")
+    owner = owner.reopen(is_clean=False, survivors=0)
+    views = owner.shard.views
+    assert (views.files.opened, views.pending_rows) == (3, 5 + 12)
+    assert list(views._unsynced) == ["s", "t", "u"]  # a power cut may take from the files what they have
+    assert [len(seqs(owner, name)) for name in ("s", "t", "u")] == [17, 12, 24]
+    owner.shard.abandon()
+    Path(missing).unlink()
+    Path(missing + "-wal").unlink(missing_ok=True)
+    Path(damaged).write_bytes(b"nothing of SQLite's" * 1000)
+    Path(damaged + "-wal").unlink(missing_ok=True)
+    owner = Owner(tmp_path / "shard", owner.disk, clock=owner.clock)
+    assert [seqs(owner, name)[-1] for name in ("s", "t")] == [17, 12]
+    assert owner.refusal(Info("u")).code == ErrorCode.STORAGE
+    owner.shard.abandon()
+
+
 def test_what_is_pending_is_bounded_over_all_streams(tmp_path):
     owner = Owner(tmp_path / "shard", settings=ShardSettings(pending_rows=50))
     for n in range(100):
