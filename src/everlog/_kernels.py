@@ -96,6 +96,7 @@ KERNELS = (
     "everlog.broker.registry.registry",
     "everlog.broker.connection.connection",
     "everlog.broker.connection.connect_gate",
+    "everlog.tiering.pipeline",
     "everlog.cluster.row_names",
     "everlog.cluster.origins",
     "everlog.cluster.tail_commits",

@@ -14,7 +14,7 @@ cdef class ShardTarget:
     cdef public object waits_since, troubled, wrote
     cdef public Origins origins
     cdef public object _own
-    cdef TailCommits _commits
+    cdef readonly TailCommits _commits
     cdef Py_ssize_t _table_bytes, _transaction_bytes, _table
     cdef object _lock, _changed
     cdef list _fills
