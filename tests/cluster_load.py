@@ -62,6 +62,7 @@ class LoadThread(threading.Thread):
             try:
                 self.client = broker.client(self.name, clean_start=False, expiry=EXPIRY_S)
             except (Closed, OSError, AssertionError):
+                time.sleep(0.002)
                 continue  # it ended meanwhile
             self.at = broker
             self._connected(broker.connacks[self.name].session_present)
@@ -76,6 +77,8 @@ class LoadThread(threading.Thread):
     def move(self) -> None:
         """Go on at the next broker now."""
         self.moving.set()
+        if not hasattr(self, "client"):
+            return  # it has not found a broker yet
         with contextlib.suppress(OSError):
             self.client.socket.shutdown(socket.SHUT_RDWR)
 
@@ -84,7 +87,8 @@ class LoadThread(threading.Thread):
         self.stopping.set()
         while self.is_alive() and not self.is_done():
             self.join(0.01)
-        self.move()
+        if self.is_alive():
+            self.move()
         self.join(PATIENCE_S)
         assert not self.is_alive(), f"{self.name} waits for ever"
         if self.error is not None:

@@ -8,11 +8,16 @@ from collections import deque
 from collections.abc import Callable
 from time import monotonic
 
+import cython
+
 from everlog.base import EverlogError
 from everlog.cluster.rows import TailRow
-from everlog.cluster.shard_target import ShardTarget
-from everlog.cluster.tail_commits import BUSY_S, TRANSACTION_BYTES, Part, TailCommits
+from everlog.cluster.tail_commits import BUSY_S, TRANSACTION_BYTES
 from everlog.commitlog import ShardLog
+
+if not cython.compiled:
+    from everlog.cluster.shard_target import ShardTarget
+    from everlog.cluster.tail_commits import Part, TailCommits
 
 WRITE_S = 0.25  # what is shown of a copy is written after this time
 
@@ -23,6 +28,7 @@ class _Step:
     def __init__(self, log: ShardLog, target: ShardTarget) -> None:
         self.part: Part | None = None  # was in a transaction, and is busy
         self.is_over = False
+        self.wants_step = log.wants_step
         self._steps = log.steps()
         self._rows: deque[TailRow] = deque()
         self._target = target
@@ -41,30 +47,32 @@ class _Step:
             self.part = self._target.part(self._rows, room)
         return self.part
 
-    def look(self) -> None:
+    def look(self) -> int:
         """Go on if the transaction has decided about the part in it."""
         part = self.part
         if part is None:
-            return
+            return 0
         if part.refusal is not None:
             self._refuse(part.refusal)
         elif part.is_committed:
             self.part = None
             self._go_on()
+        return 0
 
-    def _refuse(self, why: EverlogError) -> None:
+    def _refuse(self, why: EverlogError) -> int:
         """Commit nothing more of the step."""
         self.part = None
         self._rows.clear()
-        self._go_on(why)
+        return self._go_on(why)
 
-    def _go_on(self, refusal: EverlogError | None = None) -> None:
+    def _go_on(self, refusal: EverlogError | None = None) -> int:
         """Let the log show what is committed, until there are rows to commit again."""
         try:
             while not self._rows:
                 self._rows = self._target.rows(self._steps.send(refusal))
         except StopIteration:
             self.is_over = True
+        return 0
 
 
 class CommitRounds:
@@ -81,47 +89,63 @@ class CommitRounds:
         self._shards.append((log, log.wants_step, target))
 
     def step(self) -> bool:
-        """Try to commit what is there by one transaction; return whether there may be more to do at once."""
+        """Try to commit what is there by one transaction; return whether there is more to do at once."""
+        steps = self._steps
         for log, wants_step, target_of in self._shards:
-            if wants_step() and log not in self._steps:
+            if wants_step() and log not in steps:
                 self._begin(log, target_of())
         parts: list[Part] = []
         room = TRANSACTION_BYTES
-        for log, step in list(self._steps.items()):
+        for log, step in list(steps.items()):
             part = step.next_part(room) if room > 0 else None
             if part is not None:
                 parts.append(part)
                 room -= part.size
-                self._steps[log] = self._steps.pop(log)  # whoever had no room is the first the next time
+                if len(steps) > 1:
+                    steps[log] = steps.pop(log)  # whoever had no room is the first the next time
         if parts:
             self._commits.commit(parts)
-        for log, step in list(self._steps.items()):
+        again = False
+        for log, step in list(steps.items()):
             step.look()
             if step.is_over:
-                del self._steps[log]
+                del steps[log]
+                again = again or step.wants_step()  # what was asked for while it waited woke nobody
         if monotonic() >= self._write_at:
             self._write_behind()
-        return any(part.is_committed or part.is_in_doubt or part.refusal is not None for part in parts)
+        return again or (bool(steps) and _has_decided(parts))
 
     def rest_s(self) -> float:
         """Return after how many seconds the next round is due though nobody asks for it."""
-        return BUSY_S if any(step.part is not None for step in self._steps.values()) else WRITE_S
+        for step in self._steps.values():
+            if step.part is not None:
+                return BUSY_S
+        return WRITE_S
 
     def gave_up(self, error: Exception) -> None:
         """Let no shard go on: the thread has met an error that it was not made for."""
         for log, _, _ in self._shards:
             log.gave_up(error)
 
-    def _begin(self, log: ShardLog, target: ShardTarget | None) -> None:
+    def _begin(self, log: ShardLog, target: "ShardTarget | None") -> int:
         if target is None:
             log.commit_step()
-            return
+            return 0
         step = _Step(log, target)
         if not step.is_over:
             self._steps[log] = step
+        return 0
 
     def _write_behind(self) -> None:
         self._write_at = monotonic() + WRITE_S
         for log, _, _ in self._shards:
             if log.unwritten_bytes and log not in self._steps:
                 log.write_behind()
+
+
+def _has_decided(parts: list[Part]) -> bool:
+    """Return whether a transaction said of any part what became of it, or left it in doubt."""
+    for part in parts:  # noqa: SIM110
+        if part.is_committed or part.is_in_doubt or part.refusal is not None:
+            return True
+    return False

@@ -16,7 +16,7 @@ from everlog.cluster.ports import LinkKind, ShardLinks
 from everlog.cluster.rows import TailRow
 from everlog.cluster.shard_frames import decode_offer, decode_publish, encode_offer, encode_owned, encode_publish
 
-GATHER_S = 0.005  # the longest that a batch waits to be offered with others
+GATHER_S = 0.008  # the longest that a batch waits to be offered with others
 UNGATHERED_BYTES_S = 4 << 20  # that are offered without such a wait, a second
 
 Refuse = Callable[[int, int, EverlogError], None]  # of an origin, in a shard, why

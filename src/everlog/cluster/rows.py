@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-import crc32c
-
 from everlog.base import Records
+from everlog.cluster.link_frames import check_quickly
 from everlog.cluster.row_names import pack_names
 
 
@@ -85,7 +84,7 @@ def make_row(records: Records, segment: int, epoch: int, origins: dict[int, int]
         epoch,
         segment,
         os.urandom(16),
-        crc32c.crc32c(body),
+        check_quickly(body),
         origins,
         pack_names(records),
         body,

@@ -9,13 +9,19 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from everlog.base import EverlogError, Fenced, Records, StorageError, Unavailable
-from everlog.cluster.origins import Origins
+import cython
+
+from everlog.base import EverlogError, Fenced, StorageError, Unavailable
 from everlog.cluster.ports import TABLES, TableFill, Takeover
 from everlog.cluster.rows import TailRow, make_row
-from everlog.cluster.tail_commits import BUSY_S, TRANSACTION_BYTES, Part, TailCommits
+from everlog.cluster.tail_commits import BUSY_S, TRANSACTION_BYTES
 
-Troubled = Callable[[StorageError | None], None]
+if not cython.compiled:
+    from everlog.base import Records
+    from everlog.cluster.origins import Origins
+    from everlog.cluster.tail_commits import Part, TailCommits
+
+Troubled = Callable[["StorageError | None"], None]
 
 
 class ShardTarget:
@@ -23,7 +29,7 @@ class ShardTarget:
 
     def __init__(
         self,
-        commits: TailCommits,
+        commits: "TailCommits",
         shard: int,
         epoch: int,
         own: int,
@@ -44,7 +50,8 @@ class ShardTarget:
         self._own = own
         self._table_bytes = max(1, tail_bytes // TABLES)
         self._transaction_bytes = min(transaction_bytes, self._table_bytes)
-        self._lock = commits.changed
+        self._lock = commits.lock
+        self._changed = commits.changed
         self._fills = [TableFill() for _ in range(TABLES)]
         self._table = 0
         self._is_in_trouble = False
@@ -78,8 +85,8 @@ class ShardTarget:
         while rows:
             part = self.part(rows, self._transaction_bytes)
             if part is None:
-                with self._lock:
-                    self._lock.wait_for(lambda: self.is_stopped or self._has_room())
+                with self._changed:
+                    self._changed.wait_for(lambda: self.is_stopped or self._has_room())
                 if self.is_stopped:
                     raise self.closed()
                 continue
@@ -92,13 +99,15 @@ class ShardTarget:
 
     def rows(self, group: Sequence[tuple[Records, int]]) -> deque[TailRow]:
         """Return the rows of batches, but those that are committed already."""
-        return deque([self._row(records, segment) for records, segment in group if records.end_offset > self.end])
+        rows: deque[TailRow] = deque()
+        for records, segment in group:
+            end = records.end_offset
+            if end > self.end:
+                origins = self.origins.place(end, whole=records.base_offset == segment)
+                rows.append(make_row(records, segment, self.epoch, origins))
+        return rows
 
-    def _row(self, records: Records, segment: int) -> TailRow:
-        whole = records.base_offset == segment
-        return make_row(records, segment, self.epoch, self.origins.place(records.end_offset, whole=whole))
-
-    def part(self, rows: deque[TailRow], room: int) -> Part | None:
+    def part(self, rows: deque[TailRow], room: int) -> "Part | None":
         """Take from the front of rows what goes into a transaction that has so much room; None if the tail is full."""
         with self._lock:
             if not self._has_room():
@@ -110,8 +119,9 @@ class ShardTarget:
                 self._commits.filled()
             table = self._table
         room = min(room, self._transaction_bytes)
-        taken = [rows.popleft()]
-        size = taken[0].size
+        first = rows.popleft()
+        taken = [first]
+        size = first.size
         while rows and size + rows[0].size <= room:
             size += rows[0].size
             taken.append(rows.popleft())
@@ -119,7 +129,9 @@ class ShardTarget:
 
     def _has_room(self) -> bool:
         """Return whether the current table has, or the next one, which must be empty."""
-        return self._fills[self._table].size < self._table_bytes or not self._fills[(self._table + 1) % TABLES].rows
+        if self._fills[self._table].size < self._table_bytes:
+            return True
+        return not self._fills[(self._table + 1) % TABLES].rows
 
     def _full(self) -> StorageError:
         held = sum(fill.size for fill in self._fills)
@@ -130,14 +142,16 @@ class ShardTarget:
 
     # What becomes of a part
 
-    def begin(self) -> None:
+    def begin(self) -> int:
         """Note that the database is waited for."""
         if self.waits_since is None:
             self.waits_since = time.monotonic()
+        return 0
 
-    def end_wait(self) -> None:
+    def end_wait(self) -> int:
         """Note that it has answered."""
         self.waits_since = None
+        return 0
 
     def doubt(self, error: EverlogError) -> None:
         """Note that a commit was not confirmed."""
@@ -145,18 +159,23 @@ class ShardTarget:
         self.is_in_doubt = True
         self._note(error)
 
-    def committed(self, part: Part) -> None:
+    def committed(self, part: "Part") -> int:
         """Note that a part is committed."""
         rows = part.rows.rows
+        end = rows[len(rows) - 1].end
         self.is_in_doubt = False
-        self.end_wait()
+        self.waits_since = None
         with self._lock:
             fill = self._fills[part.rows.table]
-            fill.size, fill.rows, fill.end = fill.size + part.size, fill.rows + len(rows), rows[-1].end
-        self.end = rows[-1].end
-        self._note(None)
+            fill.size += part.size
+            fill.rows += len(rows)
+            fill.end = end
+        self.end = end
+        if self._is_in_trouble:
+            self._note(None)
         if self.wrote is not None:
             self.wrote(rows)
+        return 0
 
     def closed(self) -> Unavailable:
         """Return why nothing more is committed here."""

@@ -40,38 +40,45 @@ class TailCommits:
 
     def __init__(self, tables: TailTables, pause: Callable[[int], float] | None = None) -> None:
         self.tables = tables
-        self.changed = threading.Condition()  # a shard was let go of, or has room in its tail again
+        self.lock = threading.RLock()  # of the next, for who need not wait: it costs a third of a condition's methods
+        self.changed = threading.Condition(self.lock)  # a shard was let go of, or has room in its tail again
         self.wake: Callable[[], None] = lambda: None  # wakes the thread that commits, if it waits for neither
         self.filled: Callable[[], None] = lambda: None  # called when a table of a shard's tail is full
         self._pause = pause or _pause_s
         self._failures = 0  # in succession
 
-    def commit(self, parts: Sequence[Part]) -> None:
+    def commit(self, parts: Sequence[Part]) -> int:
         """Try once to commit rows of different shards in one transaction.
 
         A part is committed then, or refused, or is to be among the parts of the next call. While some are in doubt it
         is these alone that are settled. A failure is followed by a rest.
         """
+        left: list[Part] = []
+        doubted: list[Part] = []
         for part in parts:
             if part.target.is_stopped:
                 part.refusal = part.target.closed()
-        left = [part for part in parts if part.refusal is None]
-        doubted = [part for part in left if part.is_in_doubt]
+            if part.refusal is None:
+                left.append(part)
+                if part.is_in_doubt:
+                    doubted.append(part)
         left = doubted or left
         if not left:
-            return
+            return 0
+        asked: list[ShardRows] = []
         for part in left:
             part.target.begin()
+            asked.append(part.rows)
         call = self.tables.settle if doubted else self.tables.insert
         try:
-            outcomes = call([part.rows for part in left])
+            outcomes = call(asked)
         except EverlogError as error:
             for part in left:
                 part.is_in_doubt = True
                 part.target.doubt(error)
             self.rest(parts, self._pause(self._failures))
             self._failures += 1
-            return
+            return 0
         self._failures = 0
         for part, outcome in zip(left, outcomes, strict=True):
             if outcome is Outcome.COMMITTED:
@@ -80,6 +87,7 @@ class TailCommits:
             elif outcome is Outcome.FENCED:
                 part.target.end_wait()
                 part.refusal = replaced(part.target.shard, part.target.epoch)
+        return 0
 
     def rest(self, parts: Sequence[Part], seconds: float) -> None:
         """Wait for a while, or until one of the shards is let go of."""

@@ -20,8 +20,9 @@ from everlog.tiering.pack_format import (
 )
 from everlog.tiering.pack_manifest import PackManifest, read_manifest, read_packs
 from everlog.tiering.packs import BucketPacks, PackWriter
+from everlog.tiering.pipeline import Statement
 from everlog.tiering.places import check_bucket, open_bucket
 from everlog.tiering.ports import Bucket, StoredObject
-from everlog.tiering.postgres import Database, Statement, make_schema
+from everlog.tiering.postgres import Database, make_schema
 from everlog.tiering.postgres_journal import PostgresJournal, make_journal_tables
 from everlog.tiering.scrub import UNNAMED_S, bucket_clock, plan_scrub, scrub

@@ -8,10 +8,15 @@ a change of its own in that folder makes it ask the server again, so a name coun
 A directory that was there once and is gone, or is another one, is not made again: it was unmounted, and what is written
 in its place would be seen by nobody else. So each call opens the directory, looks whether it is the one it was, and
 names everything from there on: what happens to the directory's own name meanwhile leads nowhere else.
+
+Large objects are written around the page cache where the system can: they are synced before they get their name, and
+hardly ever read here again, so a copy of each page would only cost time and the memory of what is read.
 """
 
 import contextlib
 import errno
+import fcntl
+import mmap
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -26,6 +31,10 @@ T = TypeVar("T")
 _TEMPORARY = ".tmp-"
 _PASSING = {errno.ESTALE, errno.EIO, errno.ETIMEDOUT, errno.EINTR, errno.EAGAIN, errno.EHOSTDOWN, errno.ENOLCK}
 _PIECE_BYTES = 4 << 20
+_PAGE = mmap.PAGESIZE
+_LARGE_BYTES = 256 << 10  # written around the page cache from this size on
+_AROUND = getattr(os, "O_DIRECT", 0)
+_UNABLE = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS}  # says a file, a disk or a buffer that can't do that
 _ATTEMPTS = 100  # an object that is neither there nor may be made is being deleted just now
 _HINT = "check that the directory is mounted, writable and has space"
 
@@ -173,6 +182,7 @@ def _write(top: int, name: str, pieces: Iterable[bytes | memoryview]) -> str:
     try:
         for piece in pieces:
             view = memoryview(piece)
+            view = view[_write_around(fd, view) :]
             while view:
                 view = view[os.write(fd, view) :]
         os.fsync(fd)
@@ -182,6 +192,24 @@ def _write(top: int, name: str, pieces: Iterable[bytes | memoryview]) -> str:
     finally:
         os.close(fd)
     return temporary
+
+
+def _write_around(fd: int, view: memoryview) -> int:
+    """Write whole pages from the front around the page cache, as far as that can be done; return how many bytes."""
+    size = len(view) - len(view) % _PAGE
+    if size < _LARGE_BYTES or not _AROUND:
+        return 0
+    done, flags = 0, fcntl.fcntl(fd, fcntl.F_GETFL)
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags | _AROUND)
+        while done < size:
+            done += os.write(fd, view[done:size])
+    except OSError as error:
+        if error.errno not in _UNABLE:
+            raise
+    finally:
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags)
+    return done
 
 
 def _read(top: int, name: str, start: int, size: int) -> bytes | None:

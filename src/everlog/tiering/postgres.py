@@ -10,16 +10,15 @@ owns: PostgreSQL ends a transaction that says nothing for a while.
 
 import contextlib
 import ctypes
-import select
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from everlog.base import StorageError, Unavailable, UsageError
+from everlog.tiering.pipeline import Statement, run_pipeline
 
 if TYPE_CHECKING:
     import psycopg
-    from psycopg.pq.abc import PGconn, PGresult
 
     Cursor = psycopg.Cursor[tuple[Any, ...]]
     Connection = psycopg.Connection[tuple[Any, ...]]
@@ -37,15 +36,6 @@ _CANCEL_S, _CLOSE_S = 2.0, 1.0
 _BOTH_WAYS = 2  # SHUT_RDWR
 _SILENT_MS = 2_000  # between two statements of a transaction; then it is ended
 _LOCK = 0x65766572  # of who makes tables
-
-
-class Statement(NamedTuple):
-    """A statement that a connection prepares once by its name, with its values this time."""
-
-    name: bytes
-    query: bytes
-    values: Sequence[bytes | bytearray | memoryview]
-    formats: Sequence[int]  # of the values: 0 for text, 1 for bytes as they are
 
 
 class Database:
@@ -87,7 +77,7 @@ class Database:
 
         It is the cheapest way: libpq without what psycopg does for any statement.
         """
-        return self._do(lambda connection: _pipelined(connection, statements, self._prepared))
+        return self._do(lambda connection: run_pipeline(connection.pgconn, statements, self._prepared))
 
     def _do(self, act: Callable[["Connection"], T]) -> T:
         with self._lock:
@@ -170,73 +160,6 @@ class Database:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
-
-
-def _pipelined(
-    connection: "Connection", statements: Sequence[Statement], prepared: set[bytes]
-) -> list[list[bytes | None]]:
-    """Run statements in libpq's pipeline mode: what is sent before one sync is one transaction."""
-    wire = connection.pgconn
-    asked: list[bytes] = []  # for each result to come: the name of a statement to prepare, or nothing
-    wire.enter_pipeline_mode()
-    for one in statements:
-        if one.name not in prepared and one.name not in asked:
-            wire.send_prepare(one.name, one.query)
-            asked.append(one.name)
-        wire.send_query_prepared(one.name, one.values, one.formats)
-        asked.append(b"")
-    wire.pipeline_sync()
-    found, failed = _results(wire, asked, prepared)
-    wire.exit_pipeline_mode()
-    if failed is not None:
-        raise _error_of(wire, failed)
-    return found
-
-
-def _results(
-    wire: "PGconn", asked: list[bytes], prepared: set[bytes]
-) -> tuple[list[list[bytes | None]], "PGresult | None"]:
-    """Wait for all results without the interpreter's lock; return first rows, and the first error."""
-    from psycopg.pq import ExecStatus
-
-    waits = select.poll()
-    while wire.flush():
-        waits.register(wire.socket, select.POLLIN | select.POLLOUT)
-        if any(events & ~select.POLLOUT for _, events in waits.poll()):
-            wire.consume_input()
-    waits.register(wire.socket, select.POLLIN)
-    found: list[list[bytes | None]] = []
-    failed: PGresult | None = None
-    for name in asked:
-        result = _result(wire, waits)
-        if result.status == ExecStatus.COMMAND_OK and name:
-            prepared.add(name)
-        elif result.status == ExecStatus.TUPLES_OK:
-            found.append([result.get_value(0, column) for column in range(result.nfields)])
-        elif failed is None:
-            failed = result
-        wire.get_result()  # the end of this statement
-    _result(wire, waits)  # the sync
-    return found, failed
-
-
-def _result(wire: "PGconn", waits: "select.poll") -> "PGresult":
-    while wire.is_busy():
-        waits.poll()
-        wire.consume_input()
-    result = wire.get_result()
-    if result is None:
-        raise _load().OperationalError("the connection was lost")
-    return result
-
-
-def _error_of(wire: "PGconn", result: "PGresult") -> Exception:
-    from psycopg.errors import OperationalError, error_from_result
-    from psycopg.pq import ConnStatus
-
-    if wire.status != ConnStatus.OK:
-        return OperationalError(wire.get_error_message())
-    return error_from_result(result)
 
 
 def _shut_down(descriptor: int) -> None:

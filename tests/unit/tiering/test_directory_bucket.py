@@ -1,3 +1,6 @@
+import errno
+import fcntl
+import mmap
 import os
 from pathlib import Path
 
@@ -128,3 +131,56 @@ def test_what_was_never_there_is_not_made_by_reading(tmp_path: Path) -> None:
     bucket = DirectoryBucket(tmp_path / "shared")
     bucket.delete("a")
     assert (bucket.get("a"), list(bucket.find("")), (tmp_path / "shared").exists()) == (None, [], False)
+
+
+@pytest.mark.parametrize("size", [0, 1, (256 << 10) - 1, 256 << 10, (1 << 20) + 17, (9 << 20) - 1])
+@pytest.mark.parametrize("first", [0, 1, mmap.PAGESIZE])
+def test_an_object_of_any_size_is_what_it_was_made_of(tmp_path: Path, size: int, first: int) -> None:
+    """Also where its bytes begin in the midst of a page, which can't be written around the page cache everywhere."""
+    with mmap.mmap(-1, first + size + 1) as memory:
+        memory[first : first + size] = data = os.urandom(size)
+        with memoryview(memory) as whole, whole[first : first + size] as view:
+            DirectoryBucket(tmp_path).put("a/1", view)
+    assert DirectoryBucket(tmp_path).get("a/1") == data
+    (tmp_path / "file").write_bytes(data)
+    DirectoryBucket(tmp_path).put_file("a/2", str(tmp_path / "file"))
+    assert DirectoryBucket(tmp_path).get("a/2") == data
+
+
+@pytest.mark.parametrize("after", [0, 1 << 20])
+def test_a_disk_that_can_not_be_written_around_the_page_cache_is_written_through_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    data, write = os.urandom((2 << 20) + 5), os.write
+    is_around, done, refused = False, 0, 0
+
+    def noted(fd: int, command: int, flags: int = 0) -> int:
+        nonlocal is_around
+        if command == fcntl.F_SETFL:
+            is_around = bool(flags & os.O_DIRECT)
+        return os.O_WRONLY
+
+    def partly(fd: int, view: memoryview) -> int:
+        nonlocal done, refused
+        if is_around and done >= after:
+            refused += 1
+            raise OSError(errno.EINVAL, "not that way")
+        done += 1 << 20
+        return write(fd, view[: 1 << 20])
+
+    monkeypatch.setattr(fcntl, "fcntl", noted)
+    monkeypatch.setattr(os, "write", partly)
+    DirectoryBucket(tmp_path).put("a/1", data)
+    assert (is_around, refused) == (False, 1)
+    assert DirectoryBucket(tmp_path).get("a/1") == data
+
+
+def test_a_full_disk_is_told_of_around_the_page_cache_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(fd: int, view: memoryview) -> int:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(StorageError, match="full"):
+        DirectoryBucket(tmp_path).put("a/1", bytes(1 << 20))
+    monkeypatch.undo()
+    assert list((tmp_path / "a").iterdir()) == []

@@ -380,14 +380,17 @@ class Router:
         """
         self.hurries = behind = self.spills.hurries
         refuses = self._full
+        forwarder = self.forwarder
+        numbers, confirmed = ([], []) if forwarder is None else (forwarder.numbers, forwarder.confirmed)
         for number in range(len(self._shards)):
             shard = self._shards[number]
             much = shard.pending_bytes > self.max_unwritten_bytes
             stuck = much and shard.trouble is not None
             self.late[number] = late = much and not stuck
             behind, refuses = behind or late, refuses or stuck
-            if self.forwarder is not None:
-                late = self.forwarder.pending_bytes(number) > self.max_unwritten_bytes
+            if forwarder is not None:
+                late = numbers[number] > confirmed[number]
+                late = late and forwarder.pending_bytes(number) > self.max_unwritten_bytes
                 self.late[len(self._shards) + number] = late
                 behind = behind or late
             self.refusing[number] = self._full or stuck
