@@ -151,7 +151,6 @@ class Broker:
         for part in (self.write_behind, self.groups.far, self.holding):
             if part is not None:
                 await part.stop()
-        self.connections.gate.close()
         self.connections.close()
         if self.router.catchup.cold is not None:
             await asyncio.to_thread(self.router.catchup.cold.close)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from logging import DEBUG, WARNING
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
@@ -204,14 +204,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin with a peer that has connected; it has a while to say CONNECT."""
-        wire = cast(asyncio.Transport, transport)
-        self.output.begin(wire)
+        self.output.begin(transport)
         self.reader.last_seen = self._shared.traffic.time()
         if _log.isEnabledFor(DEBUG):
             self._peer = self._peer or peer_of(transport)  # to be told when it is gone
         if self._certificates is not None:  # the handshake is over, so what was shown has been verified
             self.user = self._certificates.user(transport)
-        wire.set_write_buffer_limits(self._shared.limits.output_bytes)
+        self.output.transport.set_write_buffer_limits(self._shared.limits.output_bytes)
         refusal = self._shared.admit(self)
         if refusal is not None:
             self.close(refusal, "refused")

@@ -112,7 +112,8 @@ class Connections:
         return self._poller is not None and self._poller.at_end(call)
 
     def close(self) -> None:
-        """Cut off whoever is still there, at the broker's end."""
+        """Check no more passwords and cut off whoever is still there, at the broker's end."""
+        self.gate.close()
         if self._poller is not None:
             self._poller.close()
 
