@@ -23,6 +23,10 @@ cdef class RetainedChunks:
     cdef int write_head(self, uint64_t place, uint64_t number, uint64_t time_us, Py_ssize_t property_bytes,
                         Py_ssize_t payload_bytes, uint32_t flags) except -1
 
+    @cython.locals(out="unsigned char*", at=Py_ssize_t)
+    cdef bint write_over(self, uint64_t place, const unsigned char* source, Py_ssize_t begin, Py_ssize_t middle,
+                         Py_ssize_t end, uint32_t flags, uint64_t time_us) except -1
+
     @cython.locals(raw="unsigned char*", at=Py_ssize_t)
     cdef Py_ssize_t entry_size(self, uint64_t place) except -1
 

@@ -64,6 +64,19 @@ class RetainedChunks:
         put32(out, at + 24, flags)
         return 0
 
+    def write_over(
+        self, place: int, source: Buffer, begin: int, middle: int, end: int, flags: int, time_us: int
+    ) -> bool:
+        """Replace a message by one whose properties and payload have the same sizes; return False if they have not."""
+        out = pointer(self.chunks[place >> 32])
+        at = place & AT_MASK
+        if get32(out, at + 16) != middle - begin or get32(out, at + 20) != end - middle:
+            return False
+        put64(out, at + 8, time_us)
+        put32(out, at + 24, flags)
+        copy(out, at + ENTRY_BYTES, source, begin, end - begin)
+        return True
+
     def entry_size(self, place: int) -> int:
         """Return how many bytes a message takes."""
         raw = pointer(self.chunks[place >> 32])

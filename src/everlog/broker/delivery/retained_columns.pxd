@@ -2,7 +2,7 @@ cimport cython
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from everlog.base.columns cimport MessageColumns, PublishRun
-from everlog.base.memory cimport copy, get32, get64, pointer, put32, put64, u32s, u64s
+from everlog.base.memory cimport copy, get32, get64, pointer, u32s, u64s
 from everlog.base.positions cimport NOT_KEPT
 from everlog.base.records cimport Layout, Records
 from everlog.base.topic_table cimport TopicTable
@@ -58,7 +58,7 @@ cdef class RetainedColumns:
     @cython.locals(known="uint32_t*", places="uint64_t*", ends="uint32_t*", slot=Py_ssize_t)
     cdef Py_ssize_t _slot(self, TopicTable table, Py_ssize_t topic) except -2
 
-    @cython.locals(place=uint64_t, out="unsigned char*", at=Py_ssize_t)
+    @cython.locals(place=uint64_t, stored=uint32_t)
     cdef bint _write_over(self, Py_ssize_t slot, const unsigned char* source, Py_ssize_t begin, Py_ssize_t middle,
                           Py_ssize_t end, uint32_t flags, uint64_t now_us, uint32_t publisher) except -1
 

@@ -11,7 +11,7 @@ from everlog.base import UsageError
 
 if not cython.compiled:
     from everlog.base import DROPPED, HAS_ALIAS, NOT_KEPT, RETAIN, PublishRun, Records, TopicTable
-    from everlog.base.memory import Buffer, copy, get32, get64, pointer, put32, put64, u32s, u64s
+    from everlog.base.memory import Buffer, copy, get32, get64, pointer, u32s, u64s
     from everlog.broker.delivery.retained_chunks import AT_MASK, ENTRY_BYTES, RetainedChunks, copy_without_alias
     from everlog.broker.delivery.retained_index import NOBODY, NOWHERE, RetainedIndex
     from everlog.broker.delivery.retained_reader import RetainedReader
@@ -193,17 +193,11 @@ class RetainedColumns:
         """Replace a message by one of the same size where it is; return whether that is all that there is to do."""
         if self._next is not None or flags & HAS_ALIAS:
             return False
-        place = u64s(self.index.places)[slot]
-        out = pointer(self.chunks.chunks[place >> 32])
-        at = place & AT_MASK
-        if get32(out, at + 16) != middle - begin or get32(out, at + 20) != end - middle:
+        place, stored = u64s(self.index.places)[slot], flags & _STORED_FLAGS
+        if not self.chunks.write_over(place, source, begin, middle, end, stored, now_us):
             return False
-        put64(out, at + 8, now_us)
-        put32(out, at + 24, flags & _STORED_FLAGS)
-        copy(out, at + ENTRY_BYTES, source, begin, end - begin)
         u32s(self.index.publishers)[slot] = publisher
-        if not pointer(self.index.marks)[slot]:
-            self._changed(slot)
+        self._changed(slot)
         return True
 
     def _put(

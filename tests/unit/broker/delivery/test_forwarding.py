@@ -83,7 +83,7 @@ def test_what_proves_that_a_message_is_committed_is_a_number_wherever_its_shard_
 
 def test_too_much_that_is_not_confirmed_holds_back_who_publishes_there():
     stage, forwarder = _stage()
-    forwarder.size = stage.router.max_unwritten_bytes + 1
+    forwarder.size, forwarder.numbers = stage.router.max_unwritten_bytes + 1, [1]
     assert stage.router.is_behind()
     assert list(stage.router.late[:2]) == [0, 1]
     forwarder.size = 0
