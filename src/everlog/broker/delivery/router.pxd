@@ -68,8 +68,6 @@ cdef class Router:
     cpdef acked(self, session)
     cpdef subscribe(self, session, flt, one)
     cpdef unsubscribe(self, session, flt)
-    cpdef subscribe_exact(self, session, list filters, list subscribed)
-    cpdef list unsubscribe_exact(self, session, list texts)
 
     @cython.locals(filters=Py_ssize_t)
     cdef int _bound_names(self) except -1

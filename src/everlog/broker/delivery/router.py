@@ -164,22 +164,6 @@ class Router:
         self.catchup.changed(session)
         self.spills.unsubscribed(session, flt)
 
-    def subscribe_exact(self, session: Session, filters: list[Filter], subscribed: list[Subscribed]) -> None:
-        """Do what `subscribe` does with many filters without wildcards that are no groups'."""
-        self.audiences.subscribe_exact(session, filters, subscribed)
-        self._bound_names()
-        self.catchup.changed(session)
-        self.spills.subscribed(session)
-
-    def unsubscribe_exact(self, session: Session, texts: list[str]) -> list[str]:
-        """Do what `unsubscribe` does with filters without wildcards that are no groups'; return the others."""
-        if self.spills.has(session):
-            return texts
-        others = self.audiences.unsubscribe_exact(session, texts)
-        self._bound_names()
-        self.catchup.changed(session)
-        return others
-
     def _bound_names(self) -> int:
         """Bound how many new names one client may bring at a time by what they cost if every filter matches them."""
         filters = self.audiences.filters

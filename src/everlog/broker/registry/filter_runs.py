@@ -63,8 +63,9 @@ class FilterRuns:
             self._metrics.subscribes += len(ones) + len(others)
             if session.kept:
                 self._keep(session, exact, others)
-            if exact:
-                self._router.subscribe_exact(session, exact, ones)
+            if exact:  # the last of them by the router, which tells all others who follow
+                others.append((exact.pop(), ones.pop()))
+                self._router.audiences.subscribe_exact(session, exact, ones)
             for flt, one in others:
                 self._router.subscribe(session, flt, one)
 

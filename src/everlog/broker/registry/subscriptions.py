@@ -136,8 +136,7 @@ class Subscriptions:
         """Grant or refuse the filters of a long list: plain ones a run at a time, the others one by one."""
         entries = packet.subscriptions
         assert isinstance(entries, LongList)
-        identifiers = packet.properties.subscription_identifiers
-        identifier = identifiers[0] if identifiers else 0
+        (identifier, *_) = packet.properties.subscription_identifiers or (0,)
         is_plain = answer.wishes == NO_WISHES
         at, end, number = entries.begin, len(entries.body), 0
         pause = alone = 0  # filters until another run is tried: the more, the longer there was none
@@ -377,7 +376,11 @@ class Subscriptions:
         for start in range(0, len(texts), _RUN):
             if start:
                 yield
-            for number, text in enumerate(self._router.unsubscribe_exact(session, texts[start : start + _RUN]), 1):
+            some = texts[start : start + _RUN]
+            last = some.pop()  # by the router, which tells all others who follow
+            if not self._router.spills.has(session):
+                some = self._router.audiences.unsubscribe_exact(session, some)
+            for number, text in enumerate((*some, last), 1):
                 self._withdraw(session, known_filter(text))
                 if _ends_step(number, text):
                     yield
