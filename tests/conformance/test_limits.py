@@ -1,6 +1,7 @@
 """What a client can make the broker hold, and where that ends, seen from the wire."""
 
 import socket
+import threading
 import time
 from contextlib import suppress
 
@@ -221,7 +222,8 @@ def test_a_thousand_packets_in_one_piece_are_handled_in_their_order(stages, tmp_
 def test_others_have_their_turn_between_the_packets_of_one(stage):
     client, other = stage.connected("c", 4), stage.connected("o", 4)
     count = 400_000
-    client.send_bytes(encode(Pingreq(), 4) * count)
+    sending = threading.Thread(target=client.send_bytes, args=(encode(Pingreq(), 4) * count,))
+    sending.start()  # else all of it may be done with before anybody looks
     stage.until(lambda: stage.inside.waits_its_turn("c"))
     other.send(Pingreq())
     other.expect(Pingresp)
@@ -229,4 +231,5 @@ def test_others_have_their_turn_between_the_packets_of_one(stage):
     received = 0
     while received < 2 * count:
         received += len(client.socket.recv(1 << 20))
+    sending.join()
     assert sent_so_far < 2 * count  # the other was answered in the midst of it
