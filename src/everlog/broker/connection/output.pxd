@@ -1,6 +1,6 @@
 cimport cython
 
-from everlog.broker.connection.raw_send cimport send_parts
+from everlog.broker.connection.raw_socket cimport send as send_parts
 from everlog.broker.connection.traffic cimport Traffic
 from everlog.broker.connection.wire cimport Wire
 

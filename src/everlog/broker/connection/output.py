@@ -19,7 +19,7 @@ from everlog.mqtt import NO_PROPERTIES, Connect, Packet, Properties, encode_with
 from everlog.sessions import Packets, Session
 
 if not cython.compiled:
-    from everlog.broker.connection.raw_send import send_parts
+    from everlog.broker.connection.raw_socket import send as send_parts
     from everlog.broker.connection.traffic import Traffic
     from everlog.broker.connection.wire import Wire
 
@@ -132,7 +132,7 @@ class Output:
                 if self._fd < 0 and self.session is not None:
                     self.session.scatter(False)
             if self._fd >= 0 and transport.get_write_buffer_size() == 0:
-                sent = send_parts(self._fd, parts)
+                sent = max(0, send_parts(self._fd, parts, 0))  # whoever writes the rest is told of an error
                 self.traffic.bytes_out += sent
                 if sent == sum(map(len, parts)):
                     return 0
