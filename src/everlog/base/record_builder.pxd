@@ -28,7 +28,7 @@ cdef class RecordBuilder:
     cdef public uint64_t last_time
     cdef public uint64_t place
     cdef readonly BlockPool pool
-    cdef readonly Py_ssize_t begin, free, least_bytes
+    cdef readonly Py_ssize_t begin, free, slack, least_bytes
     cdef bint is_pooled, one_source
     cdef TopicTable source_table
     cdef Py_ssize_t source_generation, capacity
@@ -65,6 +65,7 @@ cdef class RecordBuilder:
 
     @cython.locals(more=Py_ssize_t)
     cpdef bint has_room(self, MessageColumns columns, Py_ssize_t start, Py_ssize_t stop) except -1
+    cdef Py_ssize_t _room_end(self) except -1
 
     @cython.locals(out=Py_ssize_t, position=Py_ssize_t, size=Py_ssize_t)
     cdef Py_ssize_t _without_alias(self, const unsigned char* source, Py_ssize_t begin, Py_ssize_t middle,

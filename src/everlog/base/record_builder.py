@@ -52,6 +52,7 @@ class RecordBuilder:
         self.least_bytes = _HANDED_BYTES if pool is None else pool.least_bytes  # with fewer, a batch is a copy
         self.place = 0  # in its file, of the first byte of the next batch that is begun
         self.begin = 0  # in the block, of the open batch
+        self.slack = 0  # where the first batch of a pool's block could begin
         self.free = 0  # in the block, behind the batches that were handed on in it
         self.is_pooled = False  # the block is the pool's: batches may be in it, and it keeps its size
         self.count = 0
@@ -272,7 +273,7 @@ class RecordBuilder:
         if self.property_bytes + property_bytes > len(self.properties):
             self.properties.extend(bytes(max(property_bytes, len(self.properties))))
         size = HEADER_BYTES + self.payload_bytes + payload_bytes
-        if self.begin + size > len(self.block):
+        if self.begin + size > self._room_end():
             if self.pool is not None and (self.is_pooled or size > self.least_bytes):
                 self._move(size, 0)
             else:
@@ -286,7 +287,7 @@ class RecordBuilder:
         self.block = self.pool.take(size)
         self.is_pooled = True
         self.free = 0
-        self.begin = self._aligned(0)
+        self.begin = self.slack = self._aligned(0)
         copy(
             pointer(self.block), self.begin + HEADER_BYTES,
             pointer(block), begin + HEADER_BYTES + first, self.payload_bytes - first,
@@ -302,7 +303,14 @@ class RecordBuilder:
         if not self.is_pooled or self.payload_bytes < self.least_bytes or not 0 <= start < stop <= columns.capacity:
             return True
         more = u32s(columns.payload_ends)[stop - 1] - u32s(columns.property_starts)[start] + _ROW_BYTES * (stop - start)
-        return self.begin + HEADER_BYTES + self.content_bytes() + more + _PAGE_BYTES <= len(self.block)
+        return self.begin + HEADER_BYTES + self.content_bytes() + more + _PAGE_BYTES <= self._room_end()
+
+    def _room_end(self) -> int:
+        """Return where the block's room ends: as much of a pool's block is used wherever it lies in memory.
+
+        Else the same messages would not always be the same batches.
+        """
+        return len(self.block) - _PAGE_BYTES + self.slack if self.is_pooled else len(self.block)
 
     def _without_alias(self, source: Buffer, begin: int, middle: int, target: bytearray, at: int) -> int:
         """Copy a property section, checked when parsed, without its topic alias; return the bytes copied."""
@@ -366,7 +374,7 @@ class RecordBuilder:
         """Return whether the block is handed on as the batch."""
         if plan.payload_bytes < self.least_bytes:
             return False
-        return self.begin + plan.end <= len(self.block) if self.is_pooled else self.pool is None
+        return self.begin + plan.end <= self._room_end() if self.is_pooled else self.pool is None
 
     def _block(self, plan: Layout) -> bytearray:
         """Return a block with the batch's payloads: a copy of its size, or for a large batch the builder's own.
