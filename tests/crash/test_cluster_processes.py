@@ -48,12 +48,21 @@ class Publisher(threading.Thread):
                         raise
                 self._history.unsure(self.name, topic, number)
                 client.close()
-                at += 1
-                client = self._brokers[at % len(self._brokers)].client(self.name)
+                at, client = self._connect(at + 1)
                 if self._qos == 2:
                     break  # whether it was taken is not known to this client: it was, or was not, once
             self.longest_s = max(self.longest_s, time.monotonic() - began)
         client.close()
+
+    def _connect(self, at: int) -> tuple[int, RawClient]:
+        """Connect to a broker, or to the next one where that one ends just now."""
+        while True:
+            try:
+                return at, self._brokers[at % len(self._brokers)].client(self.name)
+            except (Closed, OSError):
+                if self.stopping.wait(0.05):
+                    raise
+                at += 1
 
     def end(self) -> None:
         """Stop it, and raise what it has met."""
